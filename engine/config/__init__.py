@@ -1,0 +1,1 @@
+"""The typed run configuration, its loader and the planner; no torch."""

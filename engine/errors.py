@@ -1,0 +1,69 @@
+"""Errors a person can act on, each with the exit code of the command that meets it."""
+
+from __future__ import annotations
+
+
+class FttuiError(Exception):
+    """Base: the message says what, got, expected and the next step; shown without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(FttuiError):
+    """A configuration that cannot be run. Exit code 2."""
+
+    exit_code = 2
+
+
+class NoSuchRun(FttuiError):
+    """No run answers to the name given. Exit code 3."""
+
+    exit_code = 3
+
+
+class ProtocolMismatch(FttuiError):
+    """The hub speaks another major version. Exit code 4."""
+
+    exit_code = 4
+
+
+class NotOwner(FttuiError):
+    """The run belongs to another user. Exit code 5."""
+
+    exit_code = 5
+
+
+class EngineGone(FttuiError):
+    """The run has no live engine; its history can still be read. Exit code 6."""
+
+    exit_code = 6
+
+
+class CommandRejected(FttuiError):
+    """The run refused a command or could not carry it out. Exit code 7."""
+
+    exit_code = 7
+
+
+class ModelError(FttuiError):
+    """The model cannot be loaded or does not fit. Exit code 8."""
+
+    exit_code = 8
+
+
+class DataError(FttuiError):
+    """The data cannot be read or has no usable record. Exit code 9."""
+
+    exit_code = 9
+
+
+class CheckpointError(FttuiError):
+    """A checkpoint is missing, damaged or does not fit this run. Exit code 10."""
+
+    exit_code = 10
+
+
+class TrainingFailed(FttuiError):
+    """Training ended with an error or a guard gave up. Exit code 11."""
+
+    exit_code = 11

@@ -1,0 +1,1 @@
+"""Contrastive losses and pooling as pure tensor functions."""

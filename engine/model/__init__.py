@@ -1,0 +1,1 @@
+"""Loading, quantizing and adapting models."""

@@ -1,0 +1,1 @@
+"""Typed wire messages, commands and their codec; no sockets, no torch."""

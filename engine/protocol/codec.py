@@ -1,0 +1,100 @@
+"""Bytes ↔ typed messages.
+
+Version rule: `(major, minor)`. The same major can talk; a higher minor only adds fields with
+defaults and new tags. Unknown fields are skipped, a record whose event tag is unknown decodes to
+None and is counted by the caller. Another major is refused with both versions named.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from .events import Record
+from .requests import AnyClientMessage, AnyHubMessage, Beat
+
+PROTOCOL_VERSION: tuple[int, int] = (1, 0)
+EVENT_TOPIC = b"e"
+BEAT_TOPIC = b"b"
+
+_encoder = msgspec.msgpack.Encoder()
+_records = msgspec.msgpack.Decoder(Record)
+_clients: msgspec.msgpack.Decoder[AnyClientMessage] = msgspec.msgpack.Decoder(AnyClientMessage)
+_hubs: msgspec.msgpack.Decoder[AnyHubMessage] = msgspec.msgpack.Decoder(AnyHubMessage)
+_beats = msgspec.msgpack.Decoder(Beat)
+_head = msgspec.msgpack.Decoder(tuple[int, float, int, int, msgspec.Raw])
+_LENGTH = struct.Struct("<I")
+
+
+class DecodeError(ValueError):
+    """Bytes that are not a message of this protocol."""
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Any message of this package to MessagePack."""
+    return _encoder.encode(message)
+
+
+def decode_record(data: bytes) -> Record | None:
+    """A journal record, or None when its event tag is unknown to this version.
+
+    Raises:
+        DecodeError: when the bytes are not a record at all.
+    """
+    try:
+        return _records.decode(data)
+    except msgspec.DecodeError as error:
+        peek_seq(data)
+        if "Invalid value" in str(error):
+            return None
+        raise DecodeError(str(error)) from None
+
+
+def peek_seq(data: bytes) -> int:
+    """The sequence number of an encoded record, without decoding its event."""
+    try:
+        return _head.decode(data)[0]
+    except msgspec.DecodeError as error:
+        raise DecodeError(f"not a record: {error}") from None
+
+
+def decode_client(data: bytes) -> AnyClientMessage:
+    """A viewer's message."""
+    try:
+        return _clients.decode(data)
+    except msgspec.DecodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def decode_hub(data: bytes) -> AnyHubMessage:
+    """A hub's reply."""
+    try:
+        return _hubs.decode(data)
+    except msgspec.DecodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def decode_beat(data: bytes) -> Beat:
+    """A hub's heartbeat."""
+    try:
+        return _beats.decode(data)
+    except msgspec.DecodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def pack_history(records: Iterable[bytes]) -> bytes:
+    """Encoded records to the blob of a `HistoryChunk`."""
+    return zlib.compress(b"".join(_LENGTH.pack(len(r)) + r for r in records), 1)
+
+
+def unpack_history(blob: bytes) -> Iterator[bytes]:
+    """The encoded records in the blob of a `HistoryChunk`."""
+    data = zlib.decompress(blob) if blob else b""
+    at = 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        yield data[at + 4 : at + 4 + length]
+        at += 4 + length

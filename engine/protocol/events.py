@@ -1,0 +1,271 @@
+"""What happened in a run: events, journaled by the engine and published by the hub.
+
+Every event travels inside a `Record`, which carries its sequence number, wall time, step and
+timeline. NaN and infinities survive (MessagePack). A field added later must have a default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .states import RunState
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+    """Base of all events; `k` on the wire is the class name."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
+    """The engine came up on a run; one per incarnation (process start)."""
+
+    name: str
+    incarnation: int
+    """Counts engine starts on this run directory, from 1."""
+    pid: int
+    host: str
+    world_size: int
+    task: str
+    model: str
+    total_steps: int
+    micro_batch_size: int
+    accumulation: int
+    devices: list[str] = []
+    """One line per rank, such as `cpu` or `cuda:0 NVIDIA RTX 3060 6.0 GiB`."""
+    versions: dict[str, str] = {}
+    resumed_from: str | None = None
+    """Checkpoint name this incarnation continued from."""
+    start_step: int = 0
+    trainable_params: int = 0
+    total_params: int = 0
+    facts: dict[str, str] = {}
+    """Further facts worth showing once, such as rows dropped or pairs built."""
+
+
+class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):
+    """The run moved to another state."""
+
+    state: RunState
+    detail: str = ""
+
+
+class ProgressMade(Event, frozen=True, kw_only=True, tag="ProgressMade"):
+    """A long operation outside the step loop advanced (loading, converting, evaluating, saving)."""
+
+    label: str
+    done: float
+    total: float
+
+
+class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
+    """One optimizer step is over. The step number is the record's."""
+
+    loss: float
+    """Raw training loss of this step: NaN and infinities included."""
+    parts: dict[str, float] = {}
+    """Loss parts before weighting, such as `ce` and `contrastive`."""
+    grad_norm: float | None = None
+    """Global gradient norm before clipping."""
+    clip: float | None = None
+    """Max grad norm in force; None when clipping is off."""
+    clipped: bool = False
+    skipped: bool = False
+    """The guard refused this update: weights and optimizer are unchanged."""
+    lr: float = 0.0
+    """Effective learning rate used by this update = schedule × scale."""
+    lr_schedule: float = 0.0
+    lr_scale: float = 1.0
+    epoch: float = 0.0
+    tokens: int = 0
+    """Non-padding tokens in this step over all ranks."""
+    samples: int = 0
+    step_s: float = 0.0
+    data_s: float = 0.0
+    compute_s: float = 0.0
+    """Forward and backward."""
+    optimizer_s: float = 0.0
+    tokens_per_s: float = 0.0
+    samples_per_s: float = 0.0
+    mem_allocated_bytes: int | None = None
+    """Peak allocated device memory in this step; None without an accelerator."""
+    mem_reserved_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    """Device memory, or host memory where training runs on the CPU."""
+    rss_bytes: int | None = None
+    gpu_util: float | None = None
+    """Percent."""
+    gpu_temp_c: float | None = None
+    gpu_power_w: float | None = None
+    skew_s: float = 0.0
+    """Slowest minus fastest rank in this step."""
+    extra: dict[str, float] = {}
+    """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
+
+
+class EvalFinished(Event, frozen=True, kw_only=True, tag="EvalFinished"):
+    """An evaluation is over."""
+
+    metrics: dict[str, float]
+    """Always has `loss`."""
+    seconds: float = 0.0
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
+    """A checkpoint is complete and verified readable."""
+
+    name: str
+    size_bytes: int
+    seconds: float
+    pinned: bool = False
+    note: str = ""
+    good: bool = True
+    """No watch signal in its window, finite, evaluation not worse: a fit rollback target."""
+    loss: float | None = None
+
+
+class CheckpointRemoved(Event, frozen=True, kw_only=True, tag="CheckpointRemoved"):
+    """Retention removed a checkpoint."""
+
+    name: str
+
+
+class RolledBack(Event, frozen=True, kw_only=True, tag="RolledBack"):
+    """The run went back to a checkpoint; what follows is on a new timeline."""
+
+    checkpoint: str
+    from_step: int
+    to_step: int
+    old_timeline: int
+    new_timeline: int
+    skipped_batches: int = 0
+    seconds: float = 0.0
+
+
+class CommandAccepted(Event, frozen=True, kw_only=True, tag="CommandAccepted"):
+    """The engine took a command from the control journal."""
+
+    id: str
+    command: str
+    """The command as a person would type it, such as `lr scale 0.5`."""
+    issuer: str
+    reason: str = ""
+
+
+class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):
+    """A command took effect on all ranks at the record's step."""
+
+    id: str
+    command: str
+    old: str = ""
+    new: str = ""
+    issuer: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    """From the hub's acceptance to the effect."""
+
+
+class CommandFailed(Event, frozen=True, kw_only=True, tag="CommandFailed"):
+    """An accepted command had no effect."""
+
+    id: str
+    command: str
+    reason: str
+    issuer: str = ""
+
+
+class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
+    """The detector or the guard saw something wrong; the report is in `reports/<report>.json`."""
+
+    id: str
+    kind: str
+    """spike, divergence, grad_explosion, nonfinite, …"""
+    severity: str
+    """info, watch or alarm."""
+    headline: str
+    """One line: what, how much, against what."""
+    value: float | None = None
+    baseline: float | None = None
+    z: float | None = None
+    ratio: float | None = None
+    report: str = ""
+    actions: list[str] = []
+    """Recommended commands as a person would type them, best first."""
+    checkpoint: str | None = None
+    """Nearest good checkpoint before it."""
+
+
+class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
+    """An earlier anomaly got its verdict."""
+
+    id: str
+    verdict: str
+    """recovered, not recovered, or rolled back."""
+
+
+class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
+    """A person marked this step."""
+
+    text: str
+    issuer: str = ""
+
+
+class LogEmitted(Event, frozen=True, kw_only=True, tag="LogEmitted"):
+    """A line for the log pane."""
+
+    level: str
+    """debug, info, warning or error."""
+    text: str
+    rank: int = 0
+
+
+class SampleGenerated(Event, frozen=True, kw_only=True, tag="SampleGenerated"):
+    """Text generated from the current adapter."""
+
+    prompt: str
+    text: str
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
+    """The engine left the run; nothing follows in this incarnation."""
+
+    state: RunState
+    """FINISHED, STOPPED or FAILED."""
+    exit_code: int
+    error: str = ""
+    """What failed, in one paragraph; the traceback is in the engine log."""
+    checkpoint: str | None = None
+    """Checkpoint to resume from."""
+
+
+AnyEvent = (
+    RunStarted
+    | StateChanged
+    | ProgressMade
+    | StepFinished
+    | EvalFinished
+    | CheckpointSaved
+    | CheckpointRemoved
+    | RolledBack
+    | CommandAccepted
+    | CommandApplied
+    | CommandFailed
+    | AnomalyRaised
+    | AnomalyResolved
+    | NoteAdded
+    | LogEmitted
+    | SampleGenerated
+    | RunEnded
+)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One journal entry: an event with its place in the run."""
+
+    seq: int
+    """Strictly rising by 1 over the whole life of the run, across timelines and incarnations."""
+    time: float
+    """Unix seconds."""
+    step: int
+    """Optimizer steps finished when the event happened."""
+    timeline: int
+    """Counts up at every rollback, from 1."""
+    event: AnyEvent

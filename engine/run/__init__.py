@@ -1,0 +1,1 @@
+"""The run directory: journal, control journal, checkpoint ledger, endpoint; no torch."""

@@ -1,0 +1,137 @@
+"""An append-only file of checksummed frames: single writer, readable while written.
+
+Layout: 8 bytes of magic, then frames of `u32 length | u32 crc32 | payload`, little-endian. After a
+crash the valid part is the longest prefix of whole frames; a writer cuts the rest off and goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+MAGIC = b"FTTUIJ1\n"
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+_HEAD = struct.Struct("<II")
+
+
+class JournalLocked(RuntimeError):
+    """Another process writes this journal."""
+
+
+def frame(payload: bytes) -> bytes:
+    """One frame, ready to append."""
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Whole frames in `data` from offset `at`: pairs of end offset and payload."""
+    while at + _HEAD.size <= len(data):
+        length, crc = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + length
+        if length > MAX_PAYLOAD_BYTES or end > len(data):
+            return
+        payload = bytes(data[at + _HEAD.size : end])
+        if zlib.crc32(payload) != crc:
+            return
+        yield end, payload
+        at = end
+
+
+class FrameReader:
+    """Reads a frame file from the start and then whatever is appended.
+
+    `offset` is the end of the last whole frame; an unfinished tail is looked at again next time.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+
+    def read(self, limit_bytes: int = 8 * 1024 * 1024) -> list[tuple[int, bytes]]:
+        """New whole frames as (start offset, payload); empty when there is nothing new."""
+        try:
+            with open(self.path, "rb") as file:
+                return self._read(file.fileno(), limit_bytes)
+        except FileNotFoundError:
+            return []
+
+    def _read(self, descriptor: int, limit_bytes: int) -> list[tuple[int, bytes]]:
+        if self.offset == 0:
+            if os.pread(descriptor, len(MAGIC), 0) != MAGIC:
+                return []
+            self.offset = len(MAGIC)
+        found = self._parse(os.pread(descriptor, limit_bytes, self.offset))
+        if not found and os.fstat(descriptor).st_size - self.offset > limit_bytes:
+            found = self._parse(os.pread(descriptor, MAX_PAYLOAD_BYTES + _HEAD.size, self.offset))
+        return found
+
+    def _parse(self, data: bytes) -> list[tuple[int, bytes]]:
+        base, start, found = self.offset, self.offset, []
+        for end, payload in valid_frames(data):
+            found.append((start, payload))
+            start = base + end
+        self.offset = start
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Payloads up to the present end of the file."""
+        while frames := self.read():
+            for _, payload in frames:
+                yield payload
+
+
+class FrameWriter:
+    """Appends frames; holds an exclusive lock for its life.
+
+    Raises:
+        JournalLocked: another process has the lock.
+    """
+
+    def __init__(self, path: Path, lock: Path) -> None:
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise JournalLocked(f"{path} is being written by another process") from None
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.recovered = list(self._recover(path))
+        """Payloads that were there already, oldest first."""
+
+    def _recover(self, path: Path) -> Iterator[bytes]:
+        if os.pread(self._file, len(MAGIC), 0) != MAGIC:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, MAGIC, 0)
+        reader = FrameReader(path)
+        yield from reader
+        os.ftruncate(self._file, reader.offset or len(MAGIC))
+        os.lseek(self._file, 0, os.SEEK_END)
+
+    def append(self, *payloads: bytes) -> None:
+        """Append frames in one write; in the page cache afterwards, so a killed process loses none.
+
+        Raises:
+            OSError: the disk is full or failing; the file is cut back to whole frames.
+        """
+        data = b"".join(frame(payload) for payload in payloads)
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                raise OSError(28, "short write: no space left on device")
+        except OSError:
+            os.ftruncate(self._file, end)
+            raise
+
+    def sync(self) -> None:
+        """Make everything appended so far survive a power loss."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Give the file and the lock back."""
+        os.close(self._file)
+        os.close(self._lock)

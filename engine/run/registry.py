@@ -1,0 +1,144 @@
+"""Finding runs: by name, unique prefix or folder, and what each is up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..errors import NoSuchRun
+from ..protocol.codec import decode_record
+from ..protocol.events import Record, RunEnded, RunStarted, StateChanged, StepFinished
+from ..protocol.states import RunState
+from .endpoint import read_engine
+from .journal import FrameReader, valid_frames
+from .layout import RunDirectory
+
+_TAIL_BYTES = 256 * 1024
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `fttui ls`."""
+
+    id: str
+    name: str
+    path: str
+    created: float
+    state: RunState
+    step: int = 0
+    total_steps: int = 0
+    timeline: int = 1
+    loss: float | None = None
+    last_time: float | None = None
+    """Wall time of the newest record."""
+    error: str = ""
+
+
+def list_runs(root: Path) -> list[RunSummary]:
+    """Every run below a folder, newest first."""
+    found = [RunDirectory(file.parent) for file in root.glob("*/run.json")]
+    summaries = []
+    for run in found:
+        try:
+            summaries.append(summarize(run))
+        except NoSuchRun:
+            continue
+    return sorted(summaries, key=lambda s: s.created, reverse=True)
+
+
+def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirectory:
+    """A run by name, unique prefix or folder; the newest one (live if asked) when nothing is named.
+
+    Raises:
+        NoSuchRun: none or several match.
+    """
+    if wanted and (Path(wanted) / "run.json").is_file():
+        return RunDirectory(Path(wanted).absolute())
+    runs = list_runs(root)
+    if not wanted:
+        return _newest(root, runs, live=live)
+    exact = [s for s in runs if s.id == wanted]
+    matching = exact or [s for s in runs if s.id.startswith(wanted)]
+    if len(matching) == 1:
+        return RunDirectory(Path(matching[0].path))
+    if not matching:
+        names = ", ".join(s.id for s in runs[:5]) or "none"
+        raise NoSuchRun(f"no run {wanted!r} in {root}; the newest there: {names} (see: fttui ls)")
+    names = ", ".join(s.id for s in matching[:5])
+    raise NoSuchRun(f"{wanted!r} fits {len(matching)} runs: {names}; give more of the name")
+
+
+def _newest(root: Path, runs: list[RunSummary], *, live: bool) -> RunDirectory:
+    fitting = [s for s in runs if not (live and s.state.ended)]
+    if not fitting:
+        what = "live run" if live and runs else "run"
+        raise NoSuchRun(f"no {what} in {root}; start one with: fttui run CONFIG")
+    return RunDirectory(Path(fitting[0].path))
+
+
+def summarize(run: RunDirectory) -> RunSummary:
+    """What a run is up to, from its marks and the ends of its journal.
+
+    Raises:
+        NoSuchRun: the folder is not a run.
+    """
+    identity = run.identity()
+    records = read_ends(run.journal)
+    start = next((r.event for r in reversed(records) if isinstance(r.event, RunStarted)), None)
+    step = next((r for r in reversed(records) if isinstance(r.event, StepFinished)), None)
+    ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
+    return RunSummary(
+        id=identity.id,
+        name=identity.name,
+        path=str(run.path),
+        created=identity.created,
+        state=run_state(run, records),
+        step=records[-1].step if records else 0,
+        total_steps=start.total_steps if start else 0,
+        timeline=records[-1].timeline if records else 1,
+        loss=step.event.loss if step and isinstance(step.event, StepFinished) else None,
+        last_time=records[-1].time if records else None,
+        error=ended.error if ended else "",
+    )
+
+
+def run_state(run: RunDirectory, records: list[Record]) -> RunState:
+    """The state a viewer should show, given the newest records and whether the engine lives."""
+    engine = read_engine(run)
+    alive = engine is not None and engine.alive
+    for record in reversed(records):
+        if isinstance(record.event, RunEnded) and not alive:
+            return record.event.state
+        if isinstance(record.event, StateChanged) and alive:
+            return record.event.state
+        if isinstance(record.event, RunStarted):
+            break
+    if alive or engine is None:
+        return RunState.STARTING
+    return RunState.LOST
+
+
+def read_ends(path: Path) -> list[Record]:
+    """The first records of a journal and those in its last 256 KiB, cheap for any length."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return []
+    head = FrameReader(path).read(limit_bytes=64 * 1024)
+    payloads = [payload for _, payload in head]
+    if size > 64 * 1024:
+        payloads += _tail(path, size)
+    decoded = (decode_record(payload) for payload in payloads)
+    unique = {record.seq: record for record in decoded if record is not None}
+    return [unique[seq] for seq in sorted(unique)]
+
+
+def _tail(path: Path, size: int) -> list[bytes]:
+    with open(path, "rb") as file:
+        file.seek(max(0, size - _TAIL_BYTES))
+        data = file.read()
+    for start in range(min(len(data), 65536)):
+        frames = list(valid_frames(data, start))
+        if len(frames) > 1 or (frames and frames[-1][0] == len(data)):
+            return [payload for _, payload in frames]
+    return []

@@ -1,0 +1,1 @@
+"""NVML, process memory and per-rank logs."""

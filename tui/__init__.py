@@ -1,0 +1,1 @@
+"""The fttui terminal app and command line; never loads torch."""

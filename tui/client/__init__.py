@@ -1,0 +1,1 @@
+"""Sessions that bring a run's events to the app and carry its commands back."""

@@ -1,0 +1,1 @@
+"""Frozen view of a run and the pure functions that advance it."""
