@@ -63,7 +63,15 @@ class Ping(ClientMessage, frozen=True, kw_only=True, tag="Ping"):
     """Liveness of the hub itself."""
 
 
-AnyClientMessage = Hello | FetchHistory | SubmitCommand | TakeControl | ReleaseControl | Ping
+class FetchReport(ClientMessage, frozen=True, kw_only=True, tag="FetchReport"):
+    """Ask for an anomaly report by its name."""
+
+    report: str
+
+
+AnyClientMessage = (
+    FetchReport | Hello | FetchHistory | SubmitCommand | TakeControl | ReleaseControl | Ping
+)
 
 
 class HubMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
@@ -120,13 +128,22 @@ class Pong(HubMessage, frozen=True, kw_only=True, tag="Pong"):
     """Answer to `Ping`."""
 
 
+class ReportText(HubMessage, frozen=True, kw_only=True, tag="ReportText"):
+    """Answer to `FetchReport`."""
+
+    report: str
+    markdown: str
+
+
 class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
     """A message that could not be served: wrong version, malformed, too large."""
 
     reason: str
 
 
-AnyHubMessage = Welcome | HistoryChunk | Accepted | Rejected | ControlGiven | Pong | Refused
+AnyHubMessage = (
+    ReportText | Welcome | HistoryChunk | Accepted | Rejected | ControlGiven | Pong | Refused
+)
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
