@@ -1,0 +1,133 @@
+"""What the machine offers, found out without loading the training stack."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+BF16_CAPABILITY = (8, 0)
+"""Compute capability from which NVIDIA cards calculate in bfloat16 (Ampere)."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    bf16: bool
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The facts that decide whether a configuration can run here."""
+
+    kind: Literal["cuda", "cpu"]
+    host_total_bytes: int
+    host_free_bytes: int
+    processors: int = 1
+    """CPU cores this process may use."""
+    devices: tuple[Device, ...] = ()
+    """Visible accelerators, in CUDA's order; empty on a CPU."""
+    flash_attention: bool = False
+    """The flash_attn package is installed."""
+
+    @property
+    def count(self) -> int:
+        """Ranks that can train side by side: one per accelerator, or per core on a CPU."""
+        return len(self.devices) if self.kind == "cuda" else self.processors
+
+    @property
+    def bf16(self) -> bool:
+        """Whether every device calculates in bfloat16; a CPU does, slowly."""
+        return all(device.bf16 for device in self.devices)
+
+
+def probe_hardware() -> Hardware:
+    """Look at this machine; an accelerator counts only if the installed torch can use it."""
+    memory = psutil.virtual_memory()
+    devices = _nvidia_devices(memory) if _torch_has_cuda() else ()
+    return Hardware(
+        kind="cuda" if devices else "cpu",
+        host_total_bytes=memory.total,
+        host_free_bytes=memory.available,
+        processors=len(os.sched_getaffinity(0)),
+        devices=devices,
+        flash_attention=find_spec("flash_attn") is not None,
+    )
+
+
+def visible_indices(uuids: list[str], setting: str | None) -> list[int]:
+    """Devices that `CUDA_VISIBLE_DEVICES` leaves visible, in its order.
+
+    As in CUDA, entries are numbers or beginnings of a UUID, and the first entry that names no
+    device hides itself and all that follow.
+    """
+    if setting is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        found = _match_device(entry, uuids)
+        if found is None:
+            break
+        chosen.append(found)
+    return chosen
+
+
+def _match_device(entry: str, uuids: list[str]) -> int | None:
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _torch_has_cuda() -> bool:
+    """Read torch's build facts from its version file: importing torch takes seconds."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return re.search(r"^cuda\b[^=\n]*=\s*['\"]", text, re.MULTILINE) is not None
+
+
+def _nvidia_devices(host: Any) -> tuple[Device, ...]:
+    import pynvml  # deferred: without a driver there is no need for it
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        visible = visible_indices(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return tuple(_describe_device(pynvml, handles[index], host) for index in visible)
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _describe_device(nvml: Any, handle: Any, host: Any) -> Device:
+    """One device's facts; where it shares the host's memory NVML has no numbers of its own."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        total, free = int(memory.total), int(memory.free)
+    except nvml.NVMLError:
+        total, free = host.total, host.available
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    name = nvml.nvmlDeviceGetName(handle)
+    return Device(name=name, total_bytes=total, free_bytes=free, bf16=capability >= BF16_CAPABILITY)
