@@ -363,7 +363,10 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     Raises:
         CommandError: with the expected form.
     """
-    words = shlex.split(text) if isinstance(text, str) else list(text)
+    try:
+        words = shlex.split(text) if isinstance(text, str) else list(text)
+    except ValueError as error:
+        raise CommandError(f"cannot read {text!r}: {error}; quote it or escape the quote") from None
     for spec in sorted(COMMANDS, key=lambda s: -len(s.verb.split())):
         head = spec.verb.split()
         if words[: len(head)] == head:
@@ -384,14 +387,14 @@ def describe_command(command: AnyCommand) -> str:
 def _arguments(command: AnyCommand) -> list[str]:
     match command:
         case SetClip(value=None, percentile=percentile):
-            return ["off" if percentile is None else f"p{percentile:g}"]
+            return ["off" if percentile is None else f"p{_word(percentile)}"]
         case SaveCheckpoint(pin=pin, note=note):
             return ["pin" if pin else "", note]
         case Rollback(checkpoint=name, lr_scale=lr, clip=clip, skip=skip):
             options = {"lr": lr, "clip": clip, "skip": skip or None}
             return [
                 name,
-                *(f"{key}={value:g}" for key, value in options.items() if value is not None),
+                *(f"{key}={_word(value)}" for key, value in options.items() if value is not None),
             ]
         case SetPolicy(nonfinite=what):
             return ["nonfinite", what]
@@ -399,7 +402,11 @@ def _arguments(command: AnyCommand) -> list[str]:
             return ["" if save else "no-save"]
         case _:
             values = (getattr(command, field) for field in command.__struct_fields__)
-            return [v if isinstance(v, str) else f"{v:g}" for v in values if v is not None]
+            return [_word(value) for value in values if value is not None]
+
+
+def _word(value: str | float) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def why_illegal(command: AnyCommand, state: RunState) -> str | None:

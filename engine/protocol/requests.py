@@ -44,6 +44,8 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     """Unix seconds; refused when it arrives later."""
     if_generation: int | None = None
     """Refused when the desired control state has moved on since."""
+    one_shot: bool = False
+    """From a script that leaves after this command: it does not become the controller."""
 
 
 class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):

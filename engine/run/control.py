@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -79,10 +80,14 @@ class ControlWriter:
         """Store an entry durably, then ring.
 
         Raises:
-            OSError: it is not durable; nothing was rung.
+            OSError: it is not durable; the file is as before and nothing was rung.
         """
-        self._frames.append(msgspec.msgpack.encode(entry))
-        self._frames.sync()
+        start = self._frames.append(msgspec.msgpack.encode(entry))
+        try:
+            self._frames.sync()
+        except OSError:
+            self._frames.cut(start)
+            raise
         self.entries.append(entry)
         self._bell.ring(entry.seq)
 
@@ -98,7 +103,6 @@ class ControlReader:
         self._frames = FrameReader(run.control)
         self._bell = Doorbell(run.doorbell)
         self.seen_seq = 0
-        self._ahead: list[ControlEntry] = []
 
     def waiting(self) -> int:
         """The newest control sequence number; costs one memory read."""
@@ -106,9 +110,17 @@ class ControlReader:
 
     def take(self, up_to: int) -> list[ControlEntry]:
         """Unseen entries with `seq` ≤ `up_to`, in order; rejected ones are left out."""
-        self._ahead += [_decoder.decode(payload) for payload in self._frames]
-        due = [entry for entry in self._ahead if entry.seq <= up_to]
-        self._ahead = [entry for entry in self._ahead if entry.seq > up_to]
+        due = list(self._due(up_to))
         if due:
             self.seen_seq = due[-1].seq
         return [entry for entry in due if entry.rejected is None]
+
+    def _due(self, up_to: int) -> Iterator[ControlEntry]:
+        while frames := self._frames.read():
+            for start, payload in frames:
+                entry = _decoder.decode(payload)
+                if entry.seq > up_to:
+                    # Not rung yet, so its writer may still take it back: read it again later.
+                    self._frames.offset = start
+                    return
+                yield entry

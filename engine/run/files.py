@@ -33,6 +33,17 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str]:
+    """The last lines of a text file; empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-count:]
+
+
 def process_started(pid: int) -> float | None:
     """When the process with this pid started (Unix seconds), or None when there is none."""
     try:

@@ -32,7 +32,8 @@ def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, b
     while at + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, at)
         end = at + _HEAD.size + length
-        if length > MAX_PAYLOAD_BYTES or end > len(data):
+        # A zero-filled tail (power loss) would read as endless empty frames with a right checksum.
+        if not 0 < length <= MAX_PAYLOAD_BYTES or end > len(data):
             return
         payload = bytes(data[at + _HEAD.size : end])
         if zlib.crc32(payload) != crc:
@@ -111,8 +112,10 @@ class FrameWriter:
         os.ftruncate(self._file, reader.offset or len(MAGIC))
         os.lseek(self._file, 0, os.SEEK_END)
 
-    def append(self, *payloads: bytes) -> None:
+    def append(self, *payloads: bytes) -> int:
         """Append frames in one write; in the page cache afterwards, so a killed process loses none.
+
+        Returns where they start, for `cut`.
 
         Raises:
             OSError: the disk is full or failing; the file is cut back to whole frames.
@@ -126,6 +129,11 @@ class FrameWriter:
         except OSError:
             os.ftruncate(self._file, end)
             raise
+        return end
+
+    def cut(self, offset: int) -> None:
+        """Take back everything appended from `offset` on."""
+        os.ftruncate(self._file, offset)
 
     def sync(self) -> None:
         """Make everything appended so far survive a power loss."""

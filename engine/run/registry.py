@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from ..errors import NoSuchRun
-from ..protocol.codec import decode_record
+from ..protocol.codec import DecodeError, decode_record
 from ..protocol.events import Record, RunEnded, RunStarted, StateChanged, StepFinished
 from ..protocol.states import RunState
 from .endpoint import read_engine
@@ -106,7 +107,12 @@ def run_state(run: RunDirectory, records: list[Record]) -> RunState:
     """The state a viewer should show, given the newest records and whether the engine lives."""
     engine = read_engine(run)
     alive = engine is not None and engine.alive
+    seq, stepped = 0, False
     for record in reversed(records):
+        if alive and stepped and seq > record.seq + 1:
+            # Only steps since the hole between the ends of the journal: it trains.
+            return RunState.RUNNING
+        seq, stepped = record.seq, stepped or isinstance(record.event, StepFinished)
         if isinstance(record.event, RunEnded) and not alive:
             return record.event.state
         if isinstance(record.event, StateChanged) and alive:
@@ -128,9 +134,18 @@ def read_ends(path: Path) -> list[Record]:
     payloads = [payload for _, payload in head]
     if size > 64 * 1024:
         payloads += _tail(path, size)
-    decoded = (decode_record(payload) for payload in payloads)
-    unique = {record.seq: record for record in decoded if record is not None}
+    unique = {record.seq: record for record in _decode(payloads)}
     return [unique[seq] for seq in sorted(unique)]
+
+
+def _decode(payloads: list[bytes]) -> Iterator[Record]:
+    for payload in payloads:
+        try:
+            record = decode_record(payload)
+        except DecodeError:
+            continue
+        if record is not None:
+            yield record
 
 
 def _tail(path: Path, size: int) -> list[bytes]:
