@@ -109,8 +109,7 @@ def _nvidia_devices(host: Any) -> tuple[Device, ...]:
         return ()
     try:
         handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index)
-            for index in range(pynvml.nvmlDeviceGetCount())
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
         visible = visible_indices(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -54,7 +54,8 @@ class BatchStream:
         """
         epoch, within = divmod(position, self.micro_batches_per_epoch)
         start = (within * self._world_size + self._rank) * self._batch
-        return epoch_order(self._count, self._seed, epoch)[start : start + self._batch].tolist()
+        order = epoch_order(self._count, self._seed, epoch)
+        return [int(index) for index in order[start : start + self._batch]]
 
     def epoch(self, position: int) -> float:
         """Passes over the data when `position` micro-batches of this rank are done."""

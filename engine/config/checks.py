@@ -1,0 +1,213 @@
+"""What single keys cannot tell: settings that contradict each other, or this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+from .hardware import Hardware
+from .schema import RunConfig
+
+STDLIB_PAIRS = "stdlib:pairs"
+"""The data source that is built from the Python standard library."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that keeps a configuration from running."""
+
+    key: str
+    """The key to change, such as `train.batch`."""
+    text: str
+    """What is wrong and what to do."""
+
+
+def require(problems: Iterable[Problem], places: Mapping[str, str], file: str) -> None:
+    """Pass when there are none.
+
+    Args:
+        problems: what the checks found.
+        places: key path → where it was set; a key that nobody set is named by the file alone.
+        file: the configuration file.
+
+    Raises:
+        ConfigError: all of them, one per line.
+    """
+    lines = [
+        f"{places.get(problem.key, file)}: {problem.key}: {problem.text}" for problem in problems
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def check_config(config: RunConfig) -> list[Problem]:
+    """Contradictions inside a configuration, whatever machine it runs on."""
+    checks = (_check_length, _check_task, _check_candidates, _check_losses, _check_data, _check_way)
+    return [problem for check in checks for problem in check(config)]
+
+
+def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
+    """What this machine cannot do."""
+    checks = (_check_devices, _check_precision, _check_attention)
+    return [problem for check in checks for problem in check(config, hardware)]
+
+
+def _check_length(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    if train.steps is None and train.epochs is None:
+        yield Problem("train.steps", "neither steps nor epochs is given; give one of the two")
+    if train.steps is not None and train.epochs is not None:
+        yield Problem(
+            "train.steps",
+            f"both steps ({train.steps}) and epochs ({train.epochs:g}) are given; keep one "
+            "(set the other to null)",
+        )
+
+
+def _check_task(config: RunConfig) -> Iterator[Problem]:
+    kind, form = config.contrastive.kind, config.data.format
+    pairs = form == "pairs" or STDLIB_PAIRS in (config.data.train, config.data.eval)
+    if config.task == "contrastive":
+        if kind != "infonce":
+            yield Problem(
+                "contrastive.kind",
+                f"got {kind}, but task contrastive learns from pairs and needs infonce; "
+                "set contrastive.kind: infonce, or task: sft",
+            )
+        if form not in ("auto", "pairs"):
+            yield Problem(
+                "data.format",
+                f"got {form}, but task contrastive needs pairs; set data.format: pairs (or auto), "
+                "or task: sft",
+            )
+        return
+    if kind == "infonce":
+        yield Problem(
+            "contrastive.kind",
+            "infonce compares pairs, but task sft has none; set task: contrastive, or "
+            "contrastive.kind: simctg, which works on any text",
+        )
+    if pairs:
+        yield Problem(
+            "task", "the data are pairs, which task sft cannot use; set task: contrastive"
+        )
+
+
+def _check_candidates(config: RunConfig) -> Iterator[Problem]:
+    contrastive, train = config.contrastive, config.train
+    if contrastive.kind != "infonce" or contrastive.hard_negatives > 0:
+        return
+    text = (
+        "one pair at a time and no hard negatives leave each anchor nothing but its own positive "
+        "to choose from: the loss is 0 and nothing is learned; set {key} to 2 or more, or "
+        "contrastive.hard_negatives to 1 with data that has negatives"
+    )
+    if train.batch * train.devices == 1:
+        yield Problem("train.batch", text.format(key="train.batch"))
+    elif config.eval.batch is not None and config.eval.batch * train.devices == 1:
+        yield Problem("eval.batch", text.format(key="eval.batch"))
+
+
+def _check_losses(config: RunConfig) -> Iterator[Problem]:
+    contrastive = config.contrastive
+    active = contrastive.kind != "off"
+    if active and contrastive.weight == 0 and contrastive.ce_weight == 0:
+        yield Problem(
+            "contrastive.weight",
+            "weight and ce_weight are both 0, so there is no loss; raise one of them",
+        )
+    if not active and contrastive.ce_weight == 0:
+        yield Problem(
+            "contrastive.ce_weight",
+            "got 0 with contrastive.kind off, so there is no loss; set ce_weight: 1",
+        )
+    if config.adapter.targets == []:
+        yield Problem(
+            "adapter.targets", "the list is empty, so nothing would be trained; use all-linear"
+        )
+
+
+def _check_data(config: RunConfig) -> Iterator[Problem]:
+    data = config.data
+    if data.eval is None and data.eval_fraction == 1:
+        yield Problem("data.eval_fraction", "got 1, which leaves nothing to train on; lower it")
+    if (
+        data.eval is None
+        and data.eval_fraction == 0
+        and (config.eval.every or config.eval.at_start)
+    ):
+        yield Problem(
+            "eval.every",
+            "asks for evaluations, but there is nothing to evaluate on; set data.eval or "
+            "data.eval_fraction, or eval.every: 0",
+        )
+    same_split = data.train_split == data.eval_split or data.train.endswith(FILE_SUFFIXES)
+    if data.eval == data.train != STDLIB_PAIRS and same_split:
+        yield Problem(
+            "data.eval",
+            "is the training data itself; name other data, or leave it out and set "
+            "data.eval_fraction to hold some back",
+        )
+
+
+FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+"""Data sources with these endings are files; they have no splits."""
+
+
+def _check_way(config: RunConfig) -> Iterator[Problem]:
+    checkpoint = config.checkpoint
+    if config.guard.nonfinite == "rollback" and not (checkpoint.every or checkpoint.at_start):
+        yield Problem(
+            "guard.nonfinite",
+            "rollback needs a checkpoint to go back to; set checkpoint.every or "
+            "checkpoint.at_start: true",
+        )
+
+
+def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.train.devices > hardware.count:
+        found = "GPUs are visible" if hardware.kind == "cuda" else "CPU cores are free for ranks"
+        yield Problem(
+            "train.devices",
+            f"got {config.train.devices}, but {hardware.count} {found}; lower it, or look at "
+            "CUDA_VISIBLE_DEVICES and `fttui doctor`",
+        )
+
+
+def _check_precision(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    precision, adapter = config.model.precision, config.train.adapter_precision
+    if precision == "fp16" and hardware.kind == "cpu":
+        quantized = " (nf4 included)" if config.model.quantize == "nf4" else ""
+        yield Problem(
+            "model.precision",
+            f"fp16 does not train on a CPU{quantized} and no GPU was found; set auto or fp32",
+        )
+    if precision == "bf16" and not hardware.bf16:
+        yield Problem(
+            "model.precision",
+            f"bf16 needs a newer card than {_oldest(hardware)}; set fp16, fp32 or auto",
+        )
+    if adapter == "bf16" and not hardware.bf16:
+        yield Problem(
+            "train.adapter_precision",
+            f"bf16 needs a newer card than {_oldest(hardware)}; set fp32",
+        )
+
+
+def _oldest(hardware: Hardware) -> str:
+    """The name of a device that cannot do bf16."""
+    return next((device.name for device in hardware.devices if not device.bf16), "this one")
+
+
+def _check_attention(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.model.attention != "flash_attention_2":
+        return
+    if hardware.kind == "cpu":
+        yield Problem("model.attention", "flash_attention_2 runs on GPUs only; set auto or sdpa")
+    elif not hardware.flash_attention:
+        yield Problem(
+            "model.attention",
+            "flash_attention_2 needs the flash-attn package, which is not installed; "
+            "pip install flash-attn, or set auto",
+        )

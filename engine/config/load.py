@@ -1,0 +1,256 @@
+"""The configuration file → a checked `RunConfig`; a mistake is named with its file and line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from ..errors import ConfigError
+from .checks import check_config, require
+from .schema import RunConfig, Section
+from .wording import (
+    describe_type,
+    describe_value,
+    is_section,
+    key_paths,
+    suggest_key,
+    suggest_value,
+)
+from .yaml_tree import Value, parse_yaml
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration and how it came about."""
+
+    config: RunConfig
+    source: str
+    """The file's text."""
+    resolved: str
+    """The whole configuration as YAML: defaults and overrides included, in schema order."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Key path → where it was set, such as `train.lr` → `demo.yaml:12`."""
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Read a configuration file, apply `--set` overrides and check what can be checked alone.
+
+    Relative files and folders that exist are made absolute, so that the run can be resumed from
+    anywhere; they are looked for from the current folder, then from the file's.
+
+    Raises:
+        ConfigError: everything wrong with it, one per line.
+    """
+    source = _read(path)
+    builder = _Builder(str(path))
+    tree = builder.parse(source)
+    for override in overrides:
+        tree = builder.override(tree, override)
+    config = builder.config(tree)
+    require(check_config(config), builder.places, str(path))
+    config = _with_absolute_paths(config, path.parent)
+    return LoadedConfig(config, source, dump_config(config), builder.places)
+
+
+def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
+    """Read back what `dump_config` wrote.
+
+    Raises:
+        ConfigError: the text was changed into something that is not a configuration.
+    """
+    builder = _Builder(name)
+    return builder.config(builder.parse(text))
+
+
+def dump_config(config: RunConfig) -> str:
+    """The whole configuration as YAML, in schema order."""
+    text = yaml.safe_dump(
+        msgspec.to_builtins(config), sort_keys=False, allow_unicode=True, width=100
+    )
+    return str(text)
+
+
+class _Builder:
+    """Collects problems while a file becomes a configuration."""
+
+    def __init__(self, name: str) -> None:
+        self.places: dict[str, str] = {}
+        self._name = name
+        self._problems: list[str] = []
+
+    def parse(self, text: str) -> Value:
+        """The file as a tree whose root is a mapping."""
+        root = parse_yaml(text, self._name, self._problems)
+        if root.data is None:
+            raise ConfigError(
+                f"{self._name}: the file is empty; it needs at least model.id, data.train and "
+                "train.steps (see the files in configs/)"
+            )
+        if not isinstance(root.data, dict):
+            raise ConfigError(
+                f"{root.place}: got {describe_value(root.plain())}, expected sections such as "
+                "'model:' and 'train:'"
+            )
+        return root
+
+    def override(self, root: Value, override: str) -> Value:
+        """The tree with one `section.key=value` put in."""
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            self._problems.append(
+                f"--set {override}: expected KEY=VALUE, such as --set train.lr=1e-4"
+            )
+            return root
+        return _insert(root, keys, _override_value(text.strip(), f"--set {override}"))
+
+    def config(self, root: Value) -> RunConfig:
+        """The finished configuration.
+
+        Raises:
+            ConfigError: every problem met so far.
+        """
+        config = self._section(RunConfig, root, "")
+        if self._problems or not isinstance(config, RunConfig):
+            raise ConfigError("\n".join(self._problems))
+        return config
+
+    def _section(self, struct: type[Section], value: Value, path: str) -> Section | None:
+        """One section; None when something in it is wrong."""
+        mapping = {} if value.data is None else value.data
+        if not isinstance(mapping, dict):
+            self._problems.append(
+                f"{value.place}: {path}: got {describe_value(value.plain())}, expected keys below "
+                f"it, such as '{msgspec.structs.fields(struct)[0].name}:'"
+            )
+            return None
+        known = {field.name: field for field in msgspec.structs.fields(struct)}
+        before = len(self._problems)
+        values: dict[str, Any] = {}
+        for key, child in mapping.items():
+            if key in known:
+                values[key] = self._field(known[key].type, child, f"{path}.{key}".lstrip("."))
+            else:
+                self._unknown_key(key, child, path, list(known))
+        for name in (n for n, f in known.items() if f.required and n not in mapping):
+            self._missing(name, value, path)
+        return struct(**values) if len(self._problems) == before else None
+
+    def _field(self, annotation: Any, value: Value, path: str) -> Any:
+        self.places[path] = value.place
+        if is_section(annotation):
+            return self._section(annotation, value, path)
+        try:
+            return _convert(value, annotation)
+        except ValueError:
+            got = value.plain()
+            self._problems.append(
+                f"{value.place}: {path}: got {describe_value(got)}, "
+                f"expected {describe_type(annotation)}{suggest_value(got, annotation)}"
+            )
+            return None
+
+    def _unknown_key(self, key: str, value: Value, path: str, siblings: list[str]) -> None:
+        meant = suggest_key(key, path, key_paths(RunConfig))
+        hint = f"did you mean '{meant}'?" if meant else f"known here: {', '.join(siblings)}"
+        where = f" in {path}" if path else ""
+        self._problems.append(f"{value.place}: unknown key '{key}'{where}; {hint}")
+
+    def _missing(self, name: str, section: Value, path: str) -> None:
+        if path:
+            self._problems.append(
+                f"{section.place}: missing key '{name}' in {path}; add '{name}:' below '{path}:'"
+            )
+        else:
+            self._problems.append(f"{self._name}: missing section '{name}'; add '{name}:'")
+
+
+def _convert(value: Value, annotation: Any) -> Any:
+    """The value as the type asks for it.
+
+    Where text is asked for, `007` stays text; where a whole number is, `1e3` is one.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    data = value.plain()
+    candidates = [data]
+    if isinstance(data, float) and data.is_integer():
+        candidates.append(int(data))
+    if value.text is not None and data is not None:
+        candidates.append(value.text)
+    for candidate in candidates:
+        try:
+            converted = msgspec.convert(candidate, annotation)
+        except (msgspec.ValidationError, OverflowError):
+            continue
+        if not isinstance(converted, float) or math.isfinite(converted):
+            return converted
+    raise ValueError(data)
+
+
+def _override_value(text: str, place: str) -> Value:
+    """The value of an override; what is not YAML is taken as the text it is."""
+    try:
+        parsed = parse_yaml(text, place, [])
+    except ConfigError:
+        return Value(text, place, text)
+    return Value(_at(parsed, place).data, place, text)
+
+
+def _at(value: Value, place: str) -> Value:
+    """The same value, placed elsewhere."""
+    data = value.data
+    if isinstance(data, dict):
+        data = {key: _at(child, place) for key, child in data.items()}
+    elif isinstance(data, list):
+        data = [_at(child, place) for child in data]
+    return Value(data, place, value.text)
+
+
+def _insert(root: Value, keys: list[str], value: Value) -> Value:
+    """The tree with `value` at the end of `keys`; missing sections appear on the way."""
+    if not keys:
+        return value
+    mapping = dict(root.data) if isinstance(root.data, dict) else {}
+    child = mapping.get(keys[0], Value(None, value.place))
+    mapping[keys[0]] = _insert(child, keys[1:], value)
+    return Value(mapping, root.place, root.text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; the examples are in configs/") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
+    data = msgspec.structs.replace(
+        config.data,
+        train=_absolute(config.data.train, folder),
+        eval=config.data.eval and _absolute(config.data.eval, folder),
+    )
+    model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
+    return msgspec.structs.replace(config, data=data, model=model)
+
+
+def _absolute(name: str, folder: Path) -> str:
+    """An existing relative path as an absolute one; anything else is a hub id and stays."""
+    for base in (Path.cwd(), folder):
+        path = base / Path(name).expanduser()
+        if name and path.exists():
+            return str(path.absolute())
+    return name

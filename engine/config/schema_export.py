@@ -1,0 +1,70 @@
+"""JSON Schema of the configuration, for editors that complete and check YAML.
+
+`python -m fttui.engine.config.schema_export FILE` writes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .schema import RunConfig, Section
+from .wording import is_section
+
+
+def config_schema() -> dict[str, Any]:
+    """The schema of `RunConfig`, each key described by its docstring."""
+    (reference,), definitions = msgspec.json.schema_components((RunConfig,))
+    for struct in _sections(RunConfig):
+        properties = definitions[struct.__name__]["properties"]
+        for name, text in field_docs(struct).items():
+            properties[name]["description"] = text
+        for name in (name for name, prop in properties.items() if "$ref" in prop):
+            properties[name] = {"$ref": properties[name]["$ref"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "fttui run configuration",
+        **reference,
+        "$defs": definitions,
+    }
+
+
+def schema_text() -> str:
+    """The schema as the committed file has it."""
+    return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def field_docs(struct: type[Section]) -> dict[str, str]:
+    """Field → the docstring below it, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    docs: dict[str, str] = {}
+    for statement, following in zip(body, body[1:], strict=False):
+        text = _string(following)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and text:
+            docs[statement.target.id] = " ".join(text.split())
+    return docs
+
+
+def _string(statement: ast.stmt) -> str | None:
+    """The text of a statement that is nothing but a string."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        value = statement.value.value
+        return value if isinstance(value, str) else None
+    return None
+
+
+def _sections(struct: type[Section]) -> list[type[Section]]:
+    nested = [field.type for field in msgspec.structs.fields(struct) if is_section(field.type)]
+    return [struct, *(inner for section in nested for inner in _sections(section))]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(schema_text(), encoding="utf-8")

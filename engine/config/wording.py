@@ -1,0 +1,135 @@
+"""How the loader talks: what a key accepts in plain words, and which key was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+FAMILIAR = {
+    "attn_implementation": "model.attention",
+    "base_model": "model.id",
+    "batch_size": "train.batch",
+    "bf16": "model.precision",
+    "dataset": "data.train",
+    "dtype": "model.precision",
+    "eval_dataset": "data.eval",
+    "eval_steps": "eval.every",
+    "fp16": "model.precision",
+    "gradient_accumulation_steps": "train.accumulate",
+    "gradient_checkpointing": "train.activation_checkpointing",
+    "learning_rate": "train.lr",
+    "load_in_4bit": "model.quantize",
+    "lora_alpha": "adapter.alpha",
+    "lora_dropout": "adapter.dropout",
+    "lora_r": "adapter.r",
+    "lr_scheduler_type": "train.schedule",
+    "max_grad_norm": "train.clip",
+    "max_seq_length": "data.max_length",
+    "max_steps": "train.steps",
+    "micro_batch_size": "train.batch",
+    "model_name_or_path": "model.id",
+    "num_epochs": "train.epochs",
+    "num_gpus": "train.devices",
+    "num_train_epochs": "train.epochs",
+    "optim": "train.optimizer",
+    "per_device_eval_batch_size": "eval.batch",
+    "per_device_train_batch_size": "train.batch",
+    "rank": "adapter.r",
+    "save_steps": "checkpoint.every",
+    "save_total_limit": "checkpoint.keep",
+    "sequence_len": "data.max_length",
+    "target_modules": "adapter.targets",
+    "tau": "contrastive.temperature",
+    "torch_dtype": "model.precision",
+    "warmup_ratio": "train.warmup",
+    "warmup_steps": "train.warmup",
+    "world_size": "train.devices",
+}
+"""Names that other trainers use, and ours."""
+
+
+def suggest_key(key: str, section: str, paths: list[str]) -> str | None:
+    """The key that was probably meant: bare if it is in the same section, else with its section.
+
+    Args:
+        key: the unknown key.
+        section: where it stood; empty at the top level.
+        paths: all known keys, such as `train.lr`, sections and top-level keys included.
+    """
+    names = {path.rpartition(".")[2]: path for path in paths}
+    siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == section]
+    for known in (siblings, list(FAMILIAR), list(names)):
+        close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
+        if close and known is siblings:
+            return close[0]
+        if close:
+            path = FAMILIAR.get(close[0]) or names[close[0]]
+            return path.removeprefix(f"{section}.") if section else path
+    return None
+
+
+def describe_type(annotation: Any) -> str:
+    """What a field accepts, such as `a whole number ≥ 1 or null`."""
+    return _describe(inspect.type_info(annotation))
+
+
+def describe_value(value: Any) -> str:
+    """A wrong value, short enough for one line."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if len(str(value)) > 60 else str(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "…")
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
+
+
+def suggest_value(value: Any, annotation: Any) -> str:
+    """A did-you-mean for a misspelt choice, or nothing."""
+    info = inspect.type_info(annotation)
+    if not isinstance(info, inspect.LiteralType) or not isinstance(value, str):
+        return ""
+    choices = [str(choice) for choice in info.values]
+    close = difflib.get_close_matches(value.lower(), choices, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _describe(info: inspect.Type) -> str:
+    match info:
+        case inspect.IntType():
+            return "a whole number" + _bounds(info)
+        case inspect.FloatType():
+            return "a number" + _bounds(info)
+        case inspect.LiteralType(values=values):
+            words = ", ".join(str(value) for value in values)
+            return f"one of {words}" if len(values) > 1 else f"'{words}'"
+        case inspect.ListType(item_type=item):
+            return f"a list of {_describe(item)}"
+        case inspect.UnionType(types=types):
+            return " or ".join(_describe(one) for one in types)
+    simple = {inspect.BoolType: "true or false", inspect.StrType: "text", inspect.NoneType: "null"}
+    return simple.get(type(info), "a mapping")
+
+
+def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
+    limits = ((">", info.gt), ("≥", info.ge), ("<", info.lt), ("≤", info.le))
+    parts = [f"{sign} {limit:g}" for sign, limit in limits if limit is not None]
+    return f" {' and '.join(parts)}" if parts else ""
+
+
+def is_section(annotation: Any) -> bool:
+    """Whether a field is a section of its own."""
+    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+
+
+def key_paths(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:
+    """All keys below a struct, sections included, such as `train` and `train.lr`."""
+    paths: list[str] = []
+    for field in msgspec.structs.fields(struct):
+        paths.append(prefix + field.name)
+        if is_section(field.type):
+            paths.extend(key_paths(field.type, f"{prefix}{field.name}."))
+    return paths

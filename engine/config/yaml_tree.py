@@ -1,0 +1,122 @@
+"""YAML text as a tree in which every value knows where it was written.
+
+Scalars follow YAML 1.2: `1e-4` is a number, `off` and `yes` are text, only `true` and `false` are
+booleans.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ..errors import ConfigError
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value and its place."""
+
+    data: dict[str, Value] | list[Value] | Scalar
+    place: str
+    """Such as `demo.yaml:12` or `--set train.lr=1e-4`."""
+    text: str | None = None
+    """As it was written, before `1` became a number; None where only `data` counts."""
+
+    def plain(self) -> Any:
+        """The bare value without places."""
+        if isinstance(self.data, dict):
+            return {key: child.plain() for key, child in self.data.items()}
+        if isinstance(self.data, list):
+            return [child.plain() for child in self.data]
+        return self.data
+
+
+def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
+    """Read a YAML document called `name`; what is wrong but readable goes to `problems`.
+
+    Raises:
+        ConfigError: the text is not one YAML document.
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
+        if node is None:
+            return Value(None, name)
+        return _TreeBuilder(name, problems).build(node)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_syntax_error(error, name)) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not readable as YAML: {_one_line(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply, or an alias that holds itself") from None
+
+
+def parse_scalar(text: str) -> Scalar:
+    """Resolve an unquoted scalar by the YAML 1.2 core schema."""
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+_INT = re.compile(r"[-+]?\d{1,4000}")
+_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
+
+
+class _TreeBuilder:
+    """Turns composed nodes into values."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        self._name = name
+        self._problems = problems
+
+    def build(self, node: yaml.Node) -> Value:
+        place = self._place(node)
+        if isinstance(node, yaml.MappingNode):
+            return Value(self._mapping(node), place)
+        if isinstance(node, yaml.SequenceNode):
+            return Value([self.build(child) for child in node.value], place)
+        quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+        return Value(node.value if quoted else parse_scalar(node.value), place, node.value)
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Value]:
+        mapping: dict[str, Value] = {}
+        for key_node, value_node in node.value:
+            place = self._place(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._problems.append(f"{place}: a key must be a word, got a list or mapping")
+                continue
+            key = key_node.value
+            if key in mapping:
+                self._problems.append(
+                    f"{place}: duplicate key '{key}', first given at {mapping[key].place}; "
+                    "keep one of them"
+                )
+                continue
+            child = self.build(value_node)
+            mapping[key] = Value(child.data, place, child.text)
+        return mapping
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._name}:{node.start_mark.line + 1}"
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, name: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+    problem = " ".join(part for part in (error.problem, error.context) if part)
+    hint = "; indent with spaces, not tabs" if "\\t" in problem else ""
+    return f"{place}: not valid YAML: {problem}{hint}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
