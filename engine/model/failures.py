@@ -1,0 +1,71 @@
+"""What libraries raise while loading a model, said in terms of what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ..errors import ModelError
+
+
+@contextmanager
+def naming_the_way_out(model_id: str) -> Iterator[None]:
+    """Turn a loading error inside the block into a `ModelError` with a next step."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{model_id} does not fit on the device while loading: {_first_line(error)}. "
+            f"Free device memory, set model.quantize: nf4, or choose a smaller model."
+        ) from error
+    except ImportError as error:
+        raise ModelError(
+            f"{model_id} needs a Python package that is missing or broken: {_first_line(error)}. "
+            f"Install it, or set model.quantize: none if it is bitsandbytes."
+        ) from error
+    except OSError as error:
+        raise ModelError(_not_found(model_id, error)) from error
+    except Exception as error:  # any library error here concerns the user's model
+        raise ModelError(_unloadable(model_id, error)) from error
+
+
+def _not_found(model_id: str, error: OSError) -> str:
+    text = str(error)
+    if "gated" in text.lower():
+        return (
+            f"{model_id} is gated: its owner has to let you in. Ask for access on its hub page, "
+            f"then log in with `hf auth login`."
+        )
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
+        return (
+            f"{model_id} is not in the local hub cache, and HF_HUB_OFFLINE forbids downloading. "
+            f"Unset HF_HUB_OFFLINE, or set model.id to a local folder."
+        )
+    return (
+        f"{model_id} cannot be loaded: {_first_line(error)}. Check the spelling and the network, "
+        f"or set model.id to a local folder."
+    )
+
+
+def _unloadable(model_id: str, error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return (
+            f"{model_id} brings Python code of its own that would run on this machine. "
+            f"Read it, then set model.trust_remote_code: true."
+        )
+    return (
+        f"{model_id} cannot be loaded ({type(error).__name__}): {_first_line(error)}. "
+        f"Check that it is a causal language model in a format this transformers version reads "
+        f"and that its files are complete."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

