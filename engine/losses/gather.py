@@ -1,0 +1,73 @@
+"""Rows of all ranks, with a gradient that flows back to the rank that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def gather_sizes(rows: int, device: torch.device) -> list[int]:
+    """Return how many rows each rank has, in rank order; a collective."""
+    if _world_size() == 1:
+        return [rows]
+    own = torch.tensor([rows], device=device)
+    sizes = [torch.zeros_like(own) for _ in range(_world_size())]
+    dist.all_gather(sizes, own)
+    return [int(size) for size in sizes]
+
+
+def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, int]:
+    """Concatenate the rows of all ranks in rank order; a collective, backward as well.
+
+    The backward pass sums over the ranks what each rank's loss says about these rows. So local
+    anchors against gathered candidates, averaged by DDP, give the gradient of one process that
+    holds the whole batch: no factor of the world size is needed.
+
+    Args:
+        tensor: [n, …] of any dtype; only floating ones have a gradient.
+        sizes: Rows per rank from `gather_sizes`; None says that all ranks have as many.
+
+    Returns:
+        [sum of n, …] and the index of this rank's first row in it.
+    """
+    world = _world_size()
+    if world == 1:
+        return tensor, 0
+    rank = dist.get_rank()
+    if sizes is None or len(set(sizes)) == 1:
+        return _all_gather(tensor), rank * tensor.shape[0]
+    longest = max(sizes)
+    padding = tensor.new_zeros((longest - tensor.shape[0], *tensor.shape[1:]))
+    blocks = _all_gather(torch.cat((tensor, padding)))
+    kept = [blocks[r * longest : r * longest + size] for r, size in enumerate(sizes)]
+    return torch.cat(kept), sum(sizes[:rank])
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _all_gather(tensor: Tensor) -> Tensor:
+    gather: Callable[[Tensor], Tensor] = _Gather.apply
+    return gather(tensor)
+
+
+class _Gather(torch.autograd.Function):
+    """all_gather of equal shapes; the gradient is the sum over ranks of the own block."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        blocks = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(blocks, tensor.contiguous())
+        return torch.cat(blocks)
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> Tensor:
+        total = outputs[0].contiguous().clone()
+        dist.all_reduce(total)
+        rows = total.shape[0] // dist.get_world_size()
+        return total[dist.get_rank() * rows :][:rows]

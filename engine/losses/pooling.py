@@ -1,0 +1,39 @@
+"""One vector per sequence out of its hidden states."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Pooling = Literal["mean", "last", "weighted_mean"]
+
+
+def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> Tensor:
+    """Pool hidden states [B, T, H] over the tokens where `mask` [B, T] is not 0.
+
+    `mean` weighs all tokens alike. `last` takes the last one, the only one that saw the whole
+    text in a causal model. `weighted_mean` weighs tokens 1, 2, … n: early tokens saw little.
+    Padding may be on either side, and the mask may have holes. A row without tokens gives zeros.
+
+    Returns:
+        [B, H] in fp32.
+
+    Source: Muennighoff, "SGPT", 2022 (position-weighted mean).
+    """
+    if how == "last":
+        return _last(hidden, mask)
+    weights = mask.bool().to(torch.float32)
+    if how == "weighted_mean":
+        weights = weights * weights.cumsum(dim=1)
+    weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(1.0)
+    return (hidden.float() * weights.unsqueeze(-1)).sum(dim=1)
+
+
+def _last(hidden: Tensor, mask: Tensor) -> Tensor:
+    kept = mask.bool()
+    from_end = kept.flip(dims=(1,)).to(torch.int64).argmax(dim=1)
+    last = hidden.shape[1] - 1 - from_end
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
+    return hidden[rows, last].float() * kept.any(dim=1, keepdim=True)
