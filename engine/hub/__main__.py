@@ -1,0 +1,108 @@
+"""`python -m fttui.engine.hub RUN_DIR`: serve one run to its viewers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import yaml
+
+from ..errors import FttuiError
+from ..run.control import ControlWriter
+from ..run.endpoint import (
+    Endpoint,
+    ProcessMark,
+    read_endpoint,
+    runtime_folder,
+    write_mark,
+)
+from ..run.journal import JournalLocked
+from ..run.layout import RunDirectory
+from .server import Hub
+from .sockets import HubSockets
+
+_DEFAULT_IDLE_S = 600.0
+_ADDRESS_SPACE_BYTES = 4 * 1024**3
+"""A runaway viewer can make libzmq buffer; the hub dies of it and is restarted, the host lives."""
+_log = logging.getLogger("hub")
+
+
+class _Terminated:
+    """Set by SIGTERM."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+        for ignored in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(ignored, signal.SIG_IGN)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until nobody needs the hub; 0 also when another hub serves the run already."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if len(arguments) != 1:
+        _log.error("usage: python -m fttui.engine.hub RUN_DIR")
+        return 2
+    os.umask(0o077)
+    _bound_resources()
+    terminated = _Terminated()
+    run = RunDirectory(Path(arguments[0]).absolute())
+    try:
+        run.identity()
+        return _serve(run, terminated)
+    except JournalLocked:
+        _log.info("another hub serves %s", run.path)
+        return 0
+    except FttuiError as error:
+        _log.error("%s", error)
+        return error.exit_code
+
+
+def _serve(run: RunDirectory, terminated: _Terminated) -> int:
+    control = ControlWriter(run)
+    if (other := read_endpoint(run)) is not None and other.alive:
+        _log.error("hub %d serves %s although the lock was free", other.pid, run.path)
+        return 1
+    sockets = HubSockets(folder := runtime_folder(run))
+    try:
+        hub = Hub(run, control, sockets, idle_seconds(run))
+        me = ProcessMark.current()
+        write_mark(run.endpoint, Endpoint(pid=me.pid, started=me.started, folder=str(folder)))
+        _log.info("serving %s from %s", run.path, folder)
+        while not (terminated.asked or hub.done()):
+            hub.turn()
+        _log.info("leaving; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
+    finally:
+        run.endpoint.unlink(missing_ok=True)
+        sockets.close()
+        control.close()
+    return 0
+
+
+def _bound_resources() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
+    if ceiling == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, ceiling))
+
+
+def idle_seconds(run: RunDirectory) -> float:
+    """`hub.idle_s` of the run's configuration, or its default when that cannot be read."""
+    try:
+        config = yaml.safe_load(run.config.read_text())
+        return float(config["hub"]["idle_s"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return _DEFAULT_IDLE_S
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""The hub: publishes the journal, serves its past, takes commands, knows how the run is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ..errors import FttuiError
+from ..protocol.codec import (
+    BEAT_TOPIC,
+    EVENT_TOPIC,
+    PROTOCOL_VERSION,
+    DecodeError,
+    decode_client,
+    encode,
+)
+from ..protocol.requests import (
+    AnyClientMessage,
+    AnyHubMessage,
+    Beat,
+    ControlGiven,
+    FetchHistory,
+    FetchReport,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Rejected,
+    ReleaseControl,
+    ReportText,
+    SubmitCommand,
+    TakeControl,
+    Welcome,
+)
+from ..run.control import ControlWriter
+from ..run.endpoint import read_engine
+from ..run.files import last_lines
+from ..run.layout import RunDirectory
+from ..run.reports import read_report
+from .history import History
+from .intake import Intake
+from .sockets import HubSockets
+from .viewers import Viewer, Viewers
+from .watch import RunWatch
+
+BEAT_S = 1.0
+BUSY_POLL_S = 0.01
+IDLE_POLL_S = 0.1
+REQUESTS_PER_TURN = 64
+_LOG_TAIL_LINES = 20
+
+
+@dataclass
+class Counters:
+    """What went wrong and was survived."""
+
+    refused: int = 0
+    """Messages that could not be served."""
+
+
+class Hub:
+    """Serves one run until the engine has ended and nobody looks any more."""
+
+    def __init__(
+        self, run: RunDirectory, control: ControlWriter, sockets: HubSockets, idle_s: float
+    ) -> None:
+        self._run = run
+        self._sockets = sockets
+        self._idle_s = idle_s
+        self._history = History(run.journal)
+        self._watch = RunWatch()
+        self._intake = Intake(control)
+        self._viewers = Viewers(time.monotonic())
+        self._next_beat = 0.0
+        self._busy_until = 0.0
+        self.counters = Counters()
+        while records := self._history.advance():
+            self._observe(records)
+        self._look()
+
+    def turn(self) -> None:
+        """Wait briefly, then do what is due: new records, requests, the heartbeat."""
+        busy = time.monotonic() < self._busy_until
+        self._sockets.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
+        self._publish_new()
+        for _ in range(REQUESTS_PER_TURN):
+            frames = self._sockets.receive()
+            if frames is None:
+                break
+            self._busy_until = time.monotonic() + 1.0
+            self._serve(frames)
+        if time.monotonic() >= self._next_beat:
+            self._beat()
+
+    def done(self) -> bool:
+        """Nobody needs this hub any more, or its run is gone."""
+        silent_s = time.monotonic() - self._viewers.last_heard
+        idle = not self._watch.engine_alive and silent_s > self._idle_s
+        return idle or not self._run.path.is_dir()
+
+    def _publish_new(self) -> None:
+        records = self._history.advance()
+        if not records:
+            return
+        self._busy_until = time.monotonic() + 1.0
+        self._observe(records)
+        for payload in records:
+            self._sockets.publish(EVENT_TOPIC, payload)
+
+    def _observe(self, records: list[bytes]) -> None:
+        for payload in records:
+            self._watch.observe(payload)
+
+    def _look(self) -> None:
+        mark = read_engine(self._run)
+        self._watch.look(mark, mark is not None and mark.alive)
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        self._next_beat = now + BEAT_S
+        self._look()
+        for viewer in self._viewers.forget_silent(now):
+            self._intake.release(viewer)
+        controller = self._intake.controller
+        beat = Beat(
+            time=time.time(),
+            last_seq=self._history.last_seq,
+            engine_alive=self._watch.engine_alive,
+            engine_pid=self._watch.engine_pid,
+            state=self._watch.state,
+            controller=controller.issuer if controller else None,
+            controller_viewer=controller.viewer if controller else None,
+            viewers=len(self._viewers),
+            generation=self._intake.generation,
+            engine_log_tail=self._log_tail(),
+        )
+        self._sockets.publish(BEAT_TOPIC, encode(beat))
+
+    def _log_tail(self) -> list[str]:
+        if not self._watch.silent_end:
+            return []
+        return last_lines(self._run.engine_log, _LOG_TAIL_LINES)
+
+    def _serve(self, frames: list[bytes]) -> None:
+        connection = frames[0]
+        try:
+            if len(frames) != 2:
+                raise DecodeError(f"expected one frame, got {len(frames) - 1}")
+            message = decode_client(frames[1])
+        except DecodeError as error:
+            reply: AnyHubMessage = Refused(ref=0, reason=f"not understood: {error}")
+        else:
+            reply = self._answer(connection, message)
+        self.counters.refused += isinstance(reply, Refused)
+        self._sockets.reply(connection, encode(reply))
+
+    def _answer(self, connection: bytes, message: AnyClientMessage) -> AnyHubMessage:
+        viewer = self._viewers.hear(connection, time.monotonic())
+        if viewer is not None and viewer.read_only:
+            match message:
+                case SubmitCommand(ref=ref, id=id_):
+                    return Rejected(ref=ref, id=id_, reason="this viewer is read-only")
+                case TakeControl(ref=ref):
+                    return Refused(ref=ref, reason="this viewer is read-only")
+        reply: AnyHubMessage
+        match message:
+            case Hello():
+                reply = self._welcome(connection, message)
+            case FetchHistory(ref=ref, after_seq=after_seq, max_bytes=max_bytes):
+                reply = self._history.chunk(ref, after_seq, max_bytes)
+            case FetchReport(ref=ref, report=report):
+                reply = self._report(ref, report)
+            case SubmitCommand():
+                reply = self._submit(message)
+            case TakeControl() | ReleaseControl():
+                reply = self._hand_over(message)
+            case Ping(ref=ref):
+                reply = Pong(ref=ref)
+        return reply
+
+    def _hand_over(self, message: TakeControl | ReleaseControl) -> ControlGiven:
+        if isinstance(message, TakeControl):
+            self._intake.take(message.viewer, message.issuer)
+        else:
+            self._intake.release(message.viewer)
+        self._next_beat = 0.0
+        return ControlGiven(ref=message.ref, controller=self._controller())
+
+    def _controller(self) -> str | None:
+        holder = self._intake.controller
+        return holder.issuer if holder else None
+
+    def _submit(self, message: SubmitCommand) -> AnyHubMessage:
+        self._publish_new()
+        before = self._intake.controller
+        reply = self._intake.submit(message, state=self._watch.state, now=time.time())
+        if self._intake.controller != before:
+            self._next_beat = 0.0
+        return reply
+
+    def _welcome(self, connection: bytes, hello: Hello) -> AnyHubMessage:
+        if hello.version[0] != PROTOCOL_VERSION[0]:
+            theirs, ours = (".".join(map(str, v)) for v in (hello.version, PROTOCOL_VERSION))
+            reason = f"the viewer speaks protocol {theirs}, this run's hub {ours}"
+            return Refused(ref=hello.ref, reason=f"{reason}; use the fttui the run started with")
+        now = time.monotonic()
+        self._viewers.welcome(
+            connection,
+            Viewer(id=hello.viewer, issuer=hello.issuer, read_only=hello.read_only, heard=now),
+        )
+        self._next_beat = 0.0
+        return Welcome(
+            ref=hello.ref,
+            version=PROTOCOL_VERSION,
+            run=self._run.id,
+            incarnation=self._watch.incarnation,
+            last_seq=self._history.last_seq,
+            controller=self._controller(),
+        )
+
+    def _report(self, ref: int, report: str) -> AnyHubMessage:
+        try:
+            return ReportText(ref=ref, report=report, markdown=read_report(self._run, report))
+        except FttuiError as error:
+            return Refused(ref=ref, reason=str(error))
