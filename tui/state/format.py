@@ -1,0 +1,125 @@
+"""Every number and unit the app shows, in one place; widths are stable so that nothing jumps."""
+
+from __future__ import annotations
+
+import math
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_DECIMAL = ("", "k", "M", "G", "T")
+
+
+def number(value: float | None) -> str:
+    """About four significant digits: `1.412`, `12.31`, `0.0612`, `3.10e-5`, `NaN`, `∞`, `–`."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if size == 0:
+        return "0.000"
+    if size < 0.001 or size >= 1e6:
+        return scientific(value)
+    return f"{value:.{_decimals(size)}f}"
+
+
+def _decimals(size: float) -> int:
+    if size < 0.1:
+        return 4
+    return max(0, 3 - max(0, math.floor(math.log10(size))))
+
+
+def scientific(value: float, digits: int = 2) -> str:
+    """`1.00e-4`: the exponent without padding zeros."""
+    mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def learning_rate(value: float | None) -> str:
+    """`1.00e-4`."""
+    return "–" if value is None else scientific(value) if value else "0"
+
+
+def factor(value: float) -> str:
+    """A multiplier in its shortest form: `0.5`."""
+    return f"{value:.4g}"
+
+
+def count(value: float) -> str:
+    """`1,240`."""
+    return f"{value:,.0f}"
+
+
+def short_count(value: float) -> str:
+    """`134.5M`: three or four significant digits with an SI suffix."""
+    if abs(value) < 1000:
+        return f"{value:.0f}"
+    power = min(len(_DECIMAL) - 1, int(math.log10(abs(value)) // 3))
+    return f"{value / 1000**power:.1f}{_DECIMAL[power]}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share of 1 as `24.8 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def size(value: float | None) -> str:
+    """Bytes as `4.9 GiB`."""
+    if value is None:
+        return "–"
+    unit = 0
+    while abs(value) >= 1024 and unit < len(_BINARY) - 1:
+        value /= 1024
+        unit += 1
+    return f"{value:.0f} {_BINARY[unit]}" if unit < 2 else f"{value:.1f} {_BINARY[unit]}"
+
+
+def size_of(used: float, total: float) -> str:
+    """`4.9 / 6.0 GiB`: both in the unit of the total."""
+    whole = size(total)
+    unit = _BINARY.index(whole.split()[1])
+    return f"{used / 1024**unit:.1f} / {whole}"
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units: `0.4 s`, `12 s`, `3 m 20 s`, `1 h 12 m`, `2 d 3 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for big, small, limit in ((60, 1, 3600), (3600, 60, 86400), (86400, 3600, math.inf)):
+        if whole < limit:
+            names = {60: ("m", "s"), 3600: ("h", "m"), 86400: ("d", "h")}[big]
+            return f"{whole // big} {names[0]} {whole % big // small} {names[1]}"
+    return "–"
+
+
+def age(seconds: float | None) -> str:
+    """The one largest unit, for things that are looked at in passing: `0.2 s`, `3 m`, `5 h`."""
+    text = duration(seconds)
+    return text if text == "–" else " ".join(text.split()[:2])
+
+
+def tick(value: float, span: float) -> str:
+    """An axis label with as many decimals as the span needs."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e5 or (abs(value) < 1e-3 and span < 1e-2):
+        return scientific(value, 1)
+    decimals = min(4, max(0, 1 - math.floor(math.log10(span)))) if span > 0 else 2
+    return f"{value:.{decimals}f}"
+
+
+def plural(amount: float, noun: str) -> str:
+    """`1 step`, `412 steps`."""
+    return f"{count(amount)} {noun}" + ("" if amount == 1 else "s")
+
+
+def clip_to(text: str, width: int) -> str:
+    """Cut to a width, the cut marked by `…`."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

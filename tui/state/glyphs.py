@@ -1,0 +1,57 @@
+"""Shapes that carry meaning beside colour, and their one-cell ASCII twins."""
+
+from __future__ import annotations
+
+from fttui.engine.protocol.states import RunState
+
+LIVE, WATCH, ALARM, CHECKPOINT, ROLLBACK, NOTE = "●", "△", "▲", "◆", "↺", "✎"
+
+STATE_SHAPE: dict[RunState, str] = {
+    RunState.STARTING: "◌",
+    RunState.RUNNING: "●",
+    RunState.PAUSED: "‖",
+    RunState.EVALUATING: "◐",
+    RunState.SAVING: "◆",
+    RunState.ROLLING_BACK: "↺",
+    RunState.STOPPING: "◼",
+    RunState.FINISHED: "✓",
+    RunState.STOPPED: "◼",
+    RunState.HALTED: "▲",
+    RunState.FAILED: "✗",
+    RunState.LOST: "?",
+}
+
+STATE_COLOUR: dict[RunState, str] = {
+    RunState.RUNNING: "$accent",
+    RunState.FINISHED: "$success",
+    RunState.PAUSED: "$warning",
+    RunState.HALTED: "$error",
+    RunState.FAILED: "$error",
+    RunState.LOST: "$error",
+}
+"""States without an entry are drawn in the plain text colour."""
+
+SEVERITY_SHAPE = {"alarm": ALARM, "watch": WATCH}
+SEVERITY_COLOUR = {"alarm": "$error", "watch": "$warning"}
+
+_ASCII = {
+    "●": "*", "‖": "=", "◌": "o", "◐": "e", "◆": "#", "◇": "+", "↺": "<", "◼": "#", "✓": "+",
+    "✗": "X", "▲": "!", "△": "^", "✎": "n", "×": "x", "→": ">", "←": "<", "↑": "^", "↓": "v",
+    "–": "-", "—": "-", "·": ".", "…": "~", "∞": "I", "▸": ">", "▾": "v", "▴": "^", "┄": "-",
+    "°": "'", "≥": ">", "≤": "<", "≈": "~", "┤": "|", "┴": "+", "┼": "+", "├": "|", "┬": "+",
+    "█": "#", "▇": "#", "▁": ".", "▌": "|", "▐": "|", "│": "|", "┃": "|", "─": "-", "━": "-",
+    "⏎": "<", "␣": "_", "╸": "-", "╺": "-", "✱": "*",
+}  # fmt: skip
+
+
+def to_ascii(text: str) -> str:
+    """The same text in ASCII, cell for cell, so that nothing moves."""
+    if text.isascii():
+        return text
+    return "".join(c if c.isascii() else _ASCII.get(c, _fallback(c)) for c in text)
+
+
+def _fallback(char: str) -> str:
+    if "\u2500" <= char <= "\u257f":
+        return "+"
+    return "#" if "\u2580" <= char <= "\u259f" else "?"

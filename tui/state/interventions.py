@@ -1,0 +1,123 @@
+"""The life of a command as a person sees it: sent → accepted → applied | failed, or rejected.
+
+Local submissions, the hub's answers and journal events all speak of the same command by its id;
+they may come in any order, and an entry never goes back to an earlier phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from fttui.engine.protocol.commands import AnyCommand
+
+LIMIT = 1000
+
+
+class Phase(IntEnum):
+    """How far a command has come; the last three are final."""
+
+    SENT = 0
+    ACCEPTED = 1
+    APPLIED = 2
+    FAILED = 3
+    REJECTED = 4
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One command and what became of it."""
+
+    id: str
+    text: str
+    """As a person would type it."""
+    issuer: str
+    phase: Phase = Phase.SENT
+    sent_at: float | None = None
+    """Unix seconds on this machine; None for commands that others sent."""
+    step: int | None = None
+    """Where it took effect, or where it was accepted."""
+    old: str = ""
+    new: str = ""
+    reason: str = ""
+    """Why the person did it."""
+    refusal: str = ""
+    """Why it was rejected or failed."""
+    seconds: float | None = None
+    """From the hub's acceptance to the effect."""
+    undo: AnyCommand | None = None
+    """What would restore the value before it."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more will happen to it."""
+        return self.phase >= Phase.APPLIED
+
+    def outcome(self) -> str:
+        """The phase in words, such as `applied 641 (1.00 → 0.50)`."""
+        match self.phase:
+            case Phase.APPLIED:
+                change = f" ({self.old} → {self.new})" if self.old or self.new else ""
+                if not self.old and self.new:
+                    change = f" ({self.new})"
+                return f"applied {self.step:,}{change}" if self.step is not None else "applied"
+            case Phase.FAILED | Phase.REJECTED:
+                return f"{self.phase.name.lower()}: {self.refusal}"
+            case _:
+                return self.phase.name.lower()
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """All commands of the run, oldest first."""
+
+    items: tuple[Intervention, ...] = ()
+
+    def __iter__(self) -> Iterator[Intervention]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def find(self, command_id: str) -> Intervention | None:
+        """The entry with this id; looked for from the newest on."""
+        return next((i for i in reversed(self.items) if i.id == command_id), None)
+
+    def upsert(self, entry: Intervention) -> Interventions:
+        """Add a new entry, or advance the one with the same id."""
+        for at in range(len(self.items) - 1, -1, -1):
+            known = self.items[at]
+            if known.id == entry.id:
+                merged = _advance(known, entry)
+                return Interventions((*self.items[:at], merged, *self.items[at + 1 :]))
+        return Interventions((*self.items, entry)[-LIMIT:])
+
+    def last_undoable(self) -> Intervention | None:
+        """The newest change of a value that is in force and was not undone yet."""
+        undone = {i.reason.removeprefix(UNDO) for i in self.items if i.reason.startswith(UNDO)}
+        for item in reversed(self.items):
+            if item.reason.startswith(UNDO) or item.id in undone:
+                continue
+            if item.phase is Phase.APPLIED and item.undo is not None:
+                return item
+        return None
+
+
+UNDO = "undo "
+"""Reason prefix of an undo; the id of the undone command follows, so every viewer can tell."""
+
+
+def _advance(known: Intervention, entry: Intervention) -> Intervention:
+    if entry.phase < known.phase:
+        known, entry = entry, known
+    return replace(
+        entry,
+        text=entry.text or known.text,
+        issuer=entry.issuer or known.issuer,
+        sent_at=known.sent_at if entry.sent_at is None else entry.sent_at,
+        step=known.step if entry.step is None else entry.step,
+        reason=entry.reason or known.reason,
+        refusal=entry.refusal or known.refusal,
+        undo=known.undo if entry.undo is None else entry.undo,
+    )

@@ -1,0 +1,155 @@
+"""From curves to a picture: which points in which layer, within which limits. No toolkit here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from .curves import Branch, stretches
+from .series import Point
+
+QUANTILE = 0.985
+OUTLIER = 1.6
+"""How far past the bulk a value must be to be cut off, in units of the bulk's height."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Points of one look; runs are connected, or single when `dots`."""
+
+    style: str
+    """old, raw, ema, live, eval, clip, …"""
+    runs: tuple[tuple[Point, ...], ...]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric to draw and its look."""
+
+    name: str
+    style: str
+    dots: bool = False
+    old: bool = True
+    """Draw abandoned stretches, dimmed."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a plot shows."""
+
+    layers: tuple[Layer, ...] = ()
+    x: tuple[float, float] = (0.0, 1.0)
+    y: tuple[float, float] = (0.0, 1.0)
+    log_y: bool = False
+    gaps: tuple[float, ...] = ()
+    """x of values that were not finite."""
+    over: tuple[float, ...] = ()
+    """x of values above the picture."""
+
+    @property
+    def empty(self) -> bool:
+        """There is nothing to draw."""
+        return not any(layer.runs for layer in self.layers)
+
+
+def picture(
+    branches: Sequence[Branch],
+    curves: Iterable[Curve],
+    window: tuple[float, float],
+    columns: int,
+    *,
+    log_y: bool = False,
+    floor: float | None = None,
+    include: Sequence[float] = (),
+) -> Picture:
+    """Draw curves over all branches within a window of steps.
+
+    `floor` is a value the y axis starts from; `include` are values it has to reach.
+    """
+    old: list[Layer] = []
+    live: list[Layer] = []
+    gaps: list[float] = []
+    for curve in curves:
+        for part in stretches(branches, curve.name):
+            if not part.live and not curve.old:
+                continue
+            x0, x1 = max(window[0], part.x0), min(window[1], part.x1)
+            if x1 < x0:
+                continue
+            share = (x1 - x0) / (window[1] - window[0])
+            trace = part.series.trace(x0, x1, max(1, math.ceil(columns * share)))
+            style = curve.style if part.live else "old"
+            (live if part.live else old).append(Layer(style, trace.runs, curve.dots))
+            gaps.extend(trace.gaps if part.live else ())
+    drawn = Picture(tuple(old + live), window, log_y=log_y, gaps=tuple(sorted(set(gaps))))
+    return _fit(drawn, floor, include)
+
+
+def _fit(drawn: Picture, floor: float | None, include: Sequence[float]) -> Picture:
+    if drawn.log_y:
+        drawn = _logarithmic(drawn)
+        include = [math.log10(v) for v in include if v > 0]
+        floor = None
+    values = [y for layer in drawn.layers for run in layer.runs for _, y in run]
+    low, high = limits(values, floor, include)
+    over = sorted({x for layer in drawn.layers for run in layer.runs for x, y in run if y > high})
+    layers = tuple(
+        replace(layer, runs=tuple(_clamped(run, low, high) for run in layer.runs))
+        for layer in drawn.layers
+    )
+    return replace(drawn, layers=layers, y=(low, high), over=tuple(over))
+
+
+def _clamped(run: Sequence[Point], low: float, high: float) -> tuple[Point, ...]:
+    return tuple((x, min(high, max(low, y))) for x, y in run)
+
+
+def _logarithmic(drawn: Picture) -> Picture:
+    def logged(run: Sequence[Point]) -> tuple[Point, ...]:
+        return tuple((x, math.log10(y)) for x, y in run if y > 0)
+
+    layers = tuple(
+        replace(layer, runs=tuple(r for run in layer.runs if (r := logged(run))))
+        for layer in drawn.layers
+    )
+    return replace(drawn, layers=layers)
+
+
+def limits(
+    values: Sequence[float], floor: float | None = None, include: Sequence[float] = ()
+) -> tuple[float, float]:
+    """Limits around the bulk of the values: a lone outlier does not flatten the rest."""
+    if not values:
+        low, high = (floor or 0.0), max([*include, (floor or 0.0) + 1.0])
+        return low, high
+    ordered = sorted(values)
+    low, top = ordered[0], ordered[-1]
+    bulk = ordered[min(len(ordered) - 1, int(QUANTILE * (len(ordered) - 1)))]
+    high = bulk if top - bulk > OUTLIER * max(bulk - low, 1e-12) and bulk > low else top
+    if floor is not None:
+        low = min(low, floor)
+    low, high = min([low, *include]), max([high, *include])
+    if high - low < 1e-9 * max(1.0, abs(high)):
+        slack = abs(high) * 0.1 or 1.0
+        return (low if floor is not None else low - slack), high + slack
+    slack = 0.04 * (high - low)
+    return (low if floor is not None else low - slack), high + slack
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Round values inside the limits, at most that many (fewer when they do not fit)."""
+    if most < 1 or not high > low:
+        return []
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def column_of(x: float, window: tuple[float, float], columns: int) -> int:
+    """The plot column a step falls into, clamped to the plot."""
+    share = (x - window[0]) / (window[1] - window[0])
+    return min(columns - 1, max(0, int(share * columns)))
