@@ -19,7 +19,6 @@ from .eta import Pace
 from .interventions import Interventions
 
 
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that is still on disk."""
