@@ -1,0 +1,352 @@
+"""A live run over its hub: history by pull, news by subscription, commands with one answer each.
+
+The journal is the truth: whatever the stream loses is pulled. Every restart of the hub, whoever
+restarts it, is survived by going on from the last sequence number; commands that were not answered
+are sent again under the same id, which the hub decides only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from fttui.engine.errors import EngineGone, FttuiError, ProtocolMismatch
+from fttui.engine.hub.launch import ensure_hub
+from fttui.engine.protocol.codec import (
+    BEAT_TOPIC,
+    EVENT_TOPIC,
+    PROTOCOL_VERSION,
+    decode_beat,
+    unpack_history,
+)
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.requests import (
+    Accepted,
+    AnyHubMessage,
+    Beat,
+    ClientMessage,
+    ControlGiven,
+    FetchHistory,
+    FetchReport,
+    Hello,
+    HistoryChunk,
+    Ping,
+    Refused,
+    Rejected,
+    ReleaseControl,
+    ReportText,
+    SubmitCommand,
+    TakeControl,
+    Welcome,
+)
+from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.layout import RunDirectory
+
+from .identity import issuer, new_command_id, new_viewer
+from .journal import decided_on_disk, read_rest
+from .line import Line
+from .merge import Merger, deliveries
+from .pending import PendingCommands
+from .port import (
+    BeatArrived,
+    CommandAnswered,
+    Deliver,
+    HistoryProgressed,
+    Link,
+    LinkChanged,
+)
+
+STALE_S = 3.0
+LOST_S = 10.0
+ASK_S = 5.0
+PING_S = 2.0
+TICK_S = 0.1
+HUB_STARTS_IN_S = 10.0
+RETRY_S = 1.0
+EXPIRES_S = 30.0
+"""A command that reaches the hub later than this is refused: its moment is over."""
+
+
+class _LineDead(Exception):
+    """This connection is of no use any more."""
+
+
+class HubSession:
+    """A viewer of a live run."""
+
+    def __init__(
+        self, run: RunDirectory, *, read_only: bool = False, only_news: bool = False
+    ) -> None:
+        self.run_id = run.id
+        self.viewer = new_viewer()
+        self.issuer = issuer()
+        self.read_only = read_only
+        self.one_shot = only_news
+        """Commands do not make this viewer the controller."""
+        self._run = run
+        self._only_news = only_news
+        self._merger = Merger()
+        self._deliver: Deliver = lambda _: None
+        self._link: Link | None = None
+        self._line: Line | None = None
+        self._greeted = asyncio.Event()
+        self._behind = asyncio.Event()
+        self._pending = PendingCommands()
+        self._heard = 0.0
+        self._beat: Beat | None = None
+        self._closed = False
+
+    # -- the session port ---------------------------------------------------------------------
+
+    async def listen(self, deliver: Deliver) -> None:
+        """Deliver everything from the first record on, through any number of hub restarts.
+
+        Raises:
+            ProtocolMismatch: the hub speaks another major version.
+        """
+        self._deliver = deliver
+        self._to(Link.CONNECTING)
+        while not self._closed:
+            endpoint = await self._reach_hub()
+            if endpoint is None:
+                self._end_from_disk()
+                return
+            await self._converse(endpoint)
+
+    def submit(
+        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+    ) -> str:
+        """Send a command and return its id at once; the answer comes as `CommandAnswered`."""
+        message = SubmitCommand(
+            ref=0,
+            id=new_command_id(),
+            command=command,
+            viewer=self.viewer,
+            issuer=self.issuer,
+            reason=reason,
+            expires_at=time.time() + EXPIRES_S,
+            if_generation=if_generation,
+            one_shot=self.one_shot,
+        )
+        self._pending.add(message)
+        self._send_pending(unanswered_since=0.0)
+        return message.id
+
+    async def take_control(self) -> str | None:
+        """Become the controller; returns why not, or None."""
+        try:
+            reply = await self._ask(
+                lambda ref: TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer)
+            )
+        except EngineGone as error:
+            return str(error)
+        return None if isinstance(reply, ControlGiven) else _reason(reply)
+
+    async def release_control(self) -> None:
+        """Give control up."""
+        with suppress(EngineGone):
+            await self._ask(lambda ref: ReleaseControl(ref=ref, viewer=self.viewer))
+
+    async def fetch_report(self, report: str) -> str:
+        """An anomaly report as Markdown.
+
+        Raises:
+            FttuiError: there is none of that name, or the hub does not answer.
+        """
+        reply = await self._ask(lambda ref: FetchReport(ref=ref, report=report))
+        if isinstance(reply, ReportText):
+            return reply.markdown
+        raise FttuiError(_reason(reply))
+
+    async def close(self) -> None:
+        """Leave; the run goes on."""
+        if self._has_control():
+            await self.release_control()
+        self._closed = True
+        if self._line is not None:
+            self._line.close()
+
+    # -- finding the hub ----------------------------------------------------------------------
+
+    async def _reach_hub(self) -> Endpoint | None:
+        """A living hub, started if need be; None when the engine is gone as well."""
+        while not self._closed:
+            endpoint = read_endpoint(self._run)
+            if endpoint is not None and endpoint.alive:
+                return endpoint
+            engine = read_engine(self._run)
+            if engine is None or not engine.alive:
+                return None
+            try:
+                return await asyncio.to_thread(ensure_hub, self._run, HUB_STARTS_IN_S)
+            except (FttuiError, OSError) as error:
+                self._to(Link.LOST, str(error))
+                await asyncio.sleep(RETRY_S)
+        return None
+
+    def _end_from_disk(self) -> None:
+        for delivery in read_rest(self._run, self._merger):
+            self._deliver(delivery)
+        for id_ in self._pending.ids():
+            self._answered(decided_on_disk(self._run, id_))
+        self._to(Link.ENDED, "the run has ended")
+
+    # -- one connection -----------------------------------------------------------------------
+
+    async def _converse(self, endpoint: Endpoint) -> None:
+        """Talk to one hub process until it is gone or silent for too long."""
+        line = self._line = Line(endpoint)
+        self._greeted.clear()
+        self._heard = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(line.listen(self._on_reply))
+                group.create_task(self._hear_events(line))
+                group.create_task(self._greet_and_pull(line))
+                group.create_task(self._keep(line))
+        except* _LineDead as dead:
+            self._to(Link.LOST, str(dead.exceptions[0]))
+        except* ProtocolMismatch as mismatch:
+            raise mismatch.exceptions[0] from None
+        finally:
+            self._line = None
+            line.close()
+
+    async def _hear_events(self, line: Line) -> None:
+        while True:
+            batch = await line.events()
+            self._hear()
+            self._show(self._merger.live(f[1] for f in batch if f[0] == EVENT_TOPIC))
+            for frames in batch:
+                if frames[0] == BEAT_TOPIC:
+                    self._on_beat(decode_beat(frames[1]))
+            if self._merger.gap:
+                self._behind.set()
+
+    def _on_beat(self, beat: Beat) -> None:
+        self._beat = beat
+        if beat.last_seq > self._merger.last_seq:
+            self._behind.set()
+        self._deliver(BeatArrived(beat))
+
+    def _on_reply(self, reply: AnyHubMessage) -> None:
+        self._hear()
+        match reply:
+            case Accepted(id=id_):
+                self._answered(CommandAnswered(id=id_, accepted=True))
+            case Rejected(id=id_, reason=reason):
+                self._answered(CommandAnswered(id=id_, accepted=False, reason=reason))
+
+    def _answered(self, answer: CommandAnswered) -> None:
+        if self._pending.answered(answer.id):
+            self._deliver(answer)
+
+    async def _greet_and_pull(self, line: Line) -> None:
+        try:
+            await self._greet(line)
+            while True:
+                await self._pull(line)
+                await self._behind.wait()
+        except TimeoutError:
+            raise _LineDead(f"the hub did not answer within {ASK_S:g} s") from None
+
+    async def _greet(self, line: Line) -> None:
+        hello = Hello(
+            ref=line.next_ref(),
+            version=PROTOCOL_VERSION,
+            viewer=self.viewer,
+            issuer=self.issuer,
+            read_only=self.read_only,
+        )
+        reply = await line.ask(hello, ASK_S)
+        if not isinstance(reply, Welcome):
+            raise ProtocolMismatch(_reason(reply))
+        self._hear()
+        if self._only_news:
+            self._merger.last_seq = reply.last_seq
+            self._only_news = False
+        if self._has_control() and reply.controller is None:
+            line.post(TakeControl(ref=line.next_ref(), viewer=self.viewer, issuer=self.issuer))
+        self._greeted.set()
+        self._to(Link.LIVE)
+        self._send_pending(unanswered_since=time.monotonic())
+
+    async def _pull(self, line: Line) -> None:
+        """Fetch the journal from the last known record to its head."""
+        self._behind.clear()
+        while True:
+            after = self._merger.last_seq
+            chunk = await line.ask(FetchHistory(ref=line.next_ref(), after_seq=after), ASK_S)
+            self._hear()
+            if not isinstance(chunk, HistoryChunk):
+                raise _LineDead(f"no history: {_reason(chunk)}")
+            self._show(self._merger.history(unpack_history(chunk.blob)))
+            if chunk.blob:
+                progress = HistoryProgressed(seq=self._merger.last_seq, head_seq=chunk.head_seq)
+                self._deliver(progress)
+            if self._merger.last_seq >= chunk.head_seq or not chunk.blob:
+                return
+            await asyncio.sleep(0)
+
+    def _show(self, payloads: list[bytes]) -> None:
+        for delivery in deliveries(payloads):
+            self._deliver(delivery)
+
+    async def _keep(self, line: Line) -> None:
+        """Ping, repeat what was not answered, notice silence and the end of the hub."""
+        ping_at = 0.0
+        while True:
+            now = time.monotonic()
+            if self._closed:
+                raise _LineDead("closed")
+            if not self._is_current(line.endpoint):
+                raise _LineDead("the hub is gone")
+            if now - self._heard > LOST_S:
+                raise _LineDead(f"nothing heard for {LOST_S:g} s")
+            if self._greeted.is_set():
+                self._to(Link.STALE if now - self._heard > STALE_S else Link.LIVE)
+                if now >= ping_at:
+                    ping_at = now + PING_S
+                    line.post(Ping(ref=line.next_ref()))
+                self._send_pending(unanswered_since=now - PING_S)
+            await asyncio.sleep(TICK_S)
+
+    def _is_current(self, endpoint: Endpoint) -> bool:
+        return endpoint.alive and read_endpoint(self._run) == endpoint
+
+    def _send_pending(self, unanswered_since: float) -> None:
+        if self._line is None or not self._greeted.is_set():
+            return
+        for message in self._pending.due(unanswered_since, time.monotonic()):
+            self._line.post(message)
+
+    async def _ask(self, make: Callable[[int], ClientMessage]) -> AnyHubMessage:
+        """One request outside the stream.
+
+        Raises:
+            EngineGone: no hub answers now.
+        """
+        line = self._line
+        if line is None or not self._greeted.is_set():
+            raise EngineGone("no connection to the run now; it is being restored")
+        try:
+            return await line.ask(make(line.next_ref()), ASK_S)
+        except TimeoutError:
+            raise EngineGone(f"the hub did not answer within {ASK_S:g} s") from None
+
+    def _has_control(self) -> bool:
+        return self._beat is not None and self._beat.controller_viewer == self.viewer
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
+
+    def _to(self, link: Link, detail: str = "") -> None:
+        if link is not self._link:
+            self._link = link
+            self._deliver(LinkChanged(link, detail))
+
+
+def _reason(reply: AnyHubMessage) -> str:
+    return reply.reason if isinstance(reply, Refused) else f"unexpected answer: {reply}"

@@ -1,0 +1,122 @@
+"""A finished or dead run, read from its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from fttui.engine.errors import EngineGone
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.requests import Beat
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.control import ControlEntry
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.registry import read_ends, run_state
+from fttui.engine.run.reports import read_report
+
+from .identity import issuer, new_command_id, new_viewer
+from .merge import Merger, deliveries
+from .port import (
+    BeatArrived,
+    CommandAnswered,
+    Deliver,
+    Delivery,
+    HistoryProgressed,
+    Link,
+    LinkChanged,
+)
+
+_LOG_TAIL_LINES = 20
+_READ_BYTES = 512 * 1024
+
+
+def read_rest(run: RunDirectory, merger: Merger) -> Iterator[Delivery]:
+    """What a dead run's journal holds beyond the records seen, then how the run ended."""
+    reader = FrameReader(run.journal)
+    while frames := reader.read(_READ_BYTES):
+        yield from deliveries(merger.history(payload for _, payload in frames))
+        yield HistoryProgressed(seq=merger.last_seq, head_seq=merger.last_seq)
+    state = run_state(run, read_ends(run.journal))
+    yield BeatArrived(last_beat(run, state, merger.last_seq))
+
+
+def last_beat(run: RunDirectory, state: RunState, last_seq: int) -> Beat:
+    """The heartbeat a hub would send for a run without an engine."""
+    tail = last_lines(run.engine_log, _LOG_TAIL_LINES) if state is RunState.LOST else []
+    return Beat(
+        time=time.time(),
+        last_seq=last_seq,
+        engine_alive=False,
+        state=state,
+        engine_log_tail=tail,
+    )
+
+
+def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
+    """What a hub that is gone decided about a command."""
+    decoder = msgspec.msgpack.Decoder(ControlEntry)
+    for payload in FrameReader(run.control):
+        entry = decoder.decode(payload)
+        if entry.id == id_:
+            accepted = entry.rejected is None
+            return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
+    reason = "the run ended before the command reached it"
+    return CommandAnswered(id=id_, accepted=False, reason=reason)
+
+
+class JournalSession:
+    """A viewer of a run that no process works on."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run_id = run.id
+        self.viewer = new_viewer()
+        self.issuer = issuer()
+        self.read_only = True
+        self._run = run
+        self._deliver: Deliver = lambda _: None
+
+    async def listen(self, deliver: Deliver) -> None:
+        """Deliver the whole journal, then say that this was all."""
+        self._deliver = deliver
+        deliver(LinkChanged(Link.CONNECTING))
+        for delivery in read_rest(self._run, Merger()):
+            deliver(delivery)
+            await asyncio.sleep(0)
+        deliver(LinkChanged(Link.ENDED, "read from disk"))
+
+    def submit(
+        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+    ) -> str:
+        """Answer that nobody is there to obey; returns the id."""
+        id_ = new_command_id()
+        why = f"no engine works on this run; go on with: fttui run --resume {self.run_id}"
+        answer = CommandAnswered(id=id_, accepted=False, reason=why)
+        asyncio.get_running_loop().call_soon(self._deliver, answer)
+        return id_
+
+    async def take_control(self) -> str | None:
+        """There is nothing to control."""
+        return "no engine works on this run"
+
+    async def release_control(self) -> None:
+        """There is nothing to give up."""
+
+    async def fetch_report(self, report: str) -> str:
+        """An anomaly report as Markdown."""
+        return read_report(self._run, report)
+
+    async def close(self) -> None:
+        """Leave."""
+
+
+def require_live(run: RunDirectory) -> EngineGone:
+    """The error for what needs a live engine."""
+    return EngineGone(
+        f"no engine works on {run.id}; go on with: fttui run --resume {run.id}, "
+        f"or look at it with: fttui show {run.id}"
+    )

@@ -1,0 +1,92 @@
+"""One connection to one hub process: sockets, request numbers, waiting for replies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+
+from fttui.engine.protocol.codec import DecodeError, decode_hub, encode
+from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
+from fttui.engine.run.endpoint import Endpoint
+
+MAX_BATCH = 2_000
+_EVENTS_QUEUED = 20_000
+
+
+class Line:
+    """Talks to a hub; made for one endpoint and thrown away when that is gone."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._context = zmq.asyncio.Context()
+        self._events = self._open(zmq.SUB)
+        self._events.setsockopt(zmq.RCVHWM, _EVENTS_QUEUED)
+        self._events.setsockopt(zmq.SUBSCRIBE, b"")
+        self._events.connect(endpoint.events)
+        self._requests = self._open(zmq.DEALER)
+        self._requests.setsockopt(zmq.IMMEDIATE, 1)
+        self._requests.connect(endpoint.requests)
+        self._refs = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[AnyHubMessage]] = {}
+
+    def _open(self, kind: int) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        return socket
+
+    def next_ref(self) -> int:
+        """A request number not used on this line before."""
+        return next(self._refs)
+
+    async def ask(self, message: ClientMessage, timeout_s: float) -> AnyHubMessage:
+        """Send a request and wait for the reply to it; `listen` must be running.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        reply: asyncio.Future[AnyHubMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[message.ref] = reply
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._requests.send(encode(message))
+                return await reply
+        finally:
+            del self._waiting[message.ref]
+
+    def post(self, message: ClientMessage) -> None:
+        """Send without waiting; lost when the hub cannot take it now."""
+        sent = asyncio.ensure_future(self._requests.send(encode(message), zmq.DONTWAIT))
+        sent.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    async def listen(self, on_reply: Callable[[AnyHubMessage], None]) -> None:
+        """Take replies in for ever; those nobody waits for go to `on_reply`."""
+        while True:
+            data = await self._requests.recv()
+            try:
+                message = decode_hub(data)
+            except DecodeError:
+                continue
+            waiting = self._waiting.get(message.ref)
+            if waiting is None:
+                on_reply(message)
+            elif not waiting.done():
+                waiting.set_result(message)
+
+    async def events(self) -> list[list[bytes]]:
+        """The next messages of the event stream, all that are there up to a limit."""
+        batch = [await self._events.recv_multipart()]
+        while len(batch) < MAX_BATCH:
+            try:
+                batch.append(await self._events.recv_multipart(zmq.DONTWAIT))
+            except zmq.Again:
+                break
+        return batch
+
+    def close(self) -> None:
+        """Leave at once."""
+        self._context.destroy(linger=0)
