@@ -1,0 +1,137 @@
+"""Starting an engine: a new run folder, or another incarnation on an old one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fttui.engine.config.load import LoadedConfig
+from fttui.engine.errors import CheckpointError, FttuiError
+from fttui.engine.run.endpoint import EngineMark, read_endpoint, read_engine
+from fttui.engine.run.files import last_lines, write_atomically
+from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.run.ledger import Ledger
+
+_POLL_S = 0.05
+_LOG_LINES = 15
+
+
+class EngineDied(FttuiError):
+    """The engine process ended before it could be watched; exits with the engine's own code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]) -> RunDirectory:
+    """Make the folder of a new run."""
+    from importlib.metadata import version  # deferred: reading package data takes a while
+
+    return create_run(
+        root,
+        name=loaded.config.name,
+        config=config,
+        source=loaded.source,
+        resolved=loaded.resolved,
+        overrides=overrides,
+        version=version("fttui"),
+    )
+
+
+def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
+    """Give an old run another configuration; the one before stays as `config.<n>.yaml`."""
+    if run.config.read_text(encoding="utf-8") == loaded.resolved:
+        return
+    number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1
+    write_atomically(run.path / f"config.{number}.yaml", run.config.read_bytes())
+    write_atomically(run.config, loaded.resolved.encode())
+
+
+def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str:
+    """The name of a complete checkpoint of the run.
+
+    Raises:
+        FttuiError: an engine still works on the run.
+        CheckpointError: there is no such checkpoint.
+    """
+    engine = read_engine(run)
+    if engine is not None and engine.alive:
+        raise FttuiError(
+            f"{run.id} is still training (process {engine.pid}); watch it with: "
+            f"fttui attach {run.id}, or end it first with: fttui ctl {run.id} stop"
+        )
+    ledger = Ledger(run)
+    if not wanted and not ledger.all():
+        raise CheckpointError(
+            f"{run.id} has no complete checkpoint to resume from; start anew with: "
+            f"fttui run {run.source_config}"
+        )
+    return ledger.find(wanted or "last").name
+
+
+@dataclass(frozen=True)
+class StartedEngine:
+    """An engine process that this process started and that outlives it."""
+
+    run: RunDirectory
+    process: subprocess.Popen[bytes]
+    before: EngineMark | None
+    """The mark that an earlier incarnation left."""
+
+    def mark(self) -> EngineMark | None:
+        """The new engine's mark, once it has written it."""
+        mark = read_engine(self.run)
+        return None if mark == self.before else mark
+
+    def wait_until_served(self, timeout_s: float) -> None:
+        """Wait for the engine and its hub.
+
+        Raises:
+            EngineDied: the engine ended first; the text has the end of its log.
+            FttuiError: nothing happened in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            endpoint = read_endpoint(self.run)
+            if self.mark() is not None and endpoint is not None and endpoint.alive:
+                return
+            if (code := self.process.poll()) is not None:
+                raise EngineDied(self._why(f"the engine ended with exit code {code}"), code or 1)
+            time.sleep(_POLL_S)
+        raise FttuiError(self._why(f"the engine did not come up within {timeout_s:g} s"))
+
+    def _why(self, what: str) -> str:
+        tail = "\n".join(last_lines(self.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
+        return f"{what}; the end of {self.run.engine_log}:\n{tail}"
+
+
+def start_engine(
+    run: RunDirectory, devices: int, checkpoint: str | None = None, program: str = "fttui.engine"
+) -> StartedEngine:
+    """Start the engine in a session of its own: no terminal can end it."""
+    command = [*_launcher(devices), "-m", program, str(run.path)]
+    if checkpoint is not None:
+        command += ["--from", checkpoint]
+    before = read_engine(run)
+    run.logs.mkdir(mode=0o700, exist_ok=True)
+    with open(run.engine_log, "ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            close_fds=True,
+        )
+    return StartedEngine(run, process, before)
+
+
+def _launcher(devices: int) -> list[str]:
+    if devices == 1:
+        return [sys.executable]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
+    return [sys.executable, *torchrun]
