@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .numerics import widened
+
 
 @dataclass(frozen=True)
 class ContrastiveResult:
@@ -64,15 +66,15 @@ def info_nce(
         2018, with cosine similarity.
     """
     with torch.autocast(anchors.device.type, enabled=False):
-        unit_anchors = F.normalize(anchors.float(), dim=-1)
-        unit_candidates = F.normalize(candidates.float(), dim=-1)
+        unit_anchors = F.normalize(widened(anchors), dim=-1)
+        unit_candidates = F.normalize(widened(candidates), dim=-1)
         cosines = unit_anchors @ unit_candidates.T
         excluded = _excluded(mask, cosines, positive)
         loss_sum = _softmax_loss(cosines, positive, excluded, temperature)
         if symmetric is not False:
             if symmetric is True:
                 symmetric = _within(anchors, positive, mask)
-            back = unit_candidates[positive] @ F.normalize(symmetric.anchors.float(), dim=-1).T
+            back = unit_candidates[positive] @ F.normalize(widened(symmetric.anchors), dim=-1).T
             shut = _excluded(symmetric.mask, back, symmetric.own)
             loss_sum = (loss_sum + _softmax_loss(back, symmetric.own, shut, temperature)) / 2
     return _measured(loss_sum, cosines.detach(), positive, excluded)
@@ -159,7 +161,7 @@ def simctg(hidden: Tensor, mask: Tensor, margin: float) -> Tensor:
     Source: Su et al., "A Contrastive Framework for Neural Text Generation", 2022, equation 2.
     """
     with torch.autocast(hidden.device.type, enabled=False):
-        unit = F.normalize(hidden.float(), dim=-1)
+        unit = F.normalize(widened(hidden), dim=-1)
         cosines = unit @ unit.transpose(1, 2)
         kept = mask.bool()
         pairs = kept.unsqueeze(1) & kept.unsqueeze(2)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from .numerics import widened
+
 IGNORED = -100
 """Label of a position that carries no loss."""
 LOGITS_AT_ONCE = 2**24
@@ -40,7 +42,7 @@ def selected_cross_entropy(
     states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
     targets = targets.index_select(0, index)
     if len(targets) == 0:
-        return states.float().sum(), 0
+        return widened(states).sum(), 0
     size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
         return _recomputed(states, targets, lm_head, size), len(targets)
@@ -59,7 +61,7 @@ def _vocabulary(lm_head: nn.Module) -> int:
 
 
 def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
-    logits = lm_head(states).float()
+    logits = widened(lm_head(states))
     return F.cross_entropy(logits, targets, reduction="sum")
 
 
@@ -84,8 +86,8 @@ class _FrozenHead(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
         wanted = ctx.needs_input_grad[0]
-        total = states.new_zeros((), dtype=torch.float32)
-        gradients = []
+        total = widened(states.new_zeros(()))
+        gradients: list[Tensor] = []
         for chunk, target in _chunks(states, targets, size):
             with torch.set_grad_enabled(wanted):
                 leaf = chunk.detach().requires_grad_(wanted)

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .numerics import widened
+
 Pooling = Literal["mean", "last", "weighted_mean"]
 
 
@@ -18,17 +20,18 @@ def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> Tensor:
     Padding may be on either side, and the mask may have holes. A row without tokens gives zeros.
 
     Returns:
-        [B, H] in fp32.
+        [B, H] in fp32 (fp64 where the states are).
 
     Source: Muennighoff, "SGPT", 2022 (position-weighted mean).
     """
     if how == "last":
         return _last(hidden, mask)
-    weights = mask.bool().to(torch.float32)
+    states = widened(hidden)
+    weights = mask.bool().to(states.dtype)
     if how == "weighted_mean":
         weights = weights * weights.cumsum(dim=1)
     weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(1.0)
-    return (hidden.float() * weights.unsqueeze(-1)).sum(dim=1)
+    return (states * weights.unsqueeze(-1)).sum(dim=1)
 
 
 def _last(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -36,4 +39,4 @@ def _last(hidden: Tensor, mask: Tensor) -> Tensor:
     from_end = kept.flip(dims=(1,)).to(torch.int64).argmax(dim=1)
     last = hidden.shape[1] - 1 - from_end
     rows = torch.arange(hidden.shape[0], device=hidden.device)
-    return hidden[rows, last].float() * kept.any(dim=1, keepdim=True)
+    return widened(hidden[rows, last]) * kept.any(dim=1, keepdim=True)

@@ -1,0 +1,74 @@
+"""One rank of the gather test: python gather_worker.py RANK WORLD FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fttui.engine.losses.contrastive import Reverse, exclusion_mask, info_nce
+from fttui.engine.losses.gather import gather_rows, gather_sizes
+
+HASHES = torch.tensor([1, 2, 3, 1, 5])
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4)).double()
+
+
+def pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    both = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
+    return both[0], both[1]
+
+
+def gradient_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def distributed_gradient(rank: int, rows: slice) -> torch.Tensor:
+    """Local anchors against everyone's candidates; DDP averages, so the sum is times world."""
+    model = DistributedDataParallel(network())
+    anchors, positives = (side[rows] for side in pairs())
+    encoded = model(torch.cat((anchors, positives)))
+    own_anchors, own_positives = encoded.chunk(2)
+    sizes = gather_sizes(len(anchors), torch.device("cpu"))
+    candidates, offset = gather_rows(own_positives, sizes)
+    all_anchors, _ = gather_rows(own_anchors, sizes)
+    hashes, _ = gather_rows(HASHES[rows], sizes)
+    assert torch.equal(hashes, HASHES)
+    index = torch.arange(len(anchors)) + offset
+    mask = exclusion_mask(index, hashes)
+    reverse = Reverse(all_anchors, index, exclusion_mask(index, hashes))
+    result = info_nce(own_anchors, candidates, index, mask, 0.1, reverse)
+    (result.loss_sum * dist.get_world_size() / sum(sizes)).backward()
+    return gradient_of(model)
+
+
+def single_gradient() -> torch.Tensor:
+    model = network()
+    anchors, positives = pairs()
+    index = torch.arange(5)
+    mask = exclusion_mask(index, HASHES)
+    result = info_nce(model(anchors), model(positives), index, mask, 0.1, symmetric=True)
+    (result.loss_sum / 5).backward()
+    return gradient_of(model)
+
+
+def main() -> None:
+    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    gradient = distributed_gradient(rank, slice(0, 3) if rank == 0 else slice(3, 5))
+    torch.save(gradient, folder / f"gradient-{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

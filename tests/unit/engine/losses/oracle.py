@@ -1,0 +1,51 @@
+"""The losses once more: float64, plain Python, loops; shares no line with the product."""
+
+from __future__ import annotations
+
+import math
+
+Vector = list[float]
+
+
+def dot(a: Vector, b: Vector) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def cosine(a: Vector, b: Vector) -> float:
+    lengths = math.sqrt(dot(a, a)) * math.sqrt(dot(b, b))
+    return dot(a, b) / lengths if lengths else 0.0
+
+
+def log_sum_exp(values: list[float]) -> float:
+    top = max(values)
+    return top + math.log(math.fsum(math.exp(v - top) for v in values))
+
+
+def info_nce_sum(anchors, candidates, positive, temperature, excluded=frozenset()) -> float:
+    losses = []
+    for i, anchor in enumerate(anchors):
+        logits = {
+            j: cosine(anchor, candidate) / temperature
+            for j, candidate in enumerate(candidates)
+            if j == positive[i] or (i, j) not in excluded
+        }
+        losses.append(log_sum_exp(list(logits.values())) - logits[positive[i]])
+    return math.fsum(losses)
+
+
+def simctg(batch, masks, margin: float) -> float:
+    terms = []
+    for tokens, mask in zip(batch, masks, strict=True):
+        kept = [token for token, keep in zip(tokens, mask, strict=True) if keep]
+        for i, a in enumerate(kept):
+            terms += [max(0.0, margin - 1 + cosine(a, b)) for j, b in enumerate(kept) if j != i]
+    return math.fsum(terms) / len(terms) if terms else 0.0
+
+
+def pool(tokens, mask, how: str) -> Vector:
+    kept = [token for token, keep in zip(tokens, mask, strict=True) if keep]
+    if how == "last":
+        return kept[-1]
+    weights = [1.0] * len(kept) if how == "mean" else [float(k + 1) for k in range(len(kept))]
+    columns = zip(*kept, strict=True)
+    return [dot(weights, list(column)) / math.fsum(weights) for column in columns]
