@@ -1,0 +1,1 @@
+"""Anomaly detection: a streaming detector, its alerts and its verdicts."""

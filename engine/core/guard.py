@@ -1,0 +1,91 @@
+"""What happens to an update whose loss or gradient is not finite: the last gate to the weights."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import msgspec
+
+HISTORY_STEPS = 100
+MAX_ROLLBACKS = 2
+"""Going back by itself more often than this, the guard would only repeat what failed."""
+
+
+class Verdict(Enum):
+    """What is to be done with the update at hand; all but `APPLY` leave the weights unchanged."""
+
+    APPLY = "apply"
+    SKIP = "skip"
+    HALT = "halt"
+    ROLLBACK = "rollback"
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A verdict and, unless it is `APPLY`, why."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+class Guard(msgspec.Struct, kw_only=True):
+    """Judges every update; its history is part of the training state."""
+
+    budget: int = 5
+    """Updates that may be skipped within the last `HISTORY_STEPS` steps."""
+    skipped_at: list[int] = []
+    """Steps of recent skips."""
+    rollbacks: int = 0
+    """Rollbacks it asked for and that a rollback does not undo; see `rewound`."""
+
+    def judge(self, step: int, loss: float, grad_norm: float | None, policy: str) -> Decision:
+        """Decide on one update and remember it.
+
+        Args:
+            step: number of the step the update belongs to.
+            loss: raw loss over all ranks.
+            grad_norm: global norm before clipping; None when not measured.
+            policy: skip, halt or rollback.
+        """
+        bad = _what_is_bad(loss, grad_norm)
+        if bad is None:
+            return Decision(Verdict.APPLY)
+        if policy == "halt":
+            return Decision(Verdict.HALT, f"{bad} at step {step}; policy is halt")
+        if policy == "rollback":
+            return self._roll_back(step, bad)
+        return self._skip(step, bad)
+
+    def _skip(self, step: int, bad: str) -> Decision:
+        recent = [at for at in self.skipped_at if step - HISTORY_STEPS < at < step]
+        self.skipped_at = [*recent, step]
+        if len(recent) >= self.budget:
+            return Decision(
+                Verdict.HALT,
+                f"{bad} at step {step}; {len(recent)} updates were skipped in the last "
+                f"{HISTORY_STEPS} steps already (budget {self.budget})",
+            )
+        left = self.budget - len(self.skipped_at)
+        return Decision(Verdict.SKIP, f"{bad} at step {step}; update skipped, {left} more allowed")
+
+    def _roll_back(self, step: int, bad: str) -> Decision:
+        if self.rollbacks >= MAX_ROLLBACKS:
+            return Decision(
+                Verdict.HALT, f"{bad} at step {step} after {self.rollbacks} rollbacks because of it"
+            )
+        self.rollbacks += 1
+        return Decision(Verdict.ROLLBACK, f"{bad} at step {step}; policy is rollback")
+
+    def rewound(self, saved: Guard) -> Guard:
+        """The guard after a rollback: its state then, but with the rollbacks of now."""
+        return Guard(
+            budget=self.budget, skipped_at=list(saved.skipped_at), rollbacks=self.rollbacks
+        )
+
+
+def _what_is_bad(loss: float, grad_norm: float | None) -> str | None:
+    if not math.isfinite(loss):
+        return f"loss is {loss}"
+    if grad_norm is not None and not math.isfinite(grad_norm):
+        return f"gradient norm is {grad_norm}"
+    return None

@@ -1,0 +1,47 @@
+"""Which state of a run may follow which; anything else is a bug and changes nothing."""
+
+from __future__ import annotations
+
+from ..protocol.states import RunState
+
+_S = RunState
+_WORK = frozenset({_S.RUNNING, _S.PAUSED, _S.HALTED})
+_BUSY = frozenset({_S.EVALUATING, _S.SAVING, _S.ROLLING_BACK})
+_ENDS = frozenset({_S.STOPPING, _S.FINISHED, _S.STOPPED, _S.FAILED, _S.LOST})
+_LIVE_NEXT = _WORK | _BUSY | _ENDS
+_RESTART = frozenset({_S.STARTING})
+
+TRANSITIONS: dict[RunState, frozenset[RunState]] = {
+    _S.STARTING: _LIVE_NEXT,
+    _S.RUNNING: _LIVE_NEXT - {_S.RUNNING},
+    _S.PAUSED: _LIVE_NEXT - {_S.PAUSED},
+    _S.HALTED: _LIVE_NEXT - {_S.HALTED, _S.FINISHED},
+    _S.EVALUATING: (_LIVE_NEXT - {_S.EVALUATING}) | _RESTART,
+    _S.SAVING: (_LIVE_NEXT - {_S.SAVING}) | _RESTART,
+    _S.ROLLING_BACK: _LIVE_NEXT - {_S.ROLLING_BACK, _S.FINISHED},
+    _S.STOPPING: frozenset({_S.SAVING, _S.EVALUATING, _S.FINISHED, _S.STOPPED, _S.FAILED, _S.LOST}),
+    _S.FINISHED: _RESTART,
+    _S.STOPPED: _RESTART,
+    _S.FAILED: _RESTART,
+    _S.LOST: _RESTART,
+}
+"""State → states that may follow. An operation (evaluating, saving) returns to where it began, so
+it may go back to `starting`; an ended run comes back only through a new engine start."""
+
+
+class IllegalTransition(RuntimeError):
+    """A state change that the table does not know."""
+
+
+def check_transition(old: RunState, new: RunState) -> None:
+    """Refuse a state change that makes no sense.
+
+    Raises:
+        IllegalTransition: naming both states and what could follow.
+    """
+    if new in TRANSITIONS[old]:
+        return
+    allowed = ", ".join(sorted(state.value for state in TRANSITIONS[old]))
+    raise IllegalTransition(
+        f"a run that is {old.value} cannot become {new.value}; next can be: {allowed}"
+    )
