@@ -1,0 +1,79 @@
+"""Examples → one right-padded batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .examples import IGNORED, PairExample, TextExample
+
+NO_LABEL = -1
+"""In `label`: the pair has none."""
+
+
+def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]:
+    """Batch sequences: `input_ids`, `attention_mask`, `labels` [B, T] and the list `ids`.
+
+    Labels are not shifted, as transformers has it.
+    """
+    batch = _padded([example.input_ids for example in examples], pad_id)
+    labels = _padded([example.labels for example in examples], IGNORED)["input_ids"]
+    return {**batch, "labels": labels, "ids": [example.id for example in examples]}
+
+
+def collate_pairs(
+    examples: Sequence[PairExample], pad_id: int, hard_negatives: int
+) -> dict[str, Any]:
+    """Batch pairs as one tensor of sequences: anchors [B], positives [B], hard negatives [N].
+
+    Args:
+        examples: B pairs, each with any number of negatives.
+        pad_id: token id of the padding.
+        hard_negatives: at most this many of each pair's negatives are used.
+
+    Returns:
+        `input_ids`, `attention_mask`, `labels` [2B + N, T]: labels are not shifted and are
+        `IGNORED` in hard negatives and padding; `pair_count` B; `negative_owner` [N], the anchor a
+        negative belongs to; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
+        int64, `NO_LABEL` where there is none; `ids`, B strings.
+    """
+    used = [example.negatives[:hard_negatives] for example in examples]
+    owners = [index for index, negatives in enumerate(used) for _ in negatives]
+    texts = [example.anchor for example in examples]
+    texts += [example.positive for example in examples]
+    texts += [ids for negatives in used for ids in negatives]
+    batch = _padded(texts, pad_id)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+    labels[2 * len(examples) :] = IGNORED
+    label = [NO_LABEL if example.label is None else example.label for example in examples]
+    return {
+        **batch,
+        "labels": labels,
+        "pair_count": len(examples),
+        "negative_owner": torch.tensor(owners, dtype=torch.long),
+        "text_hash": torch.tensor([text_hash(ids) for ids in texts], dtype=torch.long),
+        "label": torch.tensor(label, dtype=torch.long),
+        "ids": [example.id for example in examples],
+    }
+
+
+def text_hash(ids: Sequence[int]) -> int:
+    """A signed 64-bit hash of token ids, the same in every process and on every machine."""
+    data = np.asarray(ids, dtype="<i8").tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
+def _padded(rows: Sequence[Sequence[int]], fill: int) -> dict[str, Tensor]:
+    """Rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), fill, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[index, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}

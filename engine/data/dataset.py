@@ -1,0 +1,187 @@
+"""The configured data as tokenized training and evaluation examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from ..config.checks import STDLIB_PAIRS
+from ..config.schema import RunConfig
+from ..errors import DataError
+from .examples import Example, PairExample, TextExample
+from .formats import ACCEPTED, Format, Record, detect_format, to_record
+from .sources import Row, read_rows
+from .stdlib_pairs import stdlib_pairs
+from .stream import epoch_order
+from .tokenize import Tokenized, TokenizeOptions, Tokenizer, tokenize_records
+
+__all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_examples"]
+
+Progress = Callable[[str, float, float], None]
+HOLDOUT_SEED = 0
+"""Of the held-out choice: not the run's seed, so that runs are compared on the same records."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExampleSets:
+    """What a run trains and is judged on."""
+
+    train: list[Example]
+    eval: list[Example]
+    facts: dict[str, str]
+    """Counts worth showing once, such as `{"train records": "3,512"}`."""
+
+
+def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -> ExampleSets:
+    """Read, split and tokenize the configured data.
+
+    Args:
+        config: sections `data`, `task` and `contrastive` are used.
+        tokenizer: the model's.
+        progress: told (label, done, total).
+
+    Raises:
+        DataError: nothing usable is there, or a record is broken.
+    """
+    train_records, eval_records = _records(config, progress)
+    options = _options(config)
+    report = partial(progress, "tokenizing training data")
+    train = tokenize_records(train_records, tokenizer, options, report)
+    report = partial(progress, "tokenizing evaluation data")
+    evaluation = tokenize_records(eval_records, tokenizer, options, report)
+    _require_some(train, config.data.train, options)
+    if config.data.eval is not None:
+        _require_some(evaluation, config.data.eval, options)
+    _require_candidates(config, train.examples)
+    return ExampleSets(train.examples, evaluation.examples, _facts(train, evaluation, options))
+
+
+def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[list[T], list[T]]:
+    """Split into (kept, held out), both in their order; the choice depends on the count alone.
+
+    Args:
+        items: all records.
+        fraction: share to hold out; any above 0 holds out at least one.
+        limit: hold out at most this many.
+    """
+    wanted = max(1, round(len(items) * fraction)) if fraction and len(items) > 1 else 0
+    chosen = epoch_order(len(items), HOLDOUT_SEED, 0)[: min(wanted, limit or wanted)]
+    held = {int(index) for index in chosen}
+    kept = [item for index, item in enumerate(items) if index not in held]
+    return kept, [items[index] for index in sorted(held)]
+
+
+def spread(items: Sequence[T], limit: int | None) -> list[T]:
+    """At most `limit` items, evenly spaced: a sorted file is represented as a whole."""
+    if limit is None or len(items) <= limit:
+        return list(items)
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def _records(config: RunConfig, progress: Progress) -> tuple[list[Record], list[Record]]:
+    data = config.data
+    if data.train == STDLIB_PAIRS:
+        own_eval = data.eval is None or data.eval == STDLIB_PAIRS
+        train, held = _stdlib_records(data.eval_fraction if own_eval else 0.0, progress)
+        train = train[: data.train_limit]
+    else:
+        rows = _read(config, data.train, data.train_split, data.train_limit, progress)
+        train, held = rows, []
+        if data.eval is None:
+            train, held = hold_out(rows, data.eval_fraction, data.eval_limit)
+    if data.eval is not None and data.eval != STDLIB_PAIRS:
+        held = _read(config, data.eval, data.eval_split, None, progress)
+    elif data.eval == STDLIB_PAIRS != data.train:
+        held, _ = _stdlib_records(0.0, progress)
+    return train, spread(held, data.eval_limit)
+
+
+def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Record], list[Record]]:
+    train, held = stdlib_pairs(eval_fraction, progress)
+    return list(train), list(held)
+
+
+def _read(
+    config: RunConfig, source: str, split: str, limit: int | None, progress: Progress
+) -> list[Record]:
+    label = f"reading {source}"
+    progress(label, 0, 1)
+    rows = read_rows(source, split, limit)
+    form = _format(config, source, rows)
+    stem = Path(source).stem
+    records = [
+        to_record(row.values, form, f"{stem}:{number}", row.place)
+        for number, row in enumerate(rows, start=1)
+    ]
+    progress(label, 1, 1)
+    return records
+
+
+def _format(config: RunConfig, source: str, rows: list[Row]) -> Format:
+    """The format of a source, checked against the task."""
+    columns = list(rows[0].values)
+    found = config.data.format if config.data.format != "auto" else detect_format(columns)
+    if found is None:
+        raise DataError(
+            f"{source}: the columns {', '.join(columns) or '(none)'} make no known format. "
+            f"Accepted: {ACCEPTED}"
+        )
+    if (found == "pairs") != (config.task == "contrastive"):
+        wanted = (
+            "pairs" if config.task == "contrastive" else "messages, prompt + completion or text"
+        )
+        raise DataError(
+            f"{source}: the columns {', '.join(columns)} are {found}, but task {config.task} needs "
+            f"{wanted}; change task or data. Accepted: {ACCEPTED}"
+        )
+    return found
+
+
+def _options(config: RunConfig) -> TokenizeOptions:
+    return TokenizeOptions(
+        max_length=config.data.max_length,
+        completion_only=config.data.completion_only,
+        instruction=config.contrastive.instruction,
+        hard_negatives=config.contrastive.hard_negatives,
+    )
+
+
+def _require_some(tokenized: Tokenized, source: str, options: TokenizeOptions) -> None:
+    if not tokenized.examples:
+        raise DataError(
+            f"{source}: all {tokenized.unlabelled} records were dropped, because no token to learn "
+            f"is left in the first {options.max_length}; raise data.max_length, set "
+            "data.completion_only: false, or look at the records"
+        )
+
+
+def _require_candidates(config: RunConfig, examples: list[Example]) -> None:
+    """With one pair at a time, each needs a negative of its own."""
+    if config.task != "contrastive" or config.train.batch * config.train.devices > 1:
+        return
+    bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
+    if bare:
+        raise DataError(
+            f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
+            f"{bare[0]}), and with train.batch 1 they have no other candidates: nothing would be "
+            "learned from them; set train.batch to 2 or more, or add a column 'negative'"
+        )
+
+
+def _facts(train: Tokenized, evaluation: Tokenized, options: TokenizeOptions) -> dict[str, str]:
+    lengths = [example.length for example in train.examples]
+    mean, longest = sum(lengths) / len(lengths), max(lengths)
+    facts = {
+        "train records": f"{len(train.examples):,}",
+        "eval records": f"{len(evaluation.examples):,}",
+        "tokens per record": f"{mean:,.0f} on average, {longest:,} at most",
+    }
+    counts = {
+        "dropped (no label left)": train.unlabelled + evaluation.unlabelled,
+        f"cut to {options.max_length:,} tokens": train.cut + evaluation.cut,
+    }
+    return facts | {name: f"{count:,}" for name, count in counts.items() if count}

@@ -1,0 +1,43 @@
+"""Tokenized records, ready for a collator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IGNORED = -100
+"""Label of a position that is no target."""
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """One sequence with next-token targets."""
+
+    id: str
+    input_ids: list[int]
+    labels: list[int]
+    """Same length as `input_ids`, not shifted; `IGNORED` where no loss is taken."""
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class PairExample:
+    """An anchor, its positive and its own hard negatives."""
+
+    id: str
+    anchor: list[int]
+    positive: list[int]
+    negatives: tuple[list[int], ...] = ()
+    label: int | None = None
+    """Pairs with equal labels are no negatives of each other."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of all its texts."""
+        return sum(len(ids) for ids in (self.anchor, self.positive, *self.negatives))
+
+
+Example = TextExample | PairExample

@@ -1,0 +1,188 @@
+"""Record formats: which columns make which kind of record.
+
+- messages: `messages`, a list of {role, content}.
+- prompt_completion: `prompt` and `completion`, both text (joined as they are: the separator belongs
+  in the data) or both message lists (put through the chat template).
+- text: `text`.
+- pairs: an anchor, a positive and perhaps negatives, under any of the names below, and perhaps a
+  `label`: records with equal labels are no negatives of each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import DataError
+
+Format = Literal["messages", "prompt_completion", "text", "pairs"]
+Message = Mapping[str, Any]
+
+ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
+POSITIVES = (
+    *("positive", "pos", "document", "passage", "answer"),
+    *("sentence2", "sentence_2", "text2"),
+)
+NEGATIVES = ("negative", "negatives", "neg", "hard_negative", "hard_negatives", "sentence3")
+ACCEPTED = (
+    "messages · prompt + completion · text · pairs: one of "
+    f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
+    "and for hard negatives negative/negatives/neg/negative_1…"
+)
+"""The columns each format goes by, for error messages."""
+_NUMBERED = re.compile(r"(negative|neg)_?\d+")
+
+
+@dataclass(frozen=True)
+class MessagesRecord:
+    """A conversation."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class CompletionRecord:
+    """A prompt and how it goes on: two texts, or two message lists."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    completion: str | tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """Plain text."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """Two texts that belong together, and texts that do not belong to the first."""
+
+    id: str
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    label: int | None = None
+
+
+Record = MessagesRecord | CompletionRecord | TextRecord | PairRecord
+
+
+def detect_format(columns: Collection[str]) -> Format | None:
+    """The format these columns make; None when they make none."""
+    if "messages" in columns:
+        return "messages"
+    if {"prompt", "completion"} <= set(columns):
+        return "prompt_completion"
+    if _first(ANCHORS, columns) and _first(POSITIVES, columns):
+        return "pairs"
+    return "text" if "text" in columns else None
+
+
+def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
+    """One row as a typed record.
+
+    Args:
+        values: column → value.
+        form: the format to read it as.
+        identity: the record's id, unless it has a column `id`.
+        place: where the row is, such as `train.jsonl:7`, for error messages.
+
+    Raises:
+        DataError: a column is missing or holds something else than the format asks for.
+    """
+    row = _Row(values, place)
+    identity = str(values.get("id") or identity)
+    if form == "messages":
+        return MessagesRecord(identity, row.messages("messages"))
+    if form == "text":
+        return TextRecord(identity, row.text("text"))
+    if form == "prompt_completion":
+        return _completion_record(row, identity)
+    return _pair_record(row, identity)
+
+
+def label_number(label: Any) -> int | None:
+    """A label as a number ≥ 0; equal labels give equal numbers, on every machine."""
+    if label is None:
+        return None
+    digest = hashlib.blake2b(str(label).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row whose columns are checked as they are read."""
+
+    values: Mapping[str, Any]
+    place: str
+
+    def column(self, names: Sequence[str]) -> str:
+        name = _first(names, self.values)
+        if name is None:
+            raise DataError(
+                f"{self.place}: no column {' or '.join(names)}; found "
+                f"{', '.join(self.values) or 'none'}. Accepted: {ACCEPTED}"
+            )
+        return name
+
+    def text(self, *names: str) -> str:
+        name = self.column(names)
+        return self._as_text(self.values[name], name)
+
+    def messages(self, name: str) -> tuple[Message, ...]:
+        value = self.values[self.column((name,))]
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise DataError(self._wrong(name, value, "a list of {role, content}"))
+        for message in value:
+            role = message.get("role") if isinstance(message, Mapping) else None
+            if not isinstance(role, str) or not isinstance(message.get("content"), str | None):
+                raise DataError(self._wrong(name, message, "{role, content}, both text"))
+        return tuple({key: part for key, part in one.items() if part is not None} for one in value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The texts of a column that holds one or a list of them; empty ones left out."""
+        value = self.values[name]
+        many = [value] if isinstance(value, str) or value is None else value
+        if not isinstance(many, Sequence):
+            raise DataError(self._wrong(name, value, "text or a list of texts"))
+        return tuple(self._as_text(one, name) for one in many if one)
+
+    def _as_text(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise DataError(self._wrong(name, value, "text"))
+        return value
+
+    def _wrong(self, name: str, value: Any, expected: str) -> str:
+        got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+        return f"{self.place}: column '{name}': got {got}, expected {expected}; correct this row"
+
+
+def _completion_record(row: _Row, identity: str) -> CompletionRecord:
+    if all(isinstance(row.values.get(name), str) for name in ("prompt", "completion")):
+        return CompletionRecord(identity, row.text("prompt"), row.text("completion"))
+    return CompletionRecord(identity, row.messages("prompt"), row.messages("completion"))
+
+
+def _pair_record(row: _Row, identity: str) -> PairRecord:
+    """A pair; where several positives are given the first one is used."""
+    positives = row.texts(row.column(POSITIVES))
+    columns = [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
+    return PairRecord(
+        identity,
+        anchor=row.text(*ANCHORS),
+        positive=positives[0] if positives else "",
+        negatives=tuple(text for name in columns for text in row.texts(name)),
+        label=label_number(row.values.get("label")),
+    )
+
+
+def _first(names: Sequence[str], columns: Collection[str]) -> str | None:
+    return next((name for name in names if name in columns), None)

@@ -1,0 +1,163 @@
+"""Where rows come from: JSONL, JSON and Parquet files, folders and hub datasets."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..config.checks import FILE_SUFFIXES
+from ..errors import DataError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record as it was stored."""
+
+    values: dict[str, Any]
+    place: str
+    """Such as `train.jsonl:7`."""
+
+
+def read_rows(source: str, split: str, limit: int | None = None) -> list[Row]:
+    """Read the first `limit` rows of a source, or all.
+
+    Args:
+        source: a file, a folder, or a hub dataset id (`id:config` where it has several).
+        split: which split of a folder or hub dataset; files have none.
+        limit: rows to read at most.
+
+    Raises:
+        DataError: it is missing, broken, or has no rows.
+    """
+    path = Path(source)
+    if path.is_file():
+        rows = list(islice(_file_rows(path), limit))
+    elif source.endswith(FILE_SUFFIXES) or (not path.is_dir() and not _HUB_ID.fullmatch(source)):
+        raise DataError(_no_such_file(path))
+    else:
+        rows = list(islice(_hub_rows(source, split), limit))
+    if not rows:
+        raise DataError(f"{source}: no records; check the file, or choose another data.train")
+    return rows
+
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+
+
+def _file_rows(path: Path) -> Iterator[Row]:
+    if path.suffix == ".parquet":
+        return _parquet_rows(path)
+    if path.suffix == ".json":
+        return _json_rows(path)
+    if path.suffix in (".jsonl", ".ndjson"):
+        return _jsonl_rows(path)
+    raise DataError(
+        f"{path}: got a file ending in '{path.suffix}', expected one of {', '.join(FILE_SUFFIXES)}"
+    )
+
+
+def _jsonl_rows(path: Path) -> Iterator[Row]:
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _row(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    records = _parsed(text, str(path))
+    if not isinstance(records, list):
+        raise DataError(
+            f"{path}: got one {type(records).__name__}, expected a list of records; write a list, "
+            "or one record per line in a .jsonl file"
+        )
+    for number, record in enumerate(records, start=1):
+        yield _row(record, f"{path} record {number}")
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    import pyarrow  # deferred, as datasets is: only these sources need it
+    import pyarrow.parquet
+
+    try:
+        batches = pyarrow.parquet.ParquetFile(path).iter_batches()
+        number = 0
+        for batch in batches:
+            for record in batch.to_pylist():
+                number += 1
+                yield _row(record, f"{path} row {number}")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as Parquet: {_one_line(error)}") from None
+
+
+def _hub_rows(source: str, split: str) -> Iterator[Row]:
+    import datasets
+
+    name, _, subset = source.partition(":")
+    try:
+        dataset = datasets.load_dataset(name, subset or None, split=split)
+    except Exception as error:  # noqa: BLE001  # the library raises dozens of kinds
+        raise DataError(_hub_failure(source, split, error)) from None
+    for number, record in enumerate(dataset, start=1):
+        yield _row(record, f"{source}[{split}] row {number}")
+
+
+def _hub_failure(source: str, split: str, error: Exception) -> str:
+    hint = "check the id, the network and `hf auth login`, or give a file"
+    if isinstance(error, ConnectionError) or "offline" in str(error).lower():
+        hint = "the hub cannot be reached; set data.train to a file, or connect and try again"
+    elif "split" in str(error).lower():
+        hint = "set data.train_split and data.eval_split to splits that it has"
+    elif "config" in str(error).lower():
+        hint = f"choose one of its configurations, such as {source}:main"
+    return f"{source} (split {split}): {type(error).__name__}: {_one_line(error)}; {hint}"
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = place if error.lineno == 1 else f"{place}:{error.lineno}"
+        raise DataError(
+            f"{where}: not valid JSON at column {error.colno}: {error.msg}; correct this line"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{place}: nested too deeply to be a record") from None
+
+
+def _row(record: Any, place: str) -> Row:
+    if not isinstance(record, dict):
+        raise DataError(
+            f"{place}: got {type(record).__name__}, expected an object such as "
+            '{"prompt": …, "completion": …}'
+        )
+    return Row(record, place)
+
+
+def _no_such_file(path: Path) -> str:
+    folder = path.parent
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {folder / close[0]}? " if close else ""
+    return (
+        f"{path}: no such file (seen from {Path.cwd()}); {hint}Accepted: files ending in "
+        f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or stdlib:pairs"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

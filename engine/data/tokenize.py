@@ -1,0 +1,263 @@
+"""Typed records → token ids with a loss mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import DataError
+from .examples import IGNORED, Example, PairExample, TextExample
+from .formats import CompletionRecord, Message, MessagesRecord, PairRecord, Record, TextRecord
+
+CHUNK = 256
+"""Records tokenized at a time: enough for the tokenizer to be fast, few enough to show progress."""
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer; it must be a fast one (offsets are needed)."""
+
+    eos_token_id: int | None
+    chat_template: Any
+
+    def __call__(self, text: list[str], **options: Any) -> Mapping[str, Any]:
+        """Token ids and offsets of several texts."""
+        ...
+
+    def apply_chat_template(self, conversation: Sequence[Message], **options: Any) -> Any:
+        """A conversation as the model reads it."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenizeOptions:
+    """The settings that decide what a record becomes."""
+
+    max_length: int
+    completion_only: bool = True
+    instruction: str = ""
+    """Put before every anchor."""
+    hard_negatives: int = 0
+    """Negatives kept per pair."""
+
+
+@dataclass
+class Tokenized:
+    """Examples and what happened on the way."""
+
+    examples: list[Example] = field(default_factory=list)
+    cut: int = 0
+    """Records with a text that was longer than `max_length`."""
+    unlabelled: int = 0
+    """Records dropped because no target was left, or a text was empty."""
+
+
+def tokenize_records(
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+    progress: Callable[[float, float], None],
+) -> Tokenized:
+    """Tokenize records; records of one kind keep their order.
+
+    Raises:
+        DataError: a conversation does not fit the chat template, or there is none.
+    """
+    result = Tokenized()
+    for start in range(0, len(records), CHUNK):
+        chunk = records[start : start + CHUNK]
+        pairs = [record for record in chunk if isinstance(record, PairRecord)]
+        passages = [
+            _passage(record, tokenizer, options)
+            for record in chunk
+            if not isinstance(record, PairRecord)
+        ]
+        _add_pairs(result, pairs, tokenizer, options)
+        _add_passages(result, passages, tokenizer, options)
+        progress(min(start + CHUNK, len(records)), len(records))
+    return result
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """A text and the character spans that are targets."""
+
+    id: str
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    special: bool
+    """Raw text: the tokenizer adds its own marks, and an EOS ends it. A chat template has both."""
+
+
+def _passage(record: Record, tokenizer: Tokenizer, options: TokenizeOptions) -> _Passage:
+    match record:
+        case TextRecord(id=identity, text=text):
+            return _Passage(identity, text, ((0, len(text)),), special=True)
+        case CompletionRecord(id=identity, prompt=str(prompt), completion=str(completion)):
+            text = prompt + completion
+            start = len(prompt) if options.completion_only else 0
+            targets = ((start, len(text)),) if completion else ()
+            return _Passage(identity, text, targets, special=True)
+        case CompletionRecord(id=identity, prompt=prompt, completion=completion):
+            turns = (*prompt, *completion)
+            first = len(prompt)
+        case MessagesRecord(id=identity, messages=turns):
+            first = 0
+        case _:
+            raise TypeError(type(record))
+    chat = _Chat(tokenizer, identity)
+    text = chat.render(turns)
+    written = chat.assistant_spans(turns, first) if options.completion_only else ((0, len(text)),)
+    return _Passage(identity, text, written, special=False)
+
+
+@dataclass(frozen=True)
+class _Chat:
+    """Renders conversations of one record."""
+
+    tokenizer: Tokenizer
+    record: str
+
+    def render(self, turns: Sequence[Message], opening: bool = False) -> str:
+        """The conversation as text.
+
+        Args:
+            turns: the messages.
+            opening: end with the mark that opens an assistant's turn.
+        """
+        if not self.tokenizer.chat_template:
+            raise DataError(
+                f"record {self.record}: messages need a chat template, and this model's tokenizer "
+                "has none; use an instruct model, or data with text or prompt + completion"
+            )
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    list(turns), tokenize=False, add_generation_prompt=opening
+                )
+            )
+        except Exception as error:  # noqa: BLE001  # templates raise what they like
+            raise DataError(
+                f"record {self.record}: the model's chat template refuses it: {error}; correct "
+                "the roles and their order in this record"
+            ) from None
+
+    def assistant_spans(self, turns: Sequence[Message], first: int) -> tuple[tuple[int, int], ...]:
+        """Character spans that the assistant wrote, its end mark included.
+
+        Works with any template: the conversation is rendered up to and including each assistant
+        turn, and what that adds behind the opening mark is the turn. Where a template rewrites
+        earlier turns (some drop past reasoning), those are no prefix and give no targets.
+
+        Args:
+            turns: the whole conversation.
+            first: turns before this one are prompt.
+        """
+        whole = self.render(turns)
+        spans = []
+        for index in range(first, len(turns)):
+            if turns[index]["role"] != "assistant":
+                continue
+            before = self.render(turns[:index], opening=True) if index else ""
+            through = self.render(turns[: index + 1]).rstrip()
+            if through.startswith(before) and whole.startswith(through):
+                spans.append((len(before), len(through)))
+        return tuple(spans)
+
+
+def _add_passages(
+    result: Tokenized, passages: list[_Passage], tokenizer: Tokenizer, options: TokenizeOptions
+) -> None:
+    for special in (False, True):
+        group = [passage for passage in passages if passage.special is special]
+        encoded = _encode([passage.text for passage in group], tokenizer, special)
+        for passage, (ids, offsets) in zip(group, encoded, strict=True):
+            _add_passage(result, passage, ids, offsets, _Ending.of(tokenizer, options, special))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How long a sequence may get and what closes it."""
+
+    max_length: int
+    eos: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, options: TokenizeOptions, special: bool) -> _Ending:
+        return cls(options.max_length, tokenizer.eos_token_id if special else None)
+
+    def close(self, ids: list[int]) -> _Closed:
+        """Cut the ids to fit and put an EOS behind them, if there is none yet."""
+        body = ids[:-1] if self.eos is not None and ids and ids[-1] == self.eos else ids
+        tail = [] if self.eos is None else [self.eos]
+        kept = body[: self.max_length - len(tail)]
+        return _Closed(kept + tail, len(kept), len(body) > len(kept))
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A finished sequence."""
+
+    ids: list[int]
+    kept: int
+    """Tokens of the text in it; an EOS may follow."""
+    cut: bool
+
+
+def _add_passage(
+    result: Tokenized,
+    passage: _Passage,
+    ids: list[int],
+    offsets: list[tuple[int, int]],
+    ending: _Ending,
+) -> None:
+    closed = ending.close(ids)
+    result.cut += closed.cut
+    wanted = [
+        any(start <= begin < end <= stop for start, stop in passage.spans)
+        for begin, end in offsets[: closed.kept]
+    ]
+    # A text that was cut does not end here, so its EOS is no target.
+    ends_here = bool(passage.spans) and not closed.cut
+    wanted += [ends_here] * (len(closed.ids) - closed.kept)
+    labels = [token if use else IGNORED for token, use in zip(closed.ids, wanted, strict=True)]
+    # The first token has nothing before it to be predicted from.
+    if not passage.text or all(label == IGNORED for label in labels[1:]):
+        result.unlabelled += 1
+    else:
+        result.examples.append(TextExample(passage.id, closed.ids, labels))
+
+
+def _add_pairs(
+    result: Tokenized, pairs: list[PairRecord], tokenizer: Tokenizer, options: TokenizeOptions
+) -> None:
+    texts = [text for pair in pairs for text in _pair_texts(pair, options)]
+    ending = _Ending.of(tokenizer, options, special=True)
+    closed = iter([ending.close(ids) for ids, _ in _encode(texts, tokenizer, special=True)])
+    for pair in pairs:
+        members = [next(closed) for _ in _pair_texts(pair, options)]
+        if not (pair.anchor.strip() and pair.positive.strip()):
+            result.unlabelled += 1
+            continue
+        result.cut += any(member.cut for member in members)
+        anchor, positive, *negatives = (member.ids for member in members)
+        example = PairExample(pair.id, anchor, positive, tuple(negatives), pair.label)
+        result.examples.append(example)
+
+
+def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:
+    yield options.instruction + pair.anchor
+    yield pair.positive
+    yield from pair.negatives[: options.hard_negatives]
+
+
+def _encode(
+    texts: list[str], tokenizer: Tokenizer, special: bool
+) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """Token ids and their character offsets, uncut."""
+    if not texts:
+        return iter(())
+    encoded = tokenizer(
+        texts, add_special_tokens=special, return_offsets_mapping=True, truncation=False
+    )
+    return zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
