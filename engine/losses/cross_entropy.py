@@ -20,7 +20,7 @@ LOGITS_AT_ONCE = 2**24
 
 def selected_cross_entropy(
     hidden: Tensor, labels: Tensor, lm_head: nn.Module, chunk_tokens: int | None = None
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, Tensor]:
     """Sum the next-token loss over the positions that have a label.
 
     The head runs on those positions only, a chunk of tokens at a time. With a frozen head each
@@ -34,20 +34,21 @@ def selected_cross_entropy(
         chunk_tokens: Tokens per chunk; None fits `LOGITS_AT_ONCE`.
 
     Returns:
-        The loss sum (fp32 scalar) and the number of tokens in it. Without any label the sum is 0
-        and still belongs to the graph of `hidden`.
+        The loss sum (fp32 scalar) and the number of tokens in it (int64 scalar). Without any label
+        the sum is 0 and still belongs to the graph of `hidden`.
     """
     targets = labels[:, 1:].reshape(-1)
     index = (targets != IGNORED).nonzero().squeeze(1)
     states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
     targets = targets.index_select(0, index)
+    count = (targets != IGNORED).sum()
     if len(targets) == 0:
-        return widened(states).sum(), 0
+        return widened(states).sum(), count
     size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size), len(targets)
+        return _recomputed(states, targets, lm_head, size), count
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size), len(targets)
+    return fused(states, targets, lm_head, size), count
 
 
 def chunk_tokens_for(vocabulary: int) -> int:

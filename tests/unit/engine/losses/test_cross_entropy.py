@@ -87,7 +87,7 @@ def test_without_labels_the_loss_is_zero_and_still_has_a_graph(hidden) -> None:
     labels[:, 0] = 1  # a first token is predicted by nothing
     loss, count = loss_of(hidden, labels, WatchedHead(trainable=False))
     loss.backward()
-    assert (loss.item(), count) == (0.0, 0)
+    assert (loss.item(), count.item()) == (0.0, 0)
     assert hidden.grad is not None
     assert hidden.grad.abs().max().item() == 0.0
 

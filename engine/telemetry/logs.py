@@ -1,0 +1,99 @@
+"""Per-rank log files, and log lines on their way to the app."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+_FORMAT = "%(asctime)s %(levelname)-7s rank {rank} %(name)s: %(message)s"
+_QUIET = (
+    "accelerate",
+    "bitsandbytes",
+    "datasets",
+    "filelock",
+    "fsspec",
+    "httpx",
+    "huggingface_hub",
+    "matplotlib",
+    "torch",
+    "urllib3",
+)
+_LEVELS = (
+    (logging.ERROR, "error"),
+    (logging.WARNING, "warning"),
+    (logging.INFO, "info"),
+    (logging.NOTSET, "debug"),
+)
+
+
+def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
+    """Send this process's log records and warnings to `rank-<rank>.log`, appending.
+
+    Libraries that log every request or file are heard from warnings on. The folder is made where
+    it is missing. A second call for the same file changes nothing.
+
+    Returns:
+        The handler, to be removed from the root logger by whoever wants the file closed.
+    """
+    path = (run_dir_logs / f"rank-{rank}.log").absolute()
+    root = logging.getLogger()
+    for present in root.handlers:
+        if isinstance(present, logging.FileHandler) and present.baseFilename == str(path):
+            return present
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FORMAT.format(rank=rank)))
+    root.addHandler(handler)
+    root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    logging.captureWarnings(capture=True)
+    quieten_libraries()
+    return handler
+
+
+def quieten_libraries() -> None:
+    """Raise the level of loggers that would bury what a person wants to read."""
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class CallbackHandler(logging.Handler):
+    """Hands each record to `emit_line(level, text)`, level being debug, info, warning or error.
+
+    The text is the message, with the last line of a traceback behind it; the whole traceback is
+    in the log file. Records that the callback itself causes are dropped, so that a failing
+    callback cannot feed itself.
+    """
+
+    def __init__(self, emit_line: Callable[[str, str], None], level: int = logging.INFO) -> None:
+        super().__init__(level)
+        self._emit_line = emit_line
+        self._busy = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand over one record; the handler's lock is held."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            self._emit_line(level_name(record.levelno), line_of(record))
+        except Exception:  # noqa: BLE001  # logging never raises into the code that logs
+            self.handleError(record)
+        finally:
+            self._busy = False
+
+
+def level_name(levelno: int) -> str:
+    """Return debug, info, warning or error for a numeric level."""
+    return next(name for least, name in _LEVELS if levelno >= least)
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """Return a record as one line of text."""
+    lines = record.getMessage().strip().splitlines()
+    if record.name == "py.warnings":
+        lines = lines[:1]  # the second line quotes the source
+    if record.exc_info and record.exc_info[1] is not None:
+        lines += traceback.format_exception_only(record.exc_info[1])[-1].strip().splitlines()[:1]
+    return " · ".join(line.strip() for line in lines if line.strip())
