@@ -54,6 +54,10 @@ class Picture:
         return not any(layer.runs for layer in self.layers)
 
 
+_Look = tuple[bool, str, bool]
+_Found = dict[_Look, list[tuple[Point, ...]]]
+
+
 def picture(
     branches: Sequence[Branch],
     curves: Iterable[Curve],
@@ -68,8 +72,7 @@ def picture(
 
     `floor` is a value the y axis starts from; `include` are values it has to reach.
     """
-    old: list[Layer] = []
-    live: list[Layer] = []
+    found: _Found = {}
     gaps: list[float] = []
     for curve in curves:
         for part in stretches(branches, curve.name):
@@ -81,10 +84,15 @@ def picture(
             share = (x1 - x0) / (window[1] - window[0])
             trace = part.series.trace(x0, x1, max(1, math.ceil(columns * share)))
             style = curve.style if part.live else "old"
-            (live if part.live else old).append(Layer(style, trace.runs, curve.dots))
+            found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
             gaps.extend(trace.gaps if part.live else ())
-    drawn = Picture(tuple(old + live), window, log_y=log_y, gaps=tuple(sorted(set(gaps))))
+    layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
+    drawn = Picture(tuple(layers), window, log_y=log_y, gaps=tuple(sorted(set(gaps))))
     return _fit(drawn, floor, include)
+
+
+def _old_first(found: _Found) -> list[tuple[_Look, list[tuple[Point, ...]]]]:
+    return sorted(found.items(), key=lambda item: item[0][0])
 
 
 def _fit(drawn: Picture, floor: float | None, include: Sequence[float]) -> Picture:

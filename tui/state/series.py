@@ -162,6 +162,10 @@ class Series:
         """The newest values, oldest first."""
         return self._store.ys[max(0, self._length - amount) : self._length].tolist()
 
+    def head(self, amount: int) -> list[float]:
+        """The oldest values."""
+        return self._store.ys[: min(amount, self._length)].tolist()
+
     def trace(self, x0: float, x1: float, columns: int) -> Trace:
         """At most two points per column of [x0, x1]: the extremes, at their true places.
 

@@ -1,0 +1,251 @@
+"""THE table of what a person can do; footer, help screen, palette and bindings are made from it.
+
+Adding a row adds the key, its footer and help entry and its palette command; `screens.deeds` maps
+the row's id to what happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.binding import Binding
+
+from fttui.engine.protocol.commands import (
+    AddNote,
+    AnyCommand,
+    Evaluate,
+    GenerateSample,
+    Pause,
+    ResetLr,
+    Resume,
+    Rollback,
+    RunSteps,
+    SaveCheckpoint,
+    SetClip,
+    SetPolicy,
+    SkipBatches,
+    Stop,
+    why_illegal,
+)
+from fttui.engine.protocol.states import RunState
+
+from .client.port import Link
+from .state.app import AppState
+
+Asks = Literal["no", "inline", "confirm"]
+Scope = Literal["run", "plots", "list"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One row: what a key does and when it may."""
+
+    id: str
+    """`noun.verb`; stable, because users bind keys to it."""
+    keys: str
+    """Comma-separated, as Textual names them; the first one is shown."""
+    label: str
+    """One or two words for the footer."""
+    help: str
+    """One sentence for the help screen and the palette."""
+    group: str
+    verbs: tuple[str, ...] = ()
+    """Verbs of `COMMANDS` it can send."""
+    sample: AnyCommand | None = None
+    """A command of that kind, to ask whether it is legal now."""
+    asks: Asks = "no"
+    scope: Scope = "run"
+    footer: int = 0
+    """Rank in the footer, 1 first; 0 is not shown there."""
+    needs_control: bool = True
+    """Changes the run (ignored for actions without verbs)."""
+
+    @property
+    def key(self) -> str:
+        """The key as it is printed."""
+        return shown_key(self.keys.split(",")[0])
+
+    @property
+    def commands(self) -> bool:
+        """It asks something of the run rather than of the view."""
+        return bool(self.verbs)
+
+
+_SYMBOLS = {
+    "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]",
+    "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc",
+}  # fmt: skip
+
+
+def shown_key(key: str) -> str:
+    """A Textual key name as it is printed on keyboards."""
+    return _SYMBOLS.get(key, key)
+
+
+RUN, CHANGE, LOOK, GO, APP = "Run", "Change", "Look", "Go to", "App"
+
+ACTIONS: tuple[Action, ...] = (
+    Action(
+        "run.pause", "space", "pause", "pause training before the next micro-batch, or resume it",
+        RUN, ("pause", "resume"), Pause(), footer=1,
+    ),
+    Action(
+        "run.steps", "N", "run N", "train N more steps, then pause",
+        RUN, ("run",), RunSteps(steps=1), "inline",
+    ),
+    Action(
+        "run.rollback", "r", "rollback", "go back to a checkpoint, exactly; on a new timeline",
+        RUN, ("rollback",), Rollback(checkpoint="last"), "confirm", footer=5,
+    ),
+    Action(
+        "anomaly.recover", "R", "recover", "do what the current anomaly's report recommends first",
+        RUN, ("rollback",), Rollback(checkpoint="last"), "confirm",
+    ),
+    Action(
+        "checkpoint.save", "s", "save", "write a complete checkpoint now",
+        RUN, ("checkpoint",), SaveCheckpoint(), footer=4,
+    ),
+    Action(
+        "checkpoint.pin", "S", "save pinned", "write a checkpoint that stays for good, with a note",
+        RUN, ("checkpoint",), SaveCheckpoint(pin=True), "inline",
+    ),
+    Action(
+        "run.evaluate", "e", "eval", "evaluate now",
+        RUN, ("eval",), Evaluate(), footer=7,
+    ),
+    Action(
+        "run.sample", "g", "sample", "generate text from the current adapter",
+        RUN, ("sample",), GenerateSample(prompt="."), "inline",
+    ),
+    Action(
+        "run.stop", "x", "stop", "finish the step, save a checkpoint, end the run",
+        RUN, ("stop",), Stop(), "confirm", footer=6,
+    ),
+    Action(
+        "lr.change", "l", "lr", "change the learning rate: ×0.5, =1e-4 or reset",
+        CHANGE, ("lr scale", "lr set", "lr reset"), ResetLr(), "inline", footer=2,
+    ),
+    Action(
+        "clip.change", "c", "clip", "change the max grad norm: a value, p90 of recent ones, off",
+        CHANGE, ("clip",), SetClip(), "inline", footer=3,
+    ),
+    Action(
+        "change.undo", "u", "undo", "take the last change of learning rate or clip back",
+        CHANGE, ("lr scale", "clip"), ResetLr(),
+    ),
+    Action(
+        "data.skip", "k", "skip", "drop the data of the next N steps",
+        CHANGE, ("skip",), SkipBatches(steps=1), "inline",
+    ),
+    Action(
+        "note.add", "n", "note", "mark this step on the curves and in the journal",
+        CHANGE, ("note",), AddNote(text="."), "inline",
+    ),
+    Action(
+        "policy.change", "P", "policy", "what the guard does on a NaN: skip, halt or rollback",
+        CHANGE, ("policy",), SetPolicy(nonfinite="skip"), "inline",
+    ),
+    Action(
+        "control.toggle", "t", "control", "take control of the run, or give it up",
+        CHANGE, asks="confirm",
+    ),
+    Action("go.dashboard", "1", "dashboard", "curves, anomalies and interventions at a glance", GO),
+    Action("go.metrics", "2", "metrics", "every metric as a small plot", GO),
+    Action("go.anomalies", "3", "anomalies", "anomalies and their reports", GO),
+    Action("go.checkpoints", "4", "checkpoints", "checkpoints to return to", GO),
+    Action("go.interventions", "5", "interventions", "who changed what, when, and its effect", GO),
+    Action("go.samples", "7", "samples", "texts the adapter wrote", GO),
+    Action("go.log", "8", "log", "the run's log", GO),
+    Action("go.config", "9", "config", "the resolved configuration", GO),
+    Action("view.follow", "f", "follow", "keep the newest step in view, drop the cursor", LOOK,
+           scope="plots"),
+    Action("view.log", "y", "log Y", "logarithmic or linear Y axis", LOOK, scope="plots"),
+    Action("view.smooth", "m", "smoothing", "next smoothing of the loss, or raw only", LOOK,
+           scope="plots"),
+    Action("view.part", "p", "loss part", "total loss or one of its parts", LOOK, scope="plots"),
+    Action("view.zoom-in", "z", "zoom in", "half as many steps", LOOK, scope="plots"),
+    Action("view.zoom-out", "Z", "zoom out", "twice as many steps", LOOK, scope="plots"),
+    Action("view.left", "left", "cursor left", "move the cursor over all plots", LOOK,
+           scope="plots"),
+    Action("view.right", "right", "cursor right", "move the cursor over all plots", LOOK,
+           scope="plots"),
+    Action("view.up", "up", "previous plot", "focus the plot before", LOOK, scope="plots"),
+    Action("view.down", "down", "next plot", "focus the plot after", LOOK, scope="plots"),
+    Action("view.maximise", "enter", "maximise", "the focused plot alone, or all again", LOOK,
+           scope="plots"),
+    Action("view.previous-event", "left_square_bracket", "event before",
+           "cursor to the event before: checkpoint, anomaly, rollback, note", LOOK, scope="plots"),
+    Action("view.next-event", "right_square_bracket", "event after",
+           "cursor to the next event", LOOK, scope="plots"),
+    Action("list.filter", "slash", "filter", "show only lines with a text", LOOK, scope="list"),
+    Action("app.help", "question_mark", "help", "all keys", APP, footer=20),
+    Action("app.commands", "ctrl+p", "commands", "find a command by name", APP, footer=21),
+    Action("app.back", "escape", "back", "close, or back to the dashboard", APP),
+    Action("app.detach", "q", "detach", "leave; training goes on", APP, footer=22),
+)  # fmt: skip
+
+ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
+
+
+def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
+    """Key bindings of all actions in these scopes."""
+    return [
+        Binding(action.keys, f"act('{action.id}')", action.label, id=action.id, tooltip=action.help)
+        for action in ACTIONS
+        if action.scope in scopes
+    ]
+
+
+def label_of(action: Action, state: AppState) -> str:
+    """The footer's word for it, true for the present state."""
+    if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
+        return "resume"
+    return action.label
+
+
+def command_now(action: Action, state: AppState) -> AnyCommand | None:
+    """The kind of command the action would send in the present state."""
+    if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
+        return Resume()
+    return action.sample
+
+
+def why_not(action: Action, state: AppState) -> str | None:
+    """Why an action cannot be done now, or None when it can."""
+    if action.id == "control.toggle":
+        return _why_unreachable(state)
+    command = command_now(action, state)
+    if command is None:
+        return None
+    reason = _why_unreachable(state) or why_illegal(command, state.state)
+    if reason is None and state.controller and not state.controls:
+        reason = f"{state.controller} has control; t takes it over"
+    return reason or _why_pointless(action, state)
+
+
+def _why_unreachable(state: AppState) -> str | None:
+    if state.state.ended:
+        return f"the run is {state.state.value}; go on with: fttui run --resume {state.run_id}"
+    if state.read_only:
+        return "this view is read-only"
+    if state.link.link is Link.CONNECTING:
+        return "not connected to the run yet"
+    if state.link.link is Link.LOST:
+        return "the link to the run is lost; reconnecting"
+    return None
+
+
+def _why_pointless(action: Action, state: AppState) -> str | None:
+    match action.id:
+        case "change.undo" if state.run.interventions.last_undoable() is None:
+            return "no change of learning rate or clip to undo"
+        case "run.rollback" if not state.run.checkpoints:
+            return "no checkpoint yet; s writes one"
+        case "anomaly.recover":
+            anomaly = state.run.current_anomaly
+            if anomaly is None:
+                return "no open anomaly"
+            return None if anomaly.event.actions else "its report recommends nothing"
+        case _:
+            return None

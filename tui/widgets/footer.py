@@ -1,0 +1,40 @@
+"""The footer: the most wanted keys, true for the present state; a click does what the key does."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from ..actions import ACTIONS, Action, label_of, why_not
+from ..state.app import AppState
+from .text import DIM, Line, spread
+
+_WANTED = sorted((a for a in ACTIONS if a.footer), key=lambda a: a.footer)
+_RIGHT = 20
+"""Footer ranks from here on stand at the right edge."""
+
+
+class ActionFooter(Line):
+    """Keys that fit, in order of rank; those that are not legal now are dimmed."""
+
+    def show(self, state: AppState) -> None:
+        """Draw the keys for a state."""
+        width = max(20, self.app.size.width - 2)
+        right = [_entry(a, state) for a in _WANTED if a.footer >= _RIGHT]
+        ending = Content("  ").join(right)
+        room = width - ending.cell_length - 2
+        left = Content("")
+        for action in (a for a in _WANTED if a.footer < _RIGHT):
+            longer = Content.assemble(left, "  " if left else "", _entry(action, state))
+            if longer.cell_length > room:
+                break
+            left = longer
+        self.put(spread(left, ending, width))
+
+
+def _entry(action: Action, state: AppState) -> Content:
+    legal = why_not(action, state) is None
+    click = f"@click=app.act('{action.id}')"
+    key, label = action.key.replace("[", "\\["), label_of(action, state)
+    if legal:
+        return Content.from_markup(f"[{click}][b $accent]{key}[/] {label}[/]")
+    return Content.from_markup(f"[{click}][{DIM}]{key} {label}[/][/]")

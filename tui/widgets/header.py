@@ -1,0 +1,88 @@
+"""The run's header: name, state and distance to the end on the left, link and control right."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from ..client.port import Link
+from ..state import format as fmt
+from ..state.app import AppState
+from .text import ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, lines, spread, state_text
+
+ONE_LINE = 118
+"""From this width on, everything fits on one line."""
+
+
+class RunHeader(Line):
+    """One line where there is room, two where not."""
+
+    def show(self, state: AppState, now: float) -> None:
+        """Draw the state as of `now` (Unix seconds)."""
+        width = max(20, self.app.size.width - 2)
+        if width >= ONE_LINE - 2:
+            left = Content("   ").join([_name(state), _progress(state, brief=False)])
+            right = Content("  ").join([link_text(state, now), control_text(state)])
+            self.put(spread(left, right, width))
+        else:
+            top = spread(_name(state), link_text(state, now), width)
+            below = spread(_progress(state, brief=width < 76), control_text(state), width)
+            self.put(lines(top, below))
+
+
+def _name(state: AppState) -> Content:
+    pieces: list[Piece] = [("fttui  ", DIM), (state.name, BOLD)]
+    if state.run.timeline > 1:
+        pieces.append((f" ▸ timeline {state.run.timeline}", DIM))
+    return assemble(*pieces)
+
+
+def _progress(state: AppState, *, brief: bool) -> Content:
+    run = state.run
+    pieces: list[Piece | Content] = [state_text(state.state)]
+    if run.total_steps:
+        total = fmt.count(run.total_steps)
+        step = fmt.count(run.step).rjust(len(total))
+        pieces.append((f"  {step} / {total}", BOLD))
+        pieces.append(f" {fmt.percent(run.step / run.total_steps):>7}")
+    if run.last and not brief:
+        pieces.append(f"  epoch {run.last.epoch:.2f}")
+    if run.last and not state.state.ended and run.step < run.total_steps:
+        pieces.append(f"  ETA {fmt.duration(run.eta_s)}")
+    elif run.started_at and run.time and state.state.ended:
+        pieces.append((f"  after {fmt.duration(run.time - run.started_at)}", DIM))
+    return Content.assemble(*pieces)
+
+
+def link_text(state: AppState, now: float) -> Content:
+    """The link's state and age, and whether the run itself has gone quiet."""
+    link, age = state.link, fmt.age(state.link.age_s(now))
+    stalled = state.stalled_s(now)
+    if stalled is not None:
+        return assemble((f"△ no step for {fmt.age(stalled)}", WATCH), (f"  live {age}", DIM))
+    if link.catching_up:
+        share = fmt.percent(link.read_seq / link.head_seq, 0)
+        return assemble((f"reading history {share}", DIM))
+    text, colour = _LINK_WORDS[link.link]
+    return assemble((text.format(age=age), colour))
+
+
+_LINK_WORDS = {
+    Link.CONNECTING: ("connecting…", DIM),
+    Link.LIVE: ("live {age}", "$success"),
+    Link.STALE: ("△ stale {age}", WATCH),
+    Link.LOST: ("▲ link lost {age}, reconnecting", ALARM),
+    Link.ENDED: ("read from disk", DIM),
+}
+
+
+def control_text(state: AppState) -> Content:
+    """Who may change the run."""
+    if state.read_only:
+        return assemble(("read-only", DIM))
+    if state.state.ended or state.link.beat is None:
+        return Content("")
+    if state.controls:
+        return assemble("you control")
+    if state.controller:
+        return assemble((f"{state.controller} controls", WATCH))
+    return assemble(("nobody controls", DIM))

@@ -1,0 +1,136 @@
+"""What happened and what was done about it: anomalies, interventions, the newest log line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
+from ..state.interventions import Intervention, Phase
+from ..state.run import Anomaly, LogLine
+from .text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines, spread
+
+_LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}
+_PHASE_COLOUR = {
+    Phase.SENT: DIM,
+    Phase.ACCEPTED: "",
+    Phase.APPLIED: ACCENT,
+    Phase.FAILED: ALARM,
+    Phase.REJECTED: ALARM,
+}
+
+
+def anomaly_line(anomaly: Anomaly, width: int) -> Content:
+    """`▲ 812  loss spike ×6.5 (z 14)      not recovered`."""
+    event = anomaly.event
+    colour = SEVERITY_COLOUR.get(event.severity, DIM)
+    shape = SEVERITY_SHAPE.get(event.severity, "·")
+    look = colour if anomaly.open else DIM
+    left = assemble((f"{shape} {anomaly.step:>6,}  ", colour), (event.headline, look))
+    verdict = anomaly.verdict or "open"
+    return spread(left, assemble((verdict, DIM if anomaly.verdict else colour)), width)
+
+
+def intervention_line(item: Intervention, width: int) -> Content:
+    """`640  clip 0.5      applied 641 (1 → 0.5)  ann@laptop`."""
+    step = f"{item.step:>6,}" if item.step is not None else " " * 6
+    left = assemble((f"{step}  ", DIM), item.text)
+    colour = _PHASE_COLOUR[item.phase]
+    outcome = fmt.clip_to(item.outcome(), max(12, width * 2 // 3))
+    who = item.issuer.split("@")[0] if width >= 50 else ""
+    right: list[Piece] = [(outcome, colour) if colour else outcome]
+    if who:
+        right.append((f"  {fmt.clip_to(who, 8):>4}", DIM))
+    return spread(left, assemble(*right), width)
+
+
+def log_line(line: LogLine, width: int) -> Content:
+    """`12:04:33  text` in the colour of its level."""
+    clock = time.strftime("%H:%M:%S", time.localtime(line.time))
+    text = line.text.replace("\n", " ")
+    colour = _LEVEL_COLOUR.get(line.level, "")
+    body: Piece = (text, colour) if colour else text
+    return assemble((f"{clock}  ", DIM), body).truncate(max(1, width), ellipsis=True)
+
+
+class AnomalyPanel(Line):
+    """The newest anomalies; the open one says which keys help."""
+
+    BORDER_TITLE = "anomalies"
+
+    def show(self, state: AppState) -> None:
+        """Draw the state."""
+        width, height = self.content_size
+        newest = list(reversed(state.run.anomalies))
+        if not newest:
+            self.put(assemble(("none so far", DIM)))
+            return
+        current = state.run.current_anomaly
+        rows = max(1, height - (1 if current else 0))
+        shown = [anomaly_line(a, width) for a in newest[:rows]]
+        if current is not None and height > 1:
+            shown.append(_ways_on(current))
+        self.put(lines(*shown))
+
+
+def _ways_on(anomaly: Anomaly) -> Content:
+    pieces: list[Piece] = []
+    if anomaly.event.actions:
+        pieces += [("R ", ACCENT), f"{anomaly.event.actions[0]}   "]
+    if anomaly.event.report:
+        pieces += [("3 ", ACCENT), "report"]
+    return assemble(" " * 10, *pieces)
+
+
+class InterventionPanel(Line):
+    """The newest commands and what became of them."""
+
+    BORDER_TITLE = "interventions"
+
+    def show(self, state: AppState) -> None:
+        """Draw the state."""
+        width, height = self.content_size
+        newest: Sequence[Intervention] = list(reversed(state.run.interventions.items))
+        if not newest:
+            hint = "none so far" if state.read_only else "none so far; l changes the learning rate"
+            self.put(assemble((hint, DIM)))
+            return
+        self.put(lines(*(intervention_line(item, width) for item in newest[: max(1, height)])))
+
+
+class LogTail(Line):
+    """The newest log line, or the progress of a long operation."""
+
+    def show(self, state: AppState) -> None:
+        """Draw the state."""
+        width = max(10, self.content_size.width)
+        run = state.run
+        if run.progress is not None:
+            share = f" {run.progress.done / run.progress.total:.0%}" if run.progress.total else ""
+            self.put(assemble(("… ", ACCENT), run.progress.label, (share, DIM)))
+        elif run.log:
+            self.put(log_line(run.log[-1], width))
+        else:
+            self.put(Content(""))
+
+
+class NewestEvent(Line):
+    """For small terminals: the one thing to know, be it an anomaly, a command or a log line."""
+
+    def show(self, state: AppState) -> None:
+        """Draw the state."""
+        width = max(10, self.content_size.width)
+        current = state.run.current_anomaly
+        items = state.run.interventions.items
+        if items and (not items[-1].settled or current is None):
+            self.put(intervention_line(items[-1], width))
+        elif current is not None:
+            self.put(anomaly_line(current, width))
+        elif state.run.log:
+            self.put(log_line(state.run.log[-1], width))
+        else:
+            self.put(assemble(("no anomaly, no intervention", DIM)))

@@ -1,0 +1,194 @@
+"""A plot: title, axes and marks of our own around a canvas drawn by plotext."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.panels import SEPARATOR, Panel
+from ..state.picture import Picture, column_of, picture, ticks
+from ..state.run import Mark
+from . import canvas
+
+GUTTER = 7
+"""Cells left of the canvas: label and axis."""
+MARK_SHAPE = {"checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴"}
+MARK_RANK = {"command": 0, "checkpoint": 1, "note": 2, "rollback": 3, "anomaly": 4}
+_Cell = tuple[str, str]
+"""A character and the name of its look."""
+
+
+class Plot(Widget, can_focus=True):
+    """One panel of curves.
+
+    | Component class | What |
+    | :- | :- |
+    | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old` | curves |
+    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | around and over them |
+    """
+
+    LOOKS: ClassVar[tuple[str, ...]] = (
+        "raw", "ema", "live", "eval", "clip", "old", "axis", "mark", "alarm", "cursor",
+    )  # fmt: skip
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in LOOKS}
+
+    def __init__(self, panel: Panel) -> None:
+        super().__init__(id=f"plot-{panel.id}", classes="plot")
+        self.panel = panel
+        self._state: AppState | None = None
+        self._drawn: object = None
+        self._picture = Picture()
+        self._rows: list[list[_Cell]] = []
+
+    @property
+    def columns(self) -> int:
+        """Cells of the canvas across."""
+        return max(1, self.content_size.width - GUTTER)
+
+    @property
+    def lines(self) -> int:
+        """Cells of the canvas down."""
+        return max(1, self.content_size.height - 2)
+
+    def show(self, state: AppState) -> None:
+        """Draw the state; nothing is redrawn when it would look the same."""
+        self._state = state
+        name = f"[b]{self.panel.name}[/b]"
+        self.border_title = SEPARATOR.join([name, *self.panel.title(state)])
+        self.border_subtitle = self.panel.subtitle(state)
+        key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
+        known = self._drawn
+        if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
+            return
+        self._drawn = key
+        self._draw(state)
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The canvas has another size."""
+        if self._state is not None:
+            self.show(self._state)
+
+    def _draw(self, state: AppState) -> None:
+        newest = float(max(state.run.step, 1))
+        self._picture = picture(
+            state.run.branches,
+            self.panel.curves(state),
+            state.plot.window(newest),
+            self.columns,
+            log_y=state.plot.log_y and self.panel.can_log,
+            floor=self.panel.floor,
+        )
+        if self.content_size.height < 3 or self._picture.empty:
+            self._rows = []
+            return
+        ascii_only = bool(getattr(self.app, "ascii_only", False))
+        rows = [self._cells(row) for row in self._canvas(ascii_only)]
+        self._overlay(rows, state)
+        self._rows = [
+            *(label + row for label, row in zip(self._y_labels(), rows, strict=False)),
+            self._axis(state.run.marks),
+            self._x_labels(),
+        ]
+
+    def _canvas(self, ascii_only: bool) -> list[canvas.Row]:
+        return canvas.draw(self._picture, self.columns, self.lines, ascii_only=ascii_only)
+
+    def _cells(self, row: canvas.Row) -> list[_Cell]:
+        layers = self._picture.layers
+        cells: list[_Cell] = []
+        for text, number in row:
+            look = layers[number].style if 0 <= number < len(layers) else "axis"
+            cells.extend((char, look) for char in text)
+        return cells[: self.columns] + [(" ", "axis")] * (self.columns - len(cells))
+
+    def _overlay(self, rows: list[list[_Cell]], state: AppState) -> None:
+        """Marks over the curves: cursor, values that were not finite, values out of range."""
+        window = self._picture.x
+        if state.plot.cursor is not None and window[0] <= state.plot.cursor <= window[1]:
+            at = column_of(state.plot.cursor, window, self.columns)
+            for row in rows:
+                if row[at][0] in " \u2800":
+                    row[at] = ("│", "cursor")
+        for x in self._picture.over:
+            rows[0][column_of(x, window, self.columns)] = ("↑", "alarm")
+        for x in self._picture.gaps:
+            rows[-1][column_of(x, window, self.columns)] = ("✗", "alarm")
+
+    def _y_labels(self) -> list[list[_Cell]]:
+        low, high = self._picture.y
+        lines = self.lines
+        labels = [" " * (GUTTER - 1) + "│"] * lines
+        for value in ticks(low, high, max(2, lines // 3)):
+            line = lines - 1 - column_of(value, (low, high), lines)
+            labels[line] = f"{self._label(value)[: GUTTER - 2]:>{GUTTER - 2}} ┤"
+        return [[(char, "axis") for char in label] for label in labels]
+
+    def _label(self, value: float) -> str:
+        low, high = self._picture.y
+        if self._picture.log_y:
+            return fmt.number(10**value)
+        return self.panel.label(value) if self.panel.label else fmt.tick(value, high - low)
+
+    def _axis(self, marks: Sequence[Mark]) -> list[_Cell]:
+        """The x axis with the events on it, the weightier one where two fall together."""
+        cells: list[_Cell] = [(c, "axis") for c in " " * (GUTTER - 1) + "└" + "─" * self.columns]
+        window = self._picture.x
+        for mark in sorted(marks, key=lambda m: MARK_RANK.get(m.kind, -1)):
+            if mark.kind in MARK_SHAPE and window[0] <= mark.step <= window[1]:
+                at = GUTTER + column_of(mark.step, window, self.columns)
+                look = "alarm" if mark.kind == "anomaly" else "mark"
+                cells[at] = (MARK_SHAPE[mark.kind], look)
+        return cells
+
+    def _x_labels(self) -> list[_Cell]:
+        line = [" "] * (self.columns + GUTTER)
+        first, last = self._picture.x
+        free = 0
+        for value in ticks(first, last, max(1, self.columns // 14)):
+            label = fmt.count(value)
+            at = GUTTER + column_of(value, (first, last), self.columns) - len(label) // 2
+            at = min(max(at, GUTTER), len(line) - len(label))
+            if at >= free:
+                line[at : at + len(label)] = label
+                free = at + len(label) + 2
+        return [(char, "axis") for char in line]
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the plot."""
+        width = self.content_size.width
+        if not self._rows:
+            return self._empty_line(y, width)
+        if y >= len(self._rows):
+            return Strip.blank(width, self.rich_style)
+        return Strip(self._segments(self._rows[y])).adjust_cell_length(width, self.rich_style)
+
+    def _segments(self, cells: Sequence[_Cell]) -> list[Segment]:
+        segments: list[Segment] = []
+        text, look = "", ""
+        for char, its in [*cells, ("", "end")]:
+            if its != look and text:
+                segments.append(Segment(text, self._style(look)))
+                text = ""
+            text, look = text + char, its
+        return segments
+
+    def _style(self, look: str) -> Style:
+        return self.get_component_rich_style(f"plot--{look}")
+
+    def _empty_line(self, y: int, width: int) -> Strip:
+        text = "no values yet" if y == self.content_size.height // 2 else ""
+        return Strip([Segment(text.center(width), self._style("axis"))])
+
+    def notify_style_update(self) -> None:
+        """Colours changed."""
+        super().notify_style_update()
+        self.refresh()
