@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fttui.engine.errors import EngineGone
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
@@ -112,11 +111,3 @@ class JournalSession:
 
     async def close(self) -> None:
         """Leave."""
-
-
-def require_live(run: RunDirectory) -> EngineGone:
-    """The error for what needs a live engine."""
-    return EngineGone(
-        f"no engine works on {run.id}; go on with: fttui run --resume {run.id}, "
-        f"or look at it with: fttui show {run.id}"
-    )

@@ -12,6 +12,7 @@ from fttui.engine.config.load import LoadedConfig
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.endpoint import EngineMark, read_endpoint, read_engine
 from fttui.engine.run.files import last_lines, write_atomically
+from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, create_run
 from fttui.engine.run.ledger import Ledger
 
@@ -81,6 +82,8 @@ class StartedEngine:
     process: subprocess.Popen[bytes]
     before: EngineMark | None
     """The mark that an earlier incarnation left."""
+    journal_offset: int = 0
+    """Where this incarnation's records begin."""
 
     def mark(self) -> EngineMark | None:
         """The new engine's mark, once it has written it."""
@@ -117,6 +120,9 @@ def start_engine(
     if checkpoint is not None:
         command += ["--from", checkpoint]
     before = read_engine(run)
+    journal = FrameReader(run.journal)
+    while journal.read():
+        pass
     run.logs.mkdir(mode=0o700, exist_ok=True)
     with open(run.engine_log, "ab") as log:
         process = subprocess.Popen(
@@ -127,7 +133,7 @@ def start_engine(
             start_new_session=True,
             close_fds=True,
         )
-    return StartedEngine(run, process, before)
+    return StartedEngine(run, process, before, journal.offset)
 
 
 def _launcher(devices: int) -> list[str]:

@@ -1,0 +1,123 @@
+"""`ctl`: one command to a live run, with its outcome as the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
+from fttui.engine.protocol.commands import COMMANDS, AnyCommand, CommandError, parse_command
+from fttui.engine.run.endpoint import read_engine
+from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.registry import find_run
+
+from .cli_options import Commands, add_runs_dir
+
+if TYPE_CHECKING:
+    from .client.command import Outcome
+
+_DEFAULT_TIMEOUT_S = 60.0
+_NO_OUTCOME = 124
+_EXIT_CODES = {
+    "applied": 0,
+    "failed": CommandRejected.exit_code,
+    "rejected": CommandRejected.exit_code,
+    "unanswered": EngineGone.exit_code,
+    "pending": _NO_OUTCOME,
+}
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    width = max(len(spec.usage) for spec in COMMANDS)
+    table = "\n".join(f"  {spec.usage:<{width}}  {spec.help}" for spec in COMMANDS)
+    parser = commands.add_parser(
+        "ctl",
+        help="send one command to a live run and wait for its outcome",
+        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [RUN] COMMAND…",
+        epilog=f"commands:\n{table}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
+        "7 rejected or failed, 124 no outcome in time",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="[RUN] COMMAND",
+        help="such as: my-run lr scale 0.5; without a run, the newest live one",
+    )
+    add_runs_dir(parser)
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--reason", default="", metavar="T", help="why, for the journal")
+    parser.add_argument(
+        "--timeout", type=float, default=_DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait"
+    )
+    parser.add_argument(
+        "--take", action="store_true", help="take control for this command, whoever has it"
+    )
+    parser.set_defaults(handler=_send)
+
+
+def _send(options: argparse.Namespace) -> int:
+    run, command = _addressed(options.words, runs_root(options.runs_dir))
+    _require_engine(run)
+    from .client.command import send_command  # deferred: loads asyncio and ZeroMQ
+
+    outcome = send_command(
+        run, command, reason=options.reason, timeout_s=options.timeout, take=options.take
+    )
+    if options.json:
+        print(json.dumps(asdict(outcome), ensure_ascii=False))
+    else:
+        print(sentence(outcome), file=sys.stdout if outcome.status == "applied" else sys.stderr)
+    return _EXIT_CODES[outcome.status]
+
+
+def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
+    """The run and the command; the first word is the run unless only the whole is a command."""
+    whole = _parsed_or_none(words)
+    if whole is not None and _parsed_or_none(words[1:]) is None:
+        return find_run(root, None, live=True), whole
+    try:
+        run = find_run(root, words[0])
+    except NoSuchRun:
+        if whole is None:
+            raise
+        return find_run(root, None, live=True), whole
+    return run, _parsed(words[1:])
+
+
+def _parsed_or_none(words: list[str]) -> AnyCommand | None:
+    try:
+        return parse_command(words)
+    except CommandError:
+        return None
+
+
+def _parsed(words: list[str]) -> AnyCommand:
+    try:
+        return parse_command(words)
+    except CommandError as error:
+        raise ConfigError(textwrap.fill(str(error), 100)) from None
+
+
+def _require_engine(run: RunDirectory) -> None:
+    engine = read_engine(run)
+    if engine is None or not engine.alive:
+        raise EngineGone(
+            f"no engine works on {run.id}; go on with: fttui run --resume {run.id}, "
+            f"or look at it with: fttui show {run.id}"
+        )
+
+
+def sentence(outcome: Outcome) -> str:
+    """The outcome in words."""
+    if outcome.status == "applied":
+        change = f" ({outcome.old} → {outcome.new})" if outcome.new else ""
+        return f"applied at step {outcome.step}: {outcome.command}{change}"
+    at = f" at step {outcome.step}" if outcome.step is not None else ""
+    return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

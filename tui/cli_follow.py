@@ -1,0 +1,198 @@
+"""`run --headless`: the run as plain lines, and Ctrl-C as a way to end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from fttui.engine.errors import EngineGone
+from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    AnyEvent,
+    CheckpointSaved,
+    CommandApplied,
+    CommandFailed,
+    EvalFinished,
+    LogEmitted,
+    NoteAdded,
+    ProgressMade,
+    Record,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SampleGenerated,
+    StateChanged,
+    StepFinished,
+)
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.journal import FrameReader
+
+from .cli_words import age, gibibytes, number, rate
+from .client.spawn import StartedEngine
+
+_POLL_S = 0.1
+_LINE_EVERY_S = 1.0
+_LOG_LINES = 15
+_GRACE_S = 2.0
+"""From the end of the process to giving up on its last word."""
+
+
+class ProgressLines:
+    """Records → lines; steps and progress at most once a second, everything else at once."""
+
+    def __init__(self) -> None:
+        self._total_steps = 0
+        self._next_step_line = 0.0
+        self._next_progress_line = 0.0
+        self._step_s: float | None = None
+        """Smoothed seconds per step."""
+
+    def lines(self, record: Record, now: float) -> Iterator[str]:
+        """The lines for a record; `now` is monotonic seconds."""
+        match record.event:
+            case StepFinished() as step:
+                yield from self._step(record, step, now)
+            case ProgressMade(label=label, done=done, total=total):
+                if now >= self._next_progress_line or done >= total:
+                    self._next_progress_line = now + _LINE_EVERY_S
+                    yield f"{label} {100 * done / total:.0f} %" if total else label
+            case RunStarted(total_steps=total_steps):
+                self._total_steps = total_steps
+                yield from _plain_lines(record.event, record.step)
+            case _:
+                yield from _plain_lines(record.event, record.step)
+
+    def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
+        before = self._step_s
+        self._step_s = step.step_s if before is None else 0.9 * before + 0.1 * step.step_s
+        last = record.step >= self._total_steps
+        if now < self._next_step_line and not last and not step.skipped:
+            return
+        self._next_step_line = now + _LINE_EVERY_S
+        memory = step.mem_allocated_bytes or step.rss_bytes
+        left_s = max(0, self._total_steps - record.step) * self._step_s
+        parts = [
+            f"step {record.step}/{self._total_steps}",
+            f"loss {number(step.loss)}",
+            f"grad {number(step.grad_norm, 3)}{' clipped' if step.clipped else ''}",
+            f"lr {rate(step.lr)}",
+            f"{step.step_s:.2f} s/step",
+            f"{step.tokens_per_s:,.0f} tok/s",
+            *([f"mem {gibibytes(memory)}"] if memory else []),
+            f"ETA {age(left_s)}",
+            *(["update skipped"] if step.skipped else []),
+        ]
+        yield "  ".join(parts)
+
+
+def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
+    match event:
+        case RunStarted(name=name, task=task, model=model, total_steps=total, devices=devices):
+            yield f"run {name}: {task} on {model}, {total} steps, {', '.join(devices) or 'cpu'}"
+            if event.resumed_from:
+                yield f"resumed from {event.resumed_from}"
+            yield from (f"{key}: {value}" for key, value in event.facts.items())
+        case StateChanged(state=state, detail=detail):
+            yield f"state {state.value}{f': {detail}' if detail else ''}"
+        case EvalFinished(metrics=metrics):
+            values = "  ".join(f"{key} {number(value)}" for key, value in metrics.items())
+            yield f"eval at step {step}: {values}"
+        case CheckpointSaved(name=name, size_bytes=size_bytes, seconds=seconds):
+            yield f"checkpoint {name} ({gibibytes(size_bytes)}, {seconds:.1f} s)"
+        case RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
+            yield f"rolled back from step {old} to {new} ({name}), now timeline {timeline}"
+        case _:
+            yield from _word_lines(event, step)
+
+
+def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
+    match event:
+        case CommandApplied(command=command, old=old, new=new, issuer=issuer):
+            change = f" ({old} → {new})" if new else ""
+            yield f"applied at step {step}: {command}{change}{f' by {issuer}' if issuer else ''}"
+        case CommandFailed(command=command, reason=reason):
+            yield f"failed at step {step}: {command}: {reason}"
+        case AnomalyRaised(severity=severity, headline=headline, report=report):
+            yield f"{severity} at step {step}: {headline}{f' (report {report})' if report else ''}"
+        case AnomalyResolved(id=id_, verdict=verdict):
+            yield f"anomaly {id_}: {verdict}"
+        case NoteAdded(text=text):
+            yield f"note at step {step}: {text}"
+        case SampleGenerated(prompt=prompt, text=text):
+            yield f"sample at step {step}: {prompt!r} → {text!r}"
+        case LogEmitted(level=level, text=text) if level in {"warning", "error"}:
+            yield f"{level}: {text}"
+        case RunEnded(state=state, error=error, checkpoint=checkpoint):
+            yield f"{state.value} at step {step}{f': {error}' if error else ''}"
+            if checkpoint:
+                yield f"last checkpoint: {checkpoint}"
+
+
+class Interrupts:
+    """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now."""
+
+    def __init__(self, engine: StartedEngine, say: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._say = say
+        self._count = 0
+        self._before = signal.signal(signal.SIGINT, self._pass_on)
+
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+        self._count += 1
+        mark = self._engine.mark()
+        pid = mark.pid if mark is not None and mark.alive else self._engine.process.pid
+        try:
+            os.kill(pid, signal.SIGINT)
+        except ProcessLookupError:
+            return
+        first = self._count == 1
+        self._say("saving and stopping; Ctrl-C again stops now" if first else "stopping now")
+
+    def restore(self) -> None:
+        """Ctrl-C means what it meant before."""
+        signal.signal(signal.SIGINT, self._before)
+
+
+def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
+    """Print a run until it ends; returns its exit code.
+
+    Reads the journal itself, so that no viewer's trouble can hide how a run ends.
+
+    Raises:
+        EngineGone: the engine ended without a word; the text has the end of its log.
+    """
+    interrupts = Interrupts(engine, say)
+    lines = ProgressLines()
+    try:
+        for record in _records(engine):
+            for line in lines.lines(record, time.monotonic()):
+                say(line)
+            if isinstance(record.event, RunEnded):
+                return record.event.exit_code
+    finally:
+        interrupts.restore()
+    tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
+    code = engine.process.returncode
+    raise EngineGone(
+        f"the engine is gone (exit code {code}) and left no word; go on from the last checkpoint "
+        f"with: fttui run --resume {engine.run.id}\nthe end of {engine.run.engine_log}:\n{tail}"
+    )
+
+
+def _records(engine: StartedEngine) -> Iterator[Record]:
+    """Records of this incarnation until some time after its process has ended."""
+    reader = FrameReader(engine.run.journal, engine.journal_offset)
+    gone_at: float | None = None
+    while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
+        for payload in reader:
+            record = decode_record(payload)
+            if record is not None:
+                yield record
+        if gone_at is None and engine.process.poll() is not None:
+            gone_at = time.monotonic()
+        time.sleep(_POLL_S)

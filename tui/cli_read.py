@@ -1,0 +1,122 @@
+"""`ls`, `events`, `report`: reading what runs left on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.run.endpoint import read_engine
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.registry import RunSummary, list_runs
+from fttui.engine.run.reports import read_report, report_names
+
+from .cli_options import Commands, add_run, add_runs_dir, chosen_run
+from .cli_words import age, number
+
+_FOLLOW_POLL_S = 0.1
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    listing = commands.add_parser("ls", help="list runs, newest first")
+    listing.add_argument("--json", action="store_true", help="as a JSON array")
+    add_runs_dir(listing)
+    listing.set_defaults(handler=_list)
+    events = commands.add_parser("events", help="print a run's journal as JSON lines")
+    add_run(events)
+    events.add_argument("--since", type=int, default=0, metavar="SEQ", help="only after SEQ")
+    events.add_argument("--follow", action="store_true", help="go on until the engine ends")
+    events.set_defaults(handler=_events)
+    report = commands.add_parser("report", help="print an anomaly report")
+    add_run(report, optional=False)
+    report.add_argument("id", metavar="ID", nargs="?", help="default: the newest")
+    report.set_defaults(handler=_report)
+
+
+def _list(options: argparse.Namespace) -> int:
+    root = runs_root(options.runs_dir)
+    runs = list_runs(root)
+    if options.json:
+        print(msgspec.json.format(msgspec.json.encode([_plain(run) for run in runs])).decode())
+    elif not runs:
+        print(f"no runs in {root}; start one with: fttui run CONFIG")
+    else:
+        _print_table(runs, time.time())
+    return 0
+
+
+def _plain(summary: RunSummary) -> Any:
+    return finite(msgspec.to_builtins(summary))
+
+
+def _print_table(runs: list[RunSummary], now: float) -> None:
+    width = max(len(run.id) for run in runs)
+    print(f"{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST NEWS")
+    for run in runs:
+        step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
+        last = age(now - run.last_time) + " ago" if run.last_time else "none yet"
+        error = f"  {run.error.splitlines()[0]}" if run.error else ""
+        loss = number(run.loss)
+        print(f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}")
+
+
+def _events(options: argparse.Namespace) -> int:
+    run = chosen_run(options, live=False)
+    for payload in _payloads(run, follow=options.follow):
+        line = event_line(payload)
+        if line["seq"] > options.since:
+            print(json.dumps(line, ensure_ascii=False), flush=options.follow)
+    return 0
+
+
+def _payloads(run: RunDirectory, *, follow: bool) -> Iterator[bytes]:
+    reader = FrameReader(run.journal)
+    while True:
+        engine = read_engine(run)
+        alive = engine is not None and engine.alive
+        yield from reader
+        if not (follow and alive):
+            return
+        time.sleep(_FOLLOW_POLL_S)
+
+
+def event_line(payload: bytes) -> dict[str, Any]:
+    """A journal record as flat JSON-ready values; kinds of event this version does not know too."""
+    seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
+    place = {"seq": seq, "time": when, "step": step, "timeline": timeline}
+    fields = {key: finite(value) for key, value in event.items() if key != "k"}
+    return {**place, "type": event["k"], **fields}
+
+
+def finite(value: Any) -> Any:
+    """The same value with NaN and infinities as strings, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: finite(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [finite(child) for child in value]
+    return value
+
+
+def _report(options: argparse.Namespace) -> int:
+    run = chosen_run(options, live=False)
+    names = report_names(run)
+    if not options.id and not names:
+        quiet = "nothing odd was seen" if _ended(run) else "nothing odd was seen so far"
+        raise FttuiError(f"{run.id} has no anomaly report: {quiet}")
+    print(read_report(run, options.id or names[-1]))
+    return 0
+
+
+def _ended(run: RunDirectory) -> bool:
+    engine = read_engine(run)
+    return engine is None or not engine.alive

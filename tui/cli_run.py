@@ -1,0 +1,153 @@
+"""`run`, `attach`, `show`: starting a run and looking at one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import ConfigError
+from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.registry import find_run
+
+from .cli_options import Commands, add_run, add_runs_dir, chosen_run
+
+if TYPE_CHECKING:
+    from fttui.engine.config.load import LoadedConfig
+
+    from .client.port import Session
+    from .client.spawn import StartedEngine
+
+_ENGINE_STARTS_IN_S = 180.0
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    _add_run_command(commands)
+    attach = commands.add_parser("attach", help="watch and steer a live run")
+    add_run(attach)
+    attach.add_argument("--read-only", action="store_true", help="only watch")
+    attach.set_defaults(handler=_attach)
+    show = commands.add_parser("show", help="look at a finished or dead run")
+    add_run(show, optional=False)
+    show.set_defaults(handler=_show)
+
+
+def _add_run_command(commands: Commands) -> None:
+    run = commands.add_parser("run", help="train, and watch and steer it in the app")
+    run.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
+    run.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="override a key of the configuration, such as train.lr=1e-4",
+    )
+    run.add_argument("--headless", action="store_true", help="print lines, open no app")
+    add_runs_dir(run)
+    run.add_argument("--name", metavar="N", help="name of the run")
+    run.add_argument("--max-steps", metavar="N", help="optimizer steps (train.steps)")
+    run.add_argument("--devices", metavar="N", help="processes, one per device (train.devices)")
+    run.add_argument(
+        "--resume",
+        metavar="RUN[@STEP]",
+        help="go on with a run from its last checkpoint, or from the one of STEP",
+    )
+    run.set_defaults(handler=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    engine = _resumed(options) if options.resume else _started(options)
+    if options.headless:
+        from .cli_follow import follow
+
+        _say(f"run {engine.run.id} in {engine.run.path}")
+        return follow(engine, _say)
+    _say(f"starting {engine.run.id} …")
+    try:
+        engine.wait_until_served(_ENGINE_STARTS_IN_S)
+    except KeyboardInterrupt:
+        _say(f"the run goes on; attach with: fttui attach {engine.run.id}, or end it with: ")
+        _say(f"fttui ctl {engine.run.id} stop")
+        raise
+    return _open_app(engine.run)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _started(options: argparse.Namespace) -> StartedEngine:
+    from .client.spawn import new_run, start_engine
+
+    if options.config is None:
+        raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
+    overrides = _overrides(options)
+    loaded = _load(options.config, overrides)
+    run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
+    return start_engine(run, loaded.config.train.devices)
+
+
+def _resumed(options: argparse.Namespace) -> StartedEngine:
+    from .client.spawn import checkpoint_to_resume, replace_config, start_engine
+
+    name, step = _name_and_step(options.resume)
+    run = find_run(runs_root(options.runs_dir), name)
+    checkpoint = checkpoint_to_resume(run, step)
+    overrides = _overrides(options)
+    loaded = _load(options.config or run.config, overrides)
+    replace_config(run, loaded)
+    return start_engine(run, loaded.config.train.devices, checkpoint)
+
+
+def _name_and_step(text: str) -> tuple[str, str | None]:
+    """RUN[@STEP]; a folder's path may hold an @ of its own."""
+    name, at, step = text.rpartition("@")
+    return (name, step) if at and "/" not in step else (text, None)
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
+    """`--set` and the options that stand for one."""
+    short = {
+        "name": options.name,
+        "train.steps": options.max_steps,
+        "train.devices": options.devices,
+    }
+    named = [f"{key}={value}" for key, value in short.items() if value is not None]
+    if options.max_steps is not None:
+        named.append("train.epochs=null")
+    return [*options.overrides, *named]
+
+
+def _load(path: Path, overrides: list[str]) -> LoadedConfig:
+    from fttui.engine.config.load import load_config
+
+    return load_config(path, overrides)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    return _open_app(chosen_run(options, live=True), read_only=options.read_only)
+
+
+def _show(options: argparse.Namespace) -> int:
+    return _open_app(chosen_run(options, live=False), read_only=True)
+
+
+def _open_app(run: RunDirectory, *, read_only: bool = False) -> int:
+    from .app import run_app
+    from .client.open import engine_lives, open_session
+
+    if not sys.stdout.isatty():
+        raise ConfigError(
+            "the app needs a terminal, and standard output is none; "
+            f"use fttui run --headless, or: fttui events {run.id} --follow"
+        )
+    session: Session = open_session(run, read_only)
+    code = run_app(session, run=run)
+    if engine_lives(run):
+        _say(f"the run goes on; come back with: fttui attach {run.id}")
+    else:
+        _say(f"look at it again with: fttui show {run.id}")
+    return code
