@@ -1,0 +1,172 @@
+"""`python -m fttui.engine RUN_DIR [--from CHECKPOINT|last]`: train one run, in this process.
+
+Started by `fttui run`, under torchrun when there are several devices. The journal and the hub are
+up before the training stack is imported, so that viewers see it load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+import traceback
+from importlib.metadata import version
+from pathlib import Path
+
+from .config.load import parse_resolved
+from .errors import FttuiError, TrainingFailed
+from .hub.launch import launch_hub
+from .protocol.events import RunEnded, RunStarted
+from .protocol.states import RunState
+from .run.endpoint import EngineMark, ProcessMark, write_mark
+from .run.files import process_started
+from .run.journal import JournalLocked
+from .run.layout import RunDirectory
+from .run.ledger import Ledger
+from .telemetry.logs import setup_rank_log
+from .train.chronicle import Chronicle
+from .train.history import History, read_history
+from .train.publish import Publisher
+from .train.signals import FORCED_EXIT_CODE, StopSignals
+
+log = logging.getLogger("fttui.engine")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the engine; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
+    parser.add_argument("run", type=Path, help="the run directory")
+    parser.add_argument("--from", dest="resume", help="checkpoint to go on from, or `last`")
+    options = parser.parse_args(arguments)
+    run = RunDirectory(options.run.absolute())
+    rank = int(os.environ.get("RANK", "0"))
+    setup_rank_log(run.logs, rank)
+    try:
+        publisher = Publisher(run, launch_hub) if rank == 0 else None
+    except JournalLocked as error:
+        print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- no journal to tell it to
+        return TrainingFailed.exit_code
+    return _session(run, publisher, options.resume)
+
+
+def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None) -> int:
+    history = read_history(publisher.recovered) if publisher else History()
+    chronicle = Chronicle(publisher)
+    chronicle.timeline = history.timeline
+    signals = StopSignals(lambda: _close_forced(chronicle, publisher))
+    signals.install()
+    ended = _guarded(run, chronicle, signals, history, resume)
+    if publisher is not None:
+        chronicle.record(ended)
+        publisher.close()
+    return ended.exit_code
+
+
+def _guarded(
+    run: RunDirectory,
+    chronicle: Chronicle,
+    signals: StopSignals,
+    history: History,
+    resume: str | None,
+) -> RunEnded:
+    """Train; whatever goes wrong becomes the run's last event."""
+    try:
+        return _train(run, chronicle, signals, history, resume)
+    except FttuiError as error:
+        log.error("%s", error)
+        return _failed(run, str(error), error.exit_code)
+    except Exception as error:  # noqa: BLE001 -- whatever happens, the run's last event says so
+        traceback.print_exc()
+        return _failed(run, explain(error), TrainingFailed.exit_code)
+
+
+def _train(
+    run: RunDirectory,
+    chronicle: Chronicle,
+    signals: StopSignals,
+    history: History,
+    resume: str | None,
+) -> RunEnded:
+    started = _announce(run, chronicle, history)
+    from .train.device import leave_place, take_place
+    from .train.session import Start, train
+
+    place = take_place()
+    outcome = train(Start(run, started, history, resume), place, chronicle, signals)
+    leave_place()
+    return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
+
+
+def _announce(run: RunDirectory, chronicle: Chronicle, history: History) -> RunStarted:
+    """Mark this process as the run's engine and say what is known before anything is loaded."""
+    config = parse_resolved(run.config.read_text())
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    started = RunStarted(
+        name=config.name,
+        incarnation=history.incarnations + 1,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        world_size=world_size,
+        task=config.task,
+        model=config.model.id,
+        total_steps=config.train.steps or 0,
+        micro_batch_size=config.train.batch,
+        accumulation=config.train.accumulate,
+        versions={"fttui": version("fttui"), "torch": version("torch")},
+    )
+    if int(os.environ.get("RANK", "0")) == 0:
+        _mark(run, started.incarnation, launched=world_size > 1)
+    chronicle.record(started)
+    return started
+
+
+def _mark(run: RunDirectory, incarnation: int, *, launched: bool) -> None:
+    mine = ProcessMark.current()
+    parent = os.getppid()
+    launcher = ProcessMark(pid=parent, started=process_started(parent) or 0.0)
+    mark = EngineMark(
+        pid=mine.pid,
+        started=mine.started,
+        incarnation=incarnation,
+        launcher=launcher if launched else None,
+    )
+    write_mark(run.engine, mark)
+
+
+def _failed(run: RunDirectory, error: str, exit_code: int) -> RunEnded:
+    known = Ledger(run).all()
+    return RunEnded(
+        state=RunState.FAILED,
+        exit_code=exit_code,
+        error=error,
+        checkpoint=known[-1].name if known else None,
+    )
+
+
+def explain(error: Exception) -> str:
+    """An unexpected error in one line, with the next step where one is known."""
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            "the GPU is out of memory; lower train.batch or data.max_length, switch "
+            "train.activation_checkpointing on, or choose train.optimizer: paged_adamw_8bit"
+        )
+    return f"{type(error).__name__}: {error} (traceback in logs/engine.log)"
+
+
+def _close_forced(chronicle: Chronicle, publisher: Publisher | None) -> None:
+    if publisher is None:
+        return
+    chronicle.record(
+        RunEnded(
+            state=RunState.STOPPED,
+            exit_code=FORCED_EXIT_CODE,
+            error="stopped at once on request; the step in progress is lost",
+        )
+    )
+    publisher.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Desired control state: what the person asked of the run, as absolute values.
+
+Settings (LR scale, clip, pause, policy) are one frozen value that survives checkpoints, rollbacks
+and restarts. One-shot commands (checkpoint, rollback, …) do not live here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ..protocol.commands import (
+    AnyCommand,
+    Pause,
+    ResetLr,
+    Resume,
+    RunSteps,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetPolicy,
+)
+
+
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next update has to honour."""
+
+    lr_scale: float = 1.0
+    clip: float | None = None
+    """Max grad norm; None is off."""
+    clip_percentile: float | None = None
+    """When set, `clip` follows this percentile of recent gradient norms."""
+    paused: bool = False
+    pause_at_step: int | None = None
+    nonfinite: str = "skip"
+    """Policy of the guard: skip, halt or rollback."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a setting may depend on at the moment it is applied."""
+
+    step: int
+    schedule_lr: float
+    """The schedule's learning rate for the next update, before scaling."""
+    norm_percentile: Callable[[float], float | None]
+    """Percentile of recent gradient norms; None when there are none yet."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The state after a setting, with what a person reads in the journal."""
+
+    desired: Desired
+    old: str
+    new: str
+
+
+class Inapplicable(ValueError):
+    """An accepted setting that cannot be applied here; nothing was changed."""
+
+
+SETTINGS = (ScaleLr, SetLr, ResetLr, SetClip, Pause, Resume, RunSteps, SetPolicy)
+
+
+def is_setting(command: AnyCommand) -> bool:
+    """The command changes the desired state and nothing else."""
+    return isinstance(command, SETTINGS)
+
+
+def apply_setting(desired: Desired, command: AnyCommand, context: Context) -> Change:
+    """The state after one setting.
+
+    Raises:
+        Inapplicable: with the reason.
+    """
+    match command:
+        case ScaleLr() | SetLr() | ResetLr():
+            return _change_lr(desired, command, context)
+        case SetClip():
+            return _change_clip(desired, command, context)
+        case SetPolicy(nonfinite=policy):
+            new = msgspec.structs.replace(desired, nonfinite=policy)
+            return Change(new, f"nonfinite {desired.nonfinite}", f"nonfinite {policy}")
+        case _:
+            return _change_pause(desired, command, context)
+
+
+def _change_lr(desired: Desired, command: AnyCommand, context: Context) -> Change:
+    match command:
+        case ScaleLr(factor=factor):
+            scale = factor
+        case SetLr(value=value):
+            if context.schedule_lr <= 0:
+                raise Inapplicable(
+                    f"the schedule is 0 at step {context.step}: no scale makes it {value:g}; "
+                    "set it after the first warm-up step"
+                )
+            scale = value / context.schedule_lr
+        case _:
+            scale = 1.0
+    new = msgspec.structs.replace(desired, lr_scale=scale)
+    return Change(new, _describe_lr(desired, context), _describe_lr(new, context))
+
+
+def _describe_lr(desired: Desired, context: Context) -> str:
+    return f"×{desired.lr_scale:.4g} = {context.schedule_lr * desired.lr_scale:.3g}"
+
+
+def _change_clip(desired: Desired, command: SetClip, context: Context) -> Change:
+    clip = command.value
+    if command.percentile is not None:
+        clip = context.norm_percentile(command.percentile)
+        if clip is None:
+            raise Inapplicable("no gradient norms seen yet to take a percentile of")
+    new = msgspec.structs.replace(desired, clip=clip, clip_percentile=command.percentile)
+    return Change(new, _describe_clip(desired), _describe_clip(new))
+
+
+def _describe_clip(desired: Desired) -> str:
+    if desired.clip is None:
+        return "off"
+    tail = f" (p{desired.clip_percentile:g})" if desired.clip_percentile is not None else ""
+    return f"{desired.clip:.4g}{tail}"
+
+
+def _change_pause(desired: Desired, command: AnyCommand, context: Context) -> Change:
+    match command:
+        case Pause():
+            new = msgspec.structs.replace(desired, paused=True, pause_at_step=None)
+        case RunSteps(steps=steps):
+            at = context.step + steps
+            new = msgspec.structs.replace(desired, paused=False, pause_at_step=at)
+        case _:
+            new = msgspec.structs.replace(desired, paused=False, pause_at_step=None)
+    return Change(new, _describe_pause(desired), _describe_pause(new))
+
+
+def _describe_pause(desired: Desired) -> str:
+    if desired.paused:
+        return "paused"
+    until = desired.pause_at_step
+    return "running" if until is None else f"running until step {until}"
+
+
+def pause_if_due(desired: Desired, step: int) -> Desired:
+    """Turn a due `run N` into a pause."""
+    if desired.pause_at_step is None or step < desired.pause_at_step:
+        return desired
+    return msgspec.structs.replace(desired, paused=True, pause_at_step=None)
+
+
+def follow_clip(desired: Desired, percentile: Callable[[float], float | None]) -> Desired:
+    """Let a percentile clip follow recent gradient norms."""
+    if desired.clip_percentile is None:
+        return desired
+    clip = percentile(desired.clip_percentile)
+    return desired if clip is None else msgspec.structs.replace(desired, clip=clip)

@@ -1,0 +1,100 @@
+"""The only file that knows both the HF trainer's hooks and our step loop.
+
+`Controlled` goes in front of a trainer class. The HF loop keeps forward, backward, accumulation,
+DDP, precision and the optimizer; at its own hooks it asks the `Stepper` what may happen. The
+loader it sees has no length, so its epochs never matter: steps and positions are ours, which is
+what makes going back in place possible.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .stepper import Stepper
+
+
+class Controlled:
+    """Mixin over `transformers.Trainer`; `stepper` is set before `train()`."""
+
+    stepper: Stepper
+
+    def get_train_dataloader(self) -> Any:
+        """Our endless, position-controlled source."""
+        return self.stepper.source
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The boundary before a step: what is due happens here, then the batches are fetched."""
+        if not self.stepper.begin_step():
+            self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
+            return [], None
+        batches = self.stepper.fetch(num_batches)
+        return batches, self._get_num_items_in_batch(batches, device)  # type: ignore[attr-defined]  # of the trainer
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One micro-batch, unless the step is being dropped."""
+        if not self.stepper.may_continue():
+            return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
+        with self.stepper.tally.time("compute"):
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]  # of the trainer
+            self.stepper.tally.losses.append(loss)
+        return loss
+
+    def _clip_grad_norm(self, model: Any) -> Tensor:
+        """Settings, clipping and the guard's verdict, between backward and update."""
+        return self.stepper.judge(
+            lambda limit: self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
+        )
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        return grad_norm
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: walking all parameters at every micro-batch costs more than it tells."""
+        return 0
+
+
+def guard_optimizer(optimizer: Any, may_update: Callable[[], bool]) -> None:
+    """Let a refused or dropped step pass the optimizer without touching weights or state."""
+    step = optimizer.step
+
+    @functools.wraps(step)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if may_update():
+            return step(*args, **kwargs)
+        if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
+            optimizer.optimizer
+        ):
+            optimizer.scaler.update()
+        return None
+
+    optimizer.step = guarded
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+    """Tells the stepper when training begins and when a step's counters have moved."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self._stepper = stepper
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
+        guard_optimizer(kwargs["optimizer"], self._stepper.may_update)
+        self._stepper.begin()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Journal the step; a dropped one is taken back and does not count."""
+        counted = self._stepper.end_step()
+        if not counted or state.global_step < args.max_steps:
+            control.should_training_stop = False

@@ -1,0 +1,261 @@
+"""Control at the step boundary: the one place where a person's wish meets the training loop.
+
+The loop asks four times per step: `at_boundary` before the batches are fetched, `interrupted`
+before every further micro-batch, `before_update` with gradients ready, `after_step` when the
+counters have moved. Pause and rollback do not wait for a step to end: the step is dropped and
+started again later from its boundary, with the same data and the same random numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from ..core.control import (
+    Context,
+    Desired,
+    Inapplicable,
+    apply_setting,
+    follow_clip,
+    is_setting,
+    pause_if_due,
+)
+from ..protocol.commands import (
+    AnyCommand,
+    Pause,
+    Resume,
+    Rollback,
+    RunSteps,
+    Stop,
+    describe_command,
+)
+from ..protocol.events import CommandAccepted, CommandApplied, CommandFailed
+from ..protocol.states import RunState
+from ..run.control import ControlEntry
+from .chronicle import Chronicle
+from .inbox import Inbox
+
+_HOLD_TICK_S = 0.1
+"""How often the inbox is looked into while held; also keeps the side group alive."""
+
+
+class Impossible(Exception):
+    """A one-shot command that could not be carried out; nothing was changed."""
+
+
+class Operations(Protocol):
+    """The one-shot commands, carried out at a boundary on every rank."""
+
+    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+        """Do it and return old → new as a person reads it; raises `Impossible`."""
+
+    def scheduled(self) -> None:
+        """Checkpoints and evaluations that are due at this step."""
+
+    def mark(self) -> None:
+        """Remember this boundary."""
+
+    def rewind(self) -> None:
+        """Give back what the step in progress has changed."""
+
+
+class Conductor:
+    """Applies settings and one-shot commands, holds the loop while paused or halted."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        chronicle: Chronicle,
+        *,
+        desired: Desired,
+        norm_percentile: Callable[[float], float | None],
+        on_desired: Callable[[Desired], None],
+    ) -> None:
+        self._inbox = inbox
+        self._chronicle = chronicle
+        self._desired = desired
+        self.schedule_lr: Callable[[], float] = lambda: 0.0
+        """The schedule's learning rate for the next update, before scaling."""
+        self._norm_percentile = norm_percentile
+        self._on_desired = on_desired
+        self._due: deque[ControlEntry] = deque()
+        self._operations: Operations | None = None
+        self.dropped = False
+        """The step in progress is being dropped."""
+        self.halted: str | None = None
+        """Why training may not go on by itself."""
+        self.ending = False
+        """The run ends at this boundary."""
+        self._signalled = False
+
+    def attach(self, operations: Operations) -> None:
+        """Give it the hands for one-shot commands."""
+        self._operations = operations
+
+    @property
+    def _ops(self) -> Operations:
+        assert self._operations is not None, "attach() comes first"
+        return self._operations
+
+    @property
+    def desired(self) -> Desired:
+        """The settings in force."""
+        return self._desired
+
+    @desired.setter
+    def desired(self, value: Desired) -> None:
+        if value != self._desired:
+            self._desired = value
+            self._on_desired(value)
+
+    def at_boundary(self) -> bool:
+        """Do what is due before a step; False when the run ends here."""
+        if self._chronicle.state is RunState.STARTING:
+            self._chronicle.enter(RunState.RUNNING)
+        self._ops.mark()
+        self.desired = pause_if_due(self.desired, self._chronicle.step())
+        self._look()
+        self._perform_due()
+        if not self.ending:
+            self._ops.scheduled()
+        while self.held and not self.ending:
+            self._enter_hold()
+            time.sleep(_HOLD_TICK_S)
+            self._look()
+            self._perform_due()
+        if self.ending:
+            return False
+        self._chronicle.enter(RunState.RUNNING)
+        return True
+
+    @property
+    def held(self) -> bool:
+        """Training waits for a person."""
+        return self.desired.paused or self.halted is not None
+
+    def _enter_hold(self) -> None:
+        if self.halted is not None:
+            self._chronicle.enter(RunState.HALTED, self.halted)
+        else:
+            self._chronicle.enter(RunState.PAUSED)
+
+    def interrupted(self) -> bool:
+        """Between micro-batches: True when this step is to be dropped."""
+        if not self.dropped:
+            self._look()
+            wanted = any(isinstance(e.command, Pause | Rollback) for e in self._due)
+            self.dropped = self.desired.paused or wanted
+        return self.dropped
+
+    def before_update(self) -> None:
+        """With gradients ready: settings that came during the step count for this update."""
+        if not self.dropped:
+            self._look()
+            self.desired = follow_clip(self.desired, self._norm_percentile)
+
+    def after_step(self) -> bool:
+        """Counters have moved; True when the step was dropped and has been taken back."""
+        if not self.dropped:
+            return False
+        self.dropped = False
+        self._ops.rewind()
+        return True
+
+    def _look(self) -> None:
+        mail = self._inbox.look()
+        self._signalled = self._signalled or mail.stop_signal
+        for entry in mail.entries:
+            self._chronicle.record(
+                CommandAccepted(
+                    id=entry.id,
+                    command=describe_command(entry.command),
+                    issuer=entry.issuer,
+                    reason=entry.reason,
+                )
+            )
+            if entry.expires_at is not None and time.time() > entry.expires_at:
+                self.fail(entry, "expired before the run got to it")
+            elif is_setting(entry.command):
+                self._set(entry)
+            else:
+                self._due.append(entry)
+
+    def _set(self, entry: ControlEntry) -> None:
+        context = Context(self._chronicle.step(), self.schedule_lr(), self._norm_percentile)
+        try:
+            change = apply_setting(self.desired, entry.command, context)
+        except Inapplicable as reason:
+            self.fail(entry, str(reason))
+            return
+        self.desired = change.desired
+        if isinstance(entry.command, Resume | RunSteps):
+            self.halted = None
+        self._applied(entry, change.old, change.new)
+
+    def _perform_due(self) -> None:
+        while self._due and not self.ending:
+            entry = self._due.popleft()
+            try:
+                old, new = self._ops.perform(entry.command, entry.issuer)
+            except Impossible as reason:
+                self.fail(entry, str(reason))
+                continue
+            self._applied(entry, old, new)
+            self.ending = isinstance(entry.command, Stop)
+        if self._signalled and not self.ending:
+            self.ending = True
+            try:
+                self._ops.perform(Stop(), "signal")
+            except Impossible as reason:
+                self._chronicle.log("error", f"stopping without a checkpoint: {reason}")
+
+    def _applied(self, entry: ControlEntry, old: str, new: str) -> None:
+        self._chronicle.record(
+            CommandApplied(
+                id=entry.id,
+                command=describe_command(entry.command),
+                old=old,
+                new=new,
+                issuer=entry.issuer,
+                reason=entry.reason,
+                seconds=time.time() - entry.time,
+            )
+        )
+
+    def fail(self, entry: ControlEntry, reason: str) -> None:
+        """Answer a command that had no effect."""
+        self._chronicle.record(
+            CommandFailed(
+                id=entry.id,
+                command=describe_command(entry.command),
+                reason=reason,
+                issuer=entry.issuer,
+            )
+        )
+
+    def rolled_back(self, command: Rollback) -> None:
+        """Take over the settings a rollback brings; a halt is over."""
+        wanted = {"lr_scale": command.lr_scale, "clip": command.clip}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        if command.clip is not None:
+            given["clip_percentile"] = None
+        self.desired = msgspec.structs.replace(self.desired, **given)
+        self.halted = None
+
+    def demand(self, command: AnyCommand) -> None:
+        """Queue a command of the guard itself; every rank demands the same."""
+        step = self._chronicle.step()
+        now = time.time()
+        self._due.append(
+            ControlEntry(seq=0, time=now, id=f"guard-{step}", command=command, issuer="guard")
+        )
+
+    def refuse_rest(self, reason: str) -> None:
+        """Answer everything still waiting, because the run ends."""
+        for entry in [*self._due, *self._inbox.look().entries]:
+            self.fail(entry, reason)
+        self._due.clear()

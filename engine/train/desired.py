@@ -1,0 +1,28 @@
+"""The desired control state on disk, so that a restart honours what was asked last."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..config.schema import RunConfig
+from ..core.control import Desired
+from ..run.files import write_atomically
+from ..run.layout import RunDirectory
+
+
+def configured(config: RunConfig) -> Desired:
+    """What the configuration asks for."""
+    return Desired(clip=config.train.clip or None, nonfinite=config.guard.nonfinite)
+
+
+def load_desired(run: RunDirectory, config: RunConfig) -> Desired:
+    """What was asked last in this run; the configuration where nothing was."""
+    try:
+        return msgspec.json.decode((run.path / "desired.json").read_bytes(), type=Desired)
+    except FileNotFoundError:
+        return configured(config)
+
+
+def store_desired(run: RunDirectory, desired: Desired) -> None:
+    """Keep it for the next process."""
+    write_atomically(run.path / "desired.json", msgspec.json.encode(desired))

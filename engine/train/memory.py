@@ -1,0 +1,54 @@
+"""What a step used of memory and of the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from ..telemetry.gpu import BackgroundSampler, GpuSampler
+from ..telemetry.process import rss_bytes
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """Memory at the end of a step; None where there is no such thing."""
+
+    allocated_bytes: int | None
+    """Peak of the step."""
+    reserved_bytes: int | None
+    total_bytes: int | None
+    rss_bytes: int
+    gpu_util: float | None = None
+    gpu_temp_c: float | None = None
+    gpu_power_w: float | None = None
+
+
+class MemoryMeter:
+    """Reads this rank's memory; NVML is sampled in the background."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._gpu: BackgroundSampler | None = None
+        if device.type == "cuda":
+            self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
+
+    def read(self) -> MemoryReading:
+        """The reading of the step that ends now."""
+        if self._gpu is None:
+            total = psutil.virtual_memory().total
+            return MemoryReading(None, None, total, rss_bytes())
+        allocated = torch.cuda.max_memory_allocated(self._device)
+        reserved = torch.cuda.memory_reserved(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        sample = self._gpu.last
+        return MemoryReading(
+            allocated,
+            reserved,
+            torch.cuda.get_device_properties(self._device).total_memory,
+            rss_bytes(),
+            sample.util,
+            sample.temp_c,
+            sample.power_w,
+        )

@@ -1,0 +1,125 @@
+"""From the training thread to the journal: one append to a deque, the rest in a writer thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ..protocol.codec import encode, peek_seq
+from ..protocol.events import AnyEvent, LogEmitted, Record
+from ..run.endpoint import read_endpoint
+from ..run.journal import FrameWriter
+from ..run.layout import RunDirectory
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_SYNC_EVERY_S = 1.0
+_HUB_CHECK_EVERY_S = 1.0
+_MAX_WAITING = 200_000
+
+
+class Publisher:
+    """Journals events in order and keeps a hub alive; rank 0 owns one.
+
+    Thread: `emit` may be called from any thread and never blocks on disk.
+    """
+
+    def __init__(self, run: RunDirectory, launch_hub: Callable[[RunDirectory], object]) -> None:
+        self._run = run
+        self._launch_hub = launch_hub
+        self._journal = FrameWriter(run.journal, run.journal_lock)
+        self.recovered = self._journal.recovered
+        """What earlier incarnations journaled."""
+        self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
+        self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
+        self._stop = threading.Event()
+        self._dropped = 0
+        self._degraded = False
+        self._synced_at = self._hub_checked_at = 0.0
+        self._hub_backoff_s = 1.0
+        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
+        """Hand an event over."""
+        self._waiting.append((time.time(), step, timeline, event))
+
+    def close(self) -> None:
+        """Write and sync everything, then give the journal back."""
+        self._stop.set()
+        self._thread.join()
+        self._drain()
+        self._journal.sync()
+        self._journal.close()
+
+    def _write(self) -> None:
+        while not self._stop.wait(_POLL_S):
+            self._drain()
+            now = time.monotonic()
+            if now - self._synced_at > _SYNC_EVERY_S:
+                self._synced_at = now
+                self._sync()
+            if now - self._hub_checked_at > self._hub_backoff_s:
+                self._hub_checked_at = now
+                self._keep_hub()
+
+    def _drain(self) -> None:
+        batch = list(self._take())
+        if not batch:
+            return
+        payloads = []
+        for offset, (at, step, timeline, event) in enumerate(batch, start=1):
+            record = Record(
+                seq=self._seq + offset, time=at, step=step, timeline=timeline, event=event
+            )
+            payloads.append(encode(record))
+        try:
+            self._journal.append(*payloads)
+        except OSError as error:
+            self._keep_for_later(batch, error)
+            return
+        self._seq += len(batch)
+        if self._degraded:
+            self._recover(batch[-1])
+
+    def _take(self) -> list[tuple[float, int, int, AnyEvent]]:
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), 4096))]
+
+    def _keep_for_later(
+        self, batch: list[tuple[float, int, int, AnyEvent]], error: OSError
+    ) -> None:
+        if not self._degraded:
+            log.error("journal: %s; events are kept in memory until there is room", error)
+        self._degraded = True
+        self._waiting.extendleft(reversed(batch))
+        while len(self._waiting) > _MAX_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._stop.wait(0.5)
+
+    def _recover(self, last: tuple[float, int, int, AnyEvent]) -> None:
+        self._degraded = False
+        text = f"the journal could not be written for a while; {self._dropped} events were lost"
+        self.emit(LogEmitted(level="warning", text=text), step=last[1], timeline=last[2])
+        self._dropped = 0
+
+    def _sync(self) -> None:
+        try:
+            self._journal.sync()
+        except OSError as error:
+            log.error("journal: sync failed: %s", error)
+
+    def _keep_hub(self) -> None:
+        endpoint = read_endpoint(self._run)
+        if endpoint is not None and endpoint.alive:
+            self._hub_backoff_s = _HUB_CHECK_EVERY_S
+            return
+        self._hub_backoff_s = min(30.0, self._hub_backoff_s * 2)
+        try:
+            self._launch_hub(self._run)
+        except OSError as error:
+            log.warning("hub: cannot be started: %s", error)

@@ -1,0 +1,224 @@
+"""A training session from configuration to the last checkpoint; read top to bottom."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..config.load import parse_resolved
+from ..config.plan import Plan, plan_run
+from ..config.schema import RunConfig
+from ..data.collate import collate_pairs, collate_text
+from ..data.dataset import Example, ExampleSets, load_examples
+from ..data.stream import BatchStream
+from ..model.load import LoadedModel, load_model
+from ..protocol.events import RolledBack, RunStarted
+from ..protocol.states import RunState
+from ..run.layout import RunDirectory
+from ..run.ledger import Manifest
+from .agree import Agreement
+from .arguments import trainer_arguments
+from .checkpoints import Checkpointer
+from .chronicle import Chronicle
+from .conductor import Conductor
+from .desired import load_desired, store_desired
+from .device import Place
+from .evaluate import Evaluator
+from .history import History
+from .inbox import Inbox
+from .memory import MemoryMeter
+from .operations import StepOperations
+from .reporting import Reporter
+from .signals import StopSignals
+from .source import Batch, BatchSource
+from .state import TrainingState
+from .stepper import Stepper
+from .trainers import PairTrainer, TextTrainer, build_trainer
+from .watch import Watch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended."""
+
+    state: RunState
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a session starts from."""
+
+    run: RunDirectory
+    started: RunStarted
+    """As journaled when the process came up."""
+    history: History
+    """What earlier incarnations journaled."""
+    resume: str | None
+    """Checkpoint to go on from."""
+
+
+def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals) -> Outcome:
+    """Load, train under control, save. Every rank runs this."""
+    run = start.run
+    config = parse_resolved(run.config.read_text())
+    agreement = Agreement(place.rank, place.world_size)
+
+    loaded = load_model(config, place.device, chronicle.progress)
+    examples = load_examples(config, loaded.tokenizer, chronicle.progress)
+    plan = plan_run(config, len(examples.train), place.world_size)
+
+    source = build_source(config, place, loaded, examples.train)
+    reporter = Reporter(run, chronicle, loaded.tokenizer, agreement)
+    watch = Watch(config, run, chronicle, reporter, agreement)
+    inbox = Inbox(run, agreement, signals)
+    conductor = build_conductor(start, config, inbox, chronicle, watch, leads=place.rank == 0)
+    stepper = Stepper(
+        source=source,
+        conductor=conductor,
+        chronicle=chronicle,
+        watch=watch,
+        agreement=agreement,
+        memory=MemoryMeter(place.device).read,
+    )
+    arguments = trainer_arguments(config, plan, place.device, run.path / "trainer")
+    trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)
+    chronicle.step = lambda: int(trainer.state.global_step)
+    conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
+    evaluator = Evaluator(
+        config,
+        trainer,
+        loaded.tokenizer,
+        examples.eval,
+        source.collate,
+        agreement=agreement,
+        progress=chronicle.progress,
+    )
+    state = TrainingState(trainer, loaded.model)
+    operations = StepOperations(
+        config,
+        chronicle=chronicle,
+        conductor=conductor,
+        state=state,
+        checkpointer=Checkpointer(run, state, agreement, start.started.incarnation),
+        source=source,
+        evaluator=evaluator,
+        watch=watch,
+    )
+    conductor.attach(operations)
+
+    def begin() -> None:
+        stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
+        resumed = operations.resume_from(start.resume) if start.resume else None
+        open_timeline(chronicle, start.history, resumed)
+        chronicle.record(describe(start.started, config, plan, loaded, examples, resumed))
+
+    stepper.begin = begin
+    trainer.train()
+    return conclude(conductor, operations)
+
+
+def conclude(conductor: Conductor, operations: StepOperations) -> Outcome:
+    """Save what the end of the run needs saved and answer what still waits."""
+    if conductor.ending:
+        conductor.refuse_rest("the run was stopped")
+        return Outcome(RunState.STOPPED, operations.newest)
+    operations.finish()
+    conductor.refuse_rest("the run has finished")
+    return Outcome(RunState.FINISHED, operations.newest)
+
+
+def build_source(
+    config: RunConfig, place: Place, loaded: LoadedModel, examples: Sequence[Example]
+) -> BatchSource:
+    """This rank's batches."""
+    train = config.train
+    stream = BatchStream(
+        len(examples),
+        train.batch,
+        train.accumulate,
+        place.rank,
+        place.world_size,
+        train.seed,
+    )
+    return BatchSource(examples, stream, collator(config, loaded))
+
+
+def collator(config: RunConfig, loaded: LoadedModel) -> Callable[[Sequence[Any]], Batch]:
+    """From examples to a batch, by task."""
+    pad = int(loaded.tokenizer.pad_token_id)
+    if config.task == "contrastive":
+        negatives = config.contrastive.hard_negatives
+        return lambda examples: collate_pairs(examples, pad, negatives)
+    return lambda examples: collate_text(examples, pad)
+
+
+def build_conductor(
+    start: Start,
+    config: RunConfig,
+    inbox: Inbox,
+    chronicle: Chronicle,
+    watch: Watch,
+    *,
+    leads: bool,
+) -> Conductor:
+    """The control of this session, with what was asked before it."""
+    store = functools.partial(store_desired, start.run) if leads else (lambda desired: None)
+    conductor = Conductor(
+        inbox,
+        chronicle,
+        desired=load_desired(start.run, config),
+        norm_percentile=watch.norm_percentile,
+        on_desired=store,
+    )
+    for entry in inbox.left_over(start.history.answered):
+        conductor.fail(entry, "the engine ended before it was applied; send it again")
+    return conductor
+
+
+def set_lr(trainer: TextTrainer | PairTrainer, lr: float) -> None:
+    """The learning rate of the very next update."""
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = lr
+
+
+def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | None) -> None:
+    """Go on with the old timeline, or open a new one where steps are left behind."""
+    chronicle.timeline = history.timeline
+    to_step = resumed.step if resumed else 0
+    if history.step <= to_step:
+        return
+    chronicle.timeline += 1
+    chronicle.record(
+        RolledBack(
+            checkpoint=resumed.name if resumed else "the beginning",
+            from_step=history.step,
+            to_step=to_step,
+            old_timeline=history.timeline,
+            new_timeline=chronicle.timeline,
+        )
+    )
+
+
+def describe(
+    started: RunStarted,
+    config: RunConfig,
+    plan: Plan,
+    loaded: LoadedModel,
+    examples: ExampleSets,
+    resumed: Manifest | None,
+) -> RunStarted:
+    """The start of the run, now that everything about it is known."""
+    return msgspec.structs.replace(
+        started,
+        total_steps=plan.steps,
+        resumed_from=resumed.name if resumed else None,
+        start_step=resumed.step if resumed else 0,
+        trainable_params=loaded.trainable_params,
+        total_params=loaded.total_params,
+        facts={**loaded.facts, **examples.facts},
+    )

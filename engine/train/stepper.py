@@ -1,0 +1,159 @@
+"""One optimizer step from boundary to boundary, as our side of it.
+
+begin_step → fetch → (may_continue, forward, backward) × accumulate → judge → update → end_step
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..core.guard import Verdict
+from ..protocol.events import StepFinished
+from .agree import Agreement
+from .chronicle import Chronicle
+from .conductor import Conductor
+from .memory import MemoryReading
+from .source import Batch, BatchSource
+from .steps import StepTally, StepTotals, total
+from .watch import Watch
+
+_LOSS_PARTS = frozenset({"ce", "contrastive"})
+
+
+class Stepper:
+    """Measures, guards and journals steps; the conductor decides when they may run."""
+
+    def __init__(
+        self,
+        *,
+        source: BatchSource,
+        conductor: Conductor,
+        chronicle: Chronicle,
+        watch: Watch,
+        agreement: Agreement,
+        memory: Callable[[], MemoryReading],
+    ) -> None:
+        self.source = source
+        self.tally = StepTally()
+        self._conductor = conductor
+        self._chronicle = chronicle
+        self._watch = watch
+        self._agreement = agreement
+        self._memory = memory
+        self.begin: Callable[[], None] = lambda: None
+        """Called once, when optimizer and schedule exist."""
+        self._lr: Callable[[], float] = lambda: 0.0
+        self._set_lr: Callable[[float], None] = lambda lr: None
+        self._verdict = Verdict.APPLY
+        self._totals: StepTotals | None = None
+        self._norm = 0.0
+        self._used_lr = (0.0, 1.0)
+        self._micro_batch = 0
+        self._judged_at = 0.0
+
+    def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
+        """Connect the schedule and the optimizer's learning rate."""
+        self._lr, self._set_lr = schedule_lr, set_lr
+
+    def begin_step(self) -> bool:
+        """Everything due at this boundary; False when the run ends here."""
+        if not self._conductor.at_boundary():
+            return False
+        self.tally = StepTally()
+        self._totals = None
+        self._micro_batch = 0
+        self._verdict = Verdict.APPLY
+        return True
+
+    def fetch(self, micro_batches: int) -> list[Batch]:
+        """The step's micro-batches, counted."""
+        with self.tally.time("data"):
+            batches = self.source.fetch(micro_batches)
+            for batch in batches:
+                self.tally.count(batch)
+        return batches
+
+    def may_continue(self) -> bool:
+        """Before each micro-batch: False when the step is being dropped."""
+        first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
+        return first or not self._conductor.interrupted()
+
+    def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
+        """Late settings, totals over ranks, clipping, verdict; returns the norm before clipping."""
+        if self._conductor.dropped:
+            return torch.zeros(())
+        self._conductor.before_update()
+        self._totals = total(self.tally, self._agreement)
+        started = time.perf_counter()
+        desired = self._conductor.desired
+        norm = clip(desired.clip if desired.clip is not None else math.inf)
+        self._norm = float(norm)
+        self._verdict = self._watch.judge(self._totals.loss, self._norm, desired.nonfinite)
+        self._used_lr = (self._lr(), desired.lr_scale)
+        self._set_lr(self._used_lr[0] * self._used_lr[1])
+        self._judged_at = started
+        return norm
+
+    def may_update(self) -> bool:
+        """The optimizer may change the weights."""
+        return self._verdict is Verdict.APPLY and not self._conductor.dropped
+
+    def end_step(self) -> bool:
+        """Counters have moved: journal the step; False when it was dropped and taken back."""
+        if self._conductor.after_step():
+            return False
+        self.tally.optimizer_s = time.perf_counter() - self._judged_at
+        event = self._event()
+        self._chronicle.record(event)
+        self._watch.observe(event, self.source)
+        self._act()
+        return True
+
+    def _act(self) -> None:
+        way_back = self._watch.way_back() if self._verdict is Verdict.ROLLBACK else None
+        if way_back is not None:
+            self._conductor.demand(way_back)
+        elif self._verdict in (Verdict.HALT, Verdict.ROLLBACK):
+            self._conductor.halted = self._watch.reason
+
+    def _event(self) -> StepFinished:
+        assert self._totals is not None, "judge() comes before end_step()"
+        totals, tally, desired = self._totals, self.tally, self._conductor.desired
+        step_s = time.perf_counter() - tally.started
+        schedule, scale = self._used_lr
+        memory = self._memory()
+        parts = {k: v for k, v in totals.parts.items() if k in _LOSS_PARTS}
+        return StepFinished(
+            loss=totals.loss,
+            parts=parts,
+            grad_norm=self._norm,
+            clip=desired.clip,
+            clipped=desired.clip is not None and self._norm > desired.clip,
+            skipped=not self.may_update(),
+            lr=schedule * scale,
+            lr_schedule=schedule,
+            lr_scale=scale,
+            epoch=self.source.epoch,
+            tokens=totals.tokens,
+            samples=totals.samples,
+            step_s=step_s,
+            data_s=tally.data_s,
+            compute_s=tally.compute_s,
+            optimizer_s=tally.optimizer_s,
+            tokens_per_s=totals.tokens / step_s,
+            samples_per_s=totals.samples / step_s,
+            mem_allocated_bytes=memory.allocated_bytes,
+            mem_reserved_bytes=memory.reserved_bytes,
+            mem_total_bytes=memory.total_bytes,
+            rss_bytes=memory.rss_bytes,
+            gpu_util=memory.gpu_util,
+            gpu_temp_c=memory.gpu_temp_c,
+            gpu_power_w=memory.gpu_power_w,
+            skew_s=totals.skew_s,
+            extra={k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS},
+        )

@@ -1,0 +1,175 @@
+"""What is watched while training: the guard before the update, the detector after it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from ..config.schema import RunConfig
+from ..core.anomaly import Alert, Detector
+from ..core.anomaly import Verdict as AnomalyVerdict
+from ..core.guard import Guard, Verdict
+from ..core.meters import Ema, RecentNorms
+from ..core.retention import good_checkpoint, is_good
+from ..protocol.commands import Rollback
+from ..protocol.events import AnomalyResolved, StepFinished
+from ..run.layout import RunDirectory
+from ..run.ledger import Ledger, Manifest
+from .agree import Agreement
+from .chronicle import Chronicle
+from .reporting import Reporter
+from .source import BatchSource
+
+_ALERTS_KEPT = 50
+_rollbacks = msgspec.msgpack.Decoder(Rollback)
+
+
+class Watched(msgspec.Struct, kw_only=True):
+    """The part of the training state that remembers how training went."""
+
+    guard: Guard
+    detector: dict[str, Any]
+    loss: Ema
+    norms: RecentNorms
+    alerts: list[Alert]
+    eval_loss: float | None = None
+    best_eval_loss: float | None = None
+
+
+class Watch:
+    """Judges updates, observes steps, raises anomalies; every rank comes to the same result."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        chronicle: Chronicle,
+        reporter: Reporter,
+        agreement: Agreement,
+    ) -> None:
+        self._config = config
+        self._ledger = Ledger(run)
+        self._chronicle = chronicle
+        self._reporter = reporter
+        self._agreement = agreement
+        self._guard = Guard(budget=config.guard.nonfinite_budget)
+        self._detector = Detector(config.guard.sensitivity)
+        self._loss = Ema()
+        self._norms = RecentNorms()
+        self._alerts: deque[Alert] = deque(maxlen=_ALERTS_KEPT)
+        self._eval_loss: float | None = None
+        self._best_eval_loss: float | None = None
+        self.reason = ""
+        """Why the last update was refused."""
+
+    def norm_percentile(self, percent: float) -> float | None:
+        """Percentile of recent gradient norms."""
+        return self._norms.percentile(percent)
+
+    def judge(self, loss: float, grad_norm: float, policy: str) -> Verdict:
+        """What becomes of the update of the step in progress."""
+        decision = self._guard.judge(self._chronicle.step() + 1, loss, grad_norm, policy)
+        self.reason = decision.reason
+        return decision.verdict
+
+    def observe(self, event: StepFinished, source: BatchSource) -> None:
+        """Take a finished step in; raise what stands out."""
+        found = self._detector.update(self._record(event))
+        self._loss.push(event.loss)
+        self._norms.push(event.grad_norm, clipped=event.clipped)
+        for item in _listed(found):
+            if isinstance(item, AnomalyVerdict):
+                self._chronicle.record(AnomalyResolved(id=item.id, verdict=item.verdict))
+            else:
+                self._alerts.append(item)
+                self._raise(item, event, source)
+        self._reporter.remember(event)
+
+    def _record(self, event: StepFinished) -> dict[str, Any]:
+        return {
+            "step": self._chronicle.step(),
+            "loss": event.loss,
+            "grad_norm": event.grad_norm,
+            "lr": event.lr,
+            "epoch": event.epoch,
+            "tok_s": event.tokens_per_s,
+            "mem_allocated": event.mem_allocated_bytes,
+            "step_s": event.step_s,
+        }
+
+    def _raise(self, alert: Alert, event: StepFinished, source: BatchSource) -> None:
+        self._reporter.report(
+            alert,
+            event,
+            source,
+            way_back=self._good(alert),
+            norms=self._norms,
+            policy_note=self.reason if event.skipped else "",
+        )
+
+    def _good(self, alert: Alert) -> Manifest | None:
+        """The checkpoint to go back to because of an alert, early warnings considered."""
+        near = [a for a in self._alerts if a.severity != "info" and alert.step - a.step <= 50]
+        return good_checkpoint(
+            self._ledger.all(), near or [alert], timeline=self._chronicle.timeline
+        )
+
+    def way_back(self) -> Rollback | None:
+        """The guard's own rollback: past the step just refused; the same on every rank."""
+        step = self._chronicle.step()
+        alert = Alert(id="guard", kind="nonfinite", severity="alarm", step=step, headline="")
+        found = self._good(alert) if self._agreement.rank == 0 else None
+        wanted = Rollback(checkpoint=found.name, skip=step - found.step) if found else None
+        shared = self._agreement.share(msgspec.msgpack.encode(wanted) if wanted else b"")
+        return _rollbacks.decode(shared) if shared else None
+
+    def evaluated(self, metrics: dict[str, float]) -> None:
+        """Take an evaluation in."""
+        loss = metrics["loss"]
+        self._eval_loss = loss
+        best = self._best_eval_loss
+        self._best_eval_loss = loss if best is None else min(best, loss)
+        found = self._detector.update({"step": self._chronicle.step(), "eval_loss": loss})
+        self._alerts += [item for item in _listed(found) if isinstance(item, Alert)]
+
+    def checkpoint_facts(self) -> dict[str, Any]:
+        """What a checkpoint written now says about itself."""
+        good = is_good(
+            self._chronicle.step(),
+            self._loss.value,
+            self._eval_loss,
+            self._best_eval_loss,
+            self._alerts,
+        )
+        return {"good": good, "loss": self._loss.value, "eval_loss": self._eval_loss}
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        watched = Watched(
+            guard=self._guard,
+            detector=self._detector.state(),
+            loss=self._loss,
+            norms=self._norms,
+            alerts=list(self._alerts),
+            eval_loss=self._eval_loss,
+            best_eval_loss=self._best_eval_loss,
+        )
+        state: dict[str, Any] = msgspec.to_builtins(watched)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """From a checkpoint: as it was then, but for the guard's count of its own rollbacks."""
+        watched = msgspec.convert(state, Watched)
+        self._guard = self._guard.rewound(watched.guard)
+        self._detector = Detector.from_state(watched.detector)
+        self._loss, self._norms = watched.loss, watched.norms
+        self._alerts = deque(watched.alerts, maxlen=_ALERTS_KEPT)
+        self._eval_loss, self._best_eval_loss = watched.eval_loss, watched.best_eval_loss
+
+
+def _listed(found: Any) -> list[Any]:
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list) else [found]

@@ -1,0 +1,188 @@
+"""Runs the real engine loop in this process on a tiny model, with commands at chosen steps.
+
+A command is appended to the control journal at the moment its step is journaled, so that tests
+need no waiting and no luck.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fttui.engine.config.load import load_config
+from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.commands import parse_command
+from fttui.engine.protocol.events import AnyEvent, Record, RunStarted, StepFinished
+from fttui.engine.run.control import ControlEntry, ControlWriter
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.train.chronicle import Chronicle
+from fttui.engine.train.device import Place
+from fttui.engine.train.history import read_history
+from fttui.engine.train.publish import Publisher
+from fttui.engine.train.session import Outcome, Start, train
+from fttui.engine.train.signals import StopSignals
+
+from .tiny import tiny_llama
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi".split()
+
+
+def write_pairs(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Pairs that a tiny model can learn: a word and a sentence with it."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        word = WORDS[number % len(WORDS)]
+        filler = " ".join(rng.choice(WORDS) for _ in range(4))
+        rows.append({"anchor": f"{word} {number}", "positive": f"{word} {filler} {number}"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_texts(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Prompt/completion rows of varied length."""
+    rng = random.Random(seed)
+    rows = [
+        {
+            "prompt": f"say {number}",
+            "completion": " ".join(rng.choice(WORDS) for _ in range(2 + number % 7)),
+        }
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_config(folder: Path, task: str = "contrastive", **overrides: object) -> tuple[Path, list[str]]:
+    """A config for a tiny run and the `--set` overrides on top of it."""
+    data = write_pairs(folder / "pairs.jsonl") if task == "contrastive" else write_texts(folder / "texts.jsonl")
+    kind = "infonce" if task == "contrastive" else "off"
+    path = folder / "tiny.yaml"
+    path.write_text(
+        f"""
+name: tiny
+task: {task}
+model: {{id: {tiny_llama(folder)}, quantize: none}}
+adapter: {{r: 4, alpha: 8, dropout: 0.1}}
+data: {{train: {data}, max_length: 32, eval_fraction: 0.2}}
+contrastive: {{kind: {kind}, weight: 0.5, hard_negatives: 0}}
+train: {{steps: 8, batch: 4, accumulate: 2, lr: 0.01, schedule: linear, warmup: 2, activation_checkpointing: false}}
+checkpoint: {{every: 4, keep: 10}}
+"""
+    )
+    return path, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+
+
+def new_run(folder: Path, task: str = "contrastive", **overrides: object) -> RunDirectory:
+    """A run directory for a tiny run."""
+    path, sets = write_config(folder, task, **overrides)
+    loaded = load_config(path, sets)
+    return create_run(
+        folder / "runs",
+        name="tiny",
+        config=path,
+        source=loaded.source,
+        resolved=loaded.resolved,
+        overrides=sets,
+        version="0",
+    )
+
+
+@dataclass
+class Script:
+    """Commands to send when a step has been journaled, and what to call then."""
+
+    commands: dict[int, list[str]] = field(default_factory=dict)
+    calls: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+
+class ScriptedChronicle(Chronicle):
+    """A chronicle that plays the person at the keyboard."""
+
+    def __init__(self, publisher: Publisher, control: ControlWriter, script: Script) -> None:
+        super().__init__(publisher)
+        self._control = control
+        self._script = script
+        self._sent = 0
+
+    def record(self, event: AnyEvent) -> None:
+        super().record(event)
+        if isinstance(event, StepFinished):
+            for text in self._script.commands.pop(self.step(), []):
+                self.send(text)
+            if call := self._script.calls.pop(self.step(), None):
+                call()
+
+    def send(self, text: str) -> None:
+        self._sent += 1
+        seq = self._control.last_seq + 1
+        self._control.append(
+            ControlEntry(
+                seq=seq, time=time.time(), id=f"c{seq}", command=parse_command(text), issuer="test"
+            )
+        )
+
+
+@dataclass
+class Played:
+    """A run that has been played."""
+
+    run: RunDirectory
+    outcome: Outcome
+    records: list[Record]
+
+    def events(self, kind: type) -> list[AnyEvent]:
+        """Events of a kind, in order."""
+        return [record.event for record in self.records if isinstance(record.event, kind)]
+
+    def losses(self, timeline: int | None = None) -> dict[int, float]:
+        """Loss by step, of one timeline or the newest of each step."""
+        return {
+            record.step: record.event.loss
+            for record in self.records
+            if isinstance(record.event, StepFinished)
+            and (timeline is None or record.timeline == timeline)
+        }
+
+
+def read_records(run: RunDirectory) -> list[Record]:
+    """All records of a run."""
+    found = [decode_record(payload) for payload in FrameReader(run.journal)]
+    return [record for record in found if record is not None]
+
+
+def play(run: RunDirectory, script: Script | None = None, resume: str | None = None) -> Played:
+    """Train a run to its end in this process."""
+    torch.set_num_threads(1)
+    publisher = Publisher(run, lambda run: None)
+    control = ControlWriter(run)
+    history = read_history(publisher.recovered)
+    chronicle = ScriptedChronicle(publisher, control, script or Script())
+    chronicle.timeline = history.timeline
+    started = RunStarted(
+        name="tiny",
+        incarnation=history.incarnations + 1,
+        pid=0,
+        host=socket.gethostname(),
+        world_size=1,
+        task="",
+        model="tiny",
+        total_steps=0,
+        micro_batch_size=4,
+        accumulation=2,
+    )
+    try:
+        start = Start(run, started, history, resume)
+        outcome = train(start, Place(0, 1, torch.device("cpu")), chronicle, StopSignals())
+    finally:
+        publisher.close()
+        control.close()
+    return Played(run, outcome, read_records(run))
