@@ -1,1 +1,8 @@
 """Anomaly detection: a streaming detector, its alerts and its verdicts."""
+
+from __future__ import annotations
+
+from .alerts import ALARM, INFO, INSTABILITY, WATCH, Alert, Verdict
+from .detector import Detector
+
+__all__ = ["ALARM", "INFO", "INSTABILITY", "WATCH", "Alert", "Detector", "Verdict"]

@@ -40,4 +40,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """recovered or not recovered."""
     step: int
     level_before: float
-    level_after: float
+    level_after: float | None = None
+    """None when nothing finite came after it."""

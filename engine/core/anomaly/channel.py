@@ -1,4 +1,7 @@
-"""One watched quantity: its robust level, its noise, and how far a new value stands out."""
+"""One watched quantity: its robust level, its noise, its tail, and how far a new value stands out.
+
+Quantities are watched on a scale where differences are (nearly) log ratios.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,69 @@ from ..windows import Window
 
 LEVEL_RECORDS = 21
 NOISE_RECORDS = 120
-HISTORY_RECORDS = 1000
+TAIL_RECORDS = 1000
 WARMUP_RECORDS = 12
-MIN_SD = 0.004
-"""0.4 %: below that, noise is rounding."""
+MIN_SD = 0.0015
+"""0.15 %: below that, noise is rounding in the log."""
 WINSOR_SD = 4.0
-"""An outlier enters the level at most this far out, so that it cannot hide the next one."""
-HISTORY_FACTOR = 1.15
-HISTORY_RANK = 3
+"""An outlier enters the level at most this far out, so that it cannot hide the next one, while a
+true shift is absorbed within about half of `LEVEL_RECORDS`."""
+TAIL_RANK = 3
+"""The tail is the third largest residual: two outliers alike may both alarm, the fourth not."""
+EXCURSION_SD = 2.0
+LOSS_SCALE = 0.1
+"""Below about this loss a ratio says little; the scale turns linear there."""
+
+
+def to_scale(loss: float) -> float:
+    """asinh(loss / LOSS_SCALE): a logarithm for ordinary losses, linear around zero, odd.
+
+    So a memorised run near zero or an RL loss that changes sign does not blow up.
+    """
+    return math.asinh(loss / LOSS_SCALE)
+
+
+def from_scale(x: float) -> float:
+    """The inverse of `to_scale`."""
+    return LOSS_SCALE * math.sinh(x)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way to be an outlier: far out of the noise, of notable size, and beyond the run's tail.
+
+    All three must hold. The first keeps noise out, the second changes too small to matter, the
+    third makes a heavy-tailed run alarm at its first outliers and not at every later one.
+    """
+
+    z: float
+    """Robust standard deviations."""
+    rise: float
+    """Log ratio."""
+    tail: float
+    """Multiple of the tail."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A value in the light of what came before it; all in transformed units."""
+    """A value in the light of what came before it."""
 
     residual: float
     """Value minus level."""
     level: float
     sd: float
     tail: float
-    """Residual that `HISTORY_RANK` earlier outliers already reached, with a margin on top."""
+    """Size of the largest usual outliers so far; at least 0."""
     count: int
-    """Records seen before."""
+    """Records the level was learned from."""
 
     @property
     def z(self) -> float:
         """Residual in robust standard deviations."""
         return self.residual / self.sd
 
-    def limit(self, z: float, rise: float) -> float:
-        """Residual from which on the value is an outlier.
-
-        z × noise, widened for small samples; at least `rise`, so that tiny noise alone never
-        alarms; and more than this run's own tail, so that a heavy-tailed run alarms once, not
-        at each of its usual outliers.
-        """
-        return max(z * self.sd * (1 + 6 / max(self.count, 1)), rise, self.tail)
+    def limit(self, ways: tuple[Way, ...], strictness: float) -> float:
+        """Residual from which on the value is an outlier in one of these ways."""
+        noise = self.sd * (1 + 6 / max(self.count, 1)) * strictness
+        return min(max(w.z * noise, w.rise * strictness, w.tail * self.tail) for w in ways)
 
 
 class Channel(msgspec.Struct):
@@ -52,48 +83,44 @@ class Channel(msgspec.Struct):
 
     recent: Window = msgspec.field(default_factory=lambda: Window(LEVEL_RECORDS))
     residuals: Window = msgspec.field(default_factory=lambda: Window(NOISE_RECORDS))
-    history: Window = msgspec.field(default_factory=lambda: Window(HISTORY_RECORDS))
+    outliers: Window = msgspec.field(default_factory=lambda: Window(TAIL_RECORDS))
     count: int = 0
+    quiet: int = 0
+    """Records for which no further alarm is raised."""
 
     def read(self, x: float) -> Reading | None:
         """Judge a value against the past; None while there is too little of it."""
         if self.count < WARMUP_RECORDS:
             return None
         level = self.recent.median()
-        rank = min(HISTORY_RANK, len(self.history))
-        tail = HISTORY_FACTOR * max(self.history.ordered[-rank], 0.0)
-        sd = max(self.residuals.spread(), MIN_SD)
-        return Reading(x - level, level, sd, tail, self.count)
+        tail = max(self.outliers.ordered[-min(TAIL_RANK, len(self.outliers))], 0.0)
+        return Reading(x - level, level, max(self.residuals.spread(), MIN_SD), tail, self.count)
 
     def learn(self, x: float, reading: Reading | None) -> None:
-        """Make a value part of the past."""
+        """Make a value part of the past.
+
+        What follows an alarm and is still far out belongs to the same excursion: it moves the
+        level, but counts neither as noise nor as one more outlier.
+        """
         self.count += 1
-        if reading is not None:
+        excursion = self.quiet > 0
+        self.quiet = max(self.quiet - 1, 0)
+        if reading is None:
+            self._settle(x)
+            return
+        if not (excursion and reading.residual > EXCURSION_SD * reading.sd):
             self.residuals.push(reading.residual)
-            self.history.push(reading.residual)
-            self.recent.push(min(x, reading.level + WINSOR_SD * reading.sd))
-        else:
-            if self.recent.values:
-                residual = x - self.recent.median()
-                self.residuals.push(residual)
-                self.history.push(residual)
-            self.recent.push(x)
+            self.outliers.push(reading.residual)
+        self.recent.push(min(x, reading.level + WINSOR_SD * reading.sd))
+
+    def _settle(self, x: float) -> None:
+        if len(self.recent):
+            residual = x - self.recent.median()
+            self.residuals.push(residual)
+            self.outliers.push(residual)
+        self.recent.push(x)
 
     def relearn(self) -> None:
-        """The quantity starts anew from another level; its noise and tail stay known."""
+        """The level starts anew; noise and tail stay known."""
         self.recent.clear()
         self.count = 0
-
-
-def to_log_like(loss: float, scale: float = 0.1) -> float:
-    """asinh(loss / scale): a logarithm above `scale`, linear around zero, odd for signed losses.
-
-    Differences are log ratios for ordinary losses; a memorised run near zero or an RL loss that
-    changes sign does not blow up.
-    """
-    return math.asinh(loss / scale)
-
-
-def from_log_like(x: float, scale: float = 0.1) -> float:
-    """The inverse of `to_log_like`."""
-    return scale * math.sinh(x)

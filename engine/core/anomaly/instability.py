@@ -1,0 +1,180 @@
+"""Sudden trouble: spikes of the loss, explosions of the gradient, numbers that are none."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from .alerts import ALARM, INFO, WATCH
+from .channel import Channel, Reading, Way, from_scale, to_scale
+from .coldstart import ColdStart
+from .trend import Trend
+
+LOSS_WAYS = (
+    Way(z=9, rise=math.log(1.2), tail=1.15),
+    Way(z=16, rise=0.03, tail=1.15),
+    Way(z=4.5, rise=math.log(1.5), tail=1.5),
+)
+"""Plain spike; a smaller one in a very quiet run; a large one in a very noisy run, where it has to
+beat the run's own tail clearly."""
+GRAD_WAYS = (
+    Way(z=6, rise=math.log(6), tail=1.15),
+    Way(z=3, rise=math.log(10), tail=1.15),
+)
+"""Gradient norms are noisier than losses and do harm later: six times the level in a quiet run,
+ten times in any."""
+GRAD_WARMUP_RECORDS = 20
+"""The first gradients of an adapter that starts at zero tell nothing about the later ones."""
+QUIET_RECORDS = 10
+"""After an alarm the same channel is silent for this long: one excursion, one alarm."""
+SUPPORT_SHARE = 0.6
+SUPPORT_FACTOR = 0.7
+"""With the gradient at 60 % of its own limit the loss needs 30 % less to alarm."""
+CLIMB_RECORDS, CLIMB_HITS = 5, 3
+CLIMB_RISE, CLIMB_SD = math.log(3), 2.5
+BAD_GRAD_RECORDS = 10
+COLLAPSE_LOSS = 0.05
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert in the making."""
+
+    kind: str
+    severity: str
+    what: str
+    """Of which quantity, as it starts the headline."""
+    value: float
+    level: float | None = None
+    z: float | None = None
+    tail: str = ""
+    """Words that end the headline."""
+
+
+class Instability(msgspec.Struct):
+    """Watches loss and gradient norm together."""
+
+    loss: Channel = msgspec.field(default_factory=Channel)
+    grad: Channel = msgspec.field(default_factory=Channel)
+    trend: Trend = msgspec.field(default_factory=Trend)
+    start: ColdStart = msgspec.field(default_factory=ColdStart)
+    climbing: list[bool] = []
+    """Of the last records: was the gradient well above its level?"""
+    bad_grads: list[bool] = []
+    """Of the last records: was the gradient norm not finite?"""
+    zero_losses: int = 0
+    broken: bool = False
+    """The last record was not finite."""
+
+    def update(self, loss: float | None, norm: float | None, strictness: float) -> list[Finding]:
+        """Judge and learn one record."""
+        bad = self._nonfinite(loss, norm)
+        if bad is not None and bad.severity == ALARM:
+            return [] if self.broken else self._break(bad)
+        self.broken = False
+        found = [bad] if bad is not None else []
+        share, grad = self._grad(norm, strictness)
+        if loss is not None and math.isfinite(loss):
+            found += self._loss(loss, share, strictness)
+        return found + grad
+
+    def _break(self, bad: Finding) -> list[Finding]:
+        self.broken = True
+        return [bad]
+
+    def _nonfinite(self, loss: float | None, norm: float | None) -> Finding | None:
+        grad_bad = norm is not None and not math.isfinite(norm)
+        self.bad_grads = [*self.bad_grads[1 - BAD_GRAD_RECORDS :], grad_bad]
+        if loss is not None and not math.isfinite(loss):
+            return Finding(kind="nonfinite", severity=ALARM, what="loss", value=loss)
+        if found := self._collapse(loss, grad_bad):
+            return found
+        if not grad_bad or norm is None:
+            return None
+        many = sum(self.bad_grads)
+        early = self.grad.count < GRAD_WARMUP_RECORDS
+        # A loss scaler that looks for its scale overflows a few times at first; that is its job.
+        severity = ALARM if many >= (6 if early else 2) else INFO
+        return Finding(kind="nonfinite", severity=severity, what="grad norm", value=norm)
+
+    def _collapse(self, loss: float | None, grad_bad: bool) -> Finding | None:
+        self.zero_losses = self.zero_losses + 1 if loss == 0.0 else 0
+        if not self.zero_losses or not len(self.loss.recent):
+            return None
+        level = from_scale(self.loss.recent.median())
+        if level > COLLAPSE_LOSS and (grad_bad or self.zero_losses == 2):
+            tail = "exactly 0: a number format ran over"
+            return Finding(
+                kind="nonfinite", severity=ALARM, what="loss", value=0.0, level=level, tail=tail
+            )
+        return None
+
+    def _grad(self, norm: float | None, strictness: float) -> tuple[float, list[Finding]]:
+        if norm is None or not math.isfinite(norm) or norm <= 0:
+            return 0.0, []
+        y = math.log(norm)
+        reading = self.grad.read(y) if self.grad.count >= GRAD_WARMUP_RECORDS else None
+        share, found = 0.0, []
+        if reading is not None:
+            share = reading.residual / reading.limit(GRAD_WAYS, strictness)
+            found = self._judge_grad(norm, reading, share, strictness)
+        self.grad.learn(y, reading)
+        return share, found
+
+    def _judge_grad(
+        self, norm: float, reading: Reading, share: float, strictness: float
+    ) -> list[Finding]:
+        level = math.exp(reading.level)
+        climb = reading.residual > max(CLIMB_RISE, CLIMB_SD * reading.sd) * strictness
+        self.climbing = [*self.climbing[1 - CLIMB_RECORDS :], climb]
+        if self.grad.quiet:
+            return []
+        severity, tail = ALARM, ""
+        if share <= 1:
+            if not climb or sum(self.climbing) < CLIMB_HITS:
+                return []
+            severity, tail = WATCH, "and climbing, loss still normal"
+        self.grad.quiet = QUIET_RECORDS
+        return [
+            Finding(
+                kind="grad_explosion",
+                severity=severity,
+                what="grad norm",
+                value=norm,
+                level=level,
+                z=reading.z,
+                tail=tail,
+            )
+        ]
+
+    def _loss(self, loss: float, grad_share: float, strictness: float) -> list[Finding]:
+        x = to_scale(loss)
+        reading = self.loss.read(x)
+        found = []
+        if reading is not None and self._is_spike(reading, grad_share, strictness):
+            self.loss.quiet = QUIET_RECORDS
+            found.append(_loss_finding("spike", loss, from_scale(reading.level), reading.z))
+        lift = self.trend.update(x, None if reading is None else reading.sd, strictness)
+        if lift is not None:
+            level = from_scale(lift.level)
+            now = from_scale(lift.level + lift.size)
+            found.append(_loss_finding("divergence", now, level, lift.size / lift.sd))
+        if (best := self.start.update(loss)) is not None:
+            found.append(_loss_finding("divergence", loss, best, None))
+        self.loss.learn(x, reading)
+        return found
+
+    def _is_spike(self, reading: Reading, grad_share: float, strictness: float) -> bool:
+        support = SUPPORT_FACTOR if grad_share > SUPPORT_SHARE else 1.0
+        outside = reading.residual > support * reading.limit(LOSS_WAYS, strictness)
+        return outside and not self.loss.quiet
+
+    def relearn(self) -> None:
+        """Levels start anew; noise and tails stay known."""
+        self.loss.relearn()
+        self.grad.relearn()
+        self.trend.relearn()
+
+
+def _loss_finding(kind: str, value: float, level: float, z: float | None) -> Finding:
+    return Finding(kind=kind, severity=ALARM, what="loss", value=value, level=level, z=z)

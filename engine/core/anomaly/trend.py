@@ -1,0 +1,110 @@
+"""Slow trouble: the loss climbs away from where it was, without one record that stands out."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..windows import Window
+
+FAST_RECORDS = 8
+SLOW_RECORDS = 40
+OLDER_RECORDS = 100
+MIN_PAST = 12
+MIN_LIFTS = 20
+LAG_RECORDS = 24
+"""The noise of the lift is learned this much later, so that a ramp does not widen its own limit."""
+LIFT_Z = 4.0
+LIFT_TAIL = 1.3
+"""A lift must beat by 30 % what this run has shown and come back from."""
+LIFT_RISE = math.log(1.25)
+"""A quarter above the level is serious in any run …"""
+LIFT_SD = 10.0
+LIFT_MIN = 0.03
+"""… and in a quiet run already ten standard deviations of a record, but at least 3 %."""
+HOLD_RECORDS = 100
+"""After this long the new level is the level."""
+
+
+class Lift(msgspec.Struct, frozen=True):
+    """The recent level over the earlier one."""
+
+    size: float
+    limit: float
+    level: float
+    """The earlier level."""
+    sd: float
+    """Noise of a single record."""
+
+
+class Trend(msgspec.Struct):
+    """Compares the median of the last records with the best level before them."""
+
+    fast: Window = msgspec.field(default_factory=lambda: Window(FAST_RECORDS))
+    slow: Window = msgspec.field(default_factory=lambda: Window(SLOW_RECORDS))
+    older: Window = msgspec.field(default_factory=lambda: Window(OLDER_RECORDS))
+    noise: Window = msgspec.field(default_factory=lambda: Window(SLOW_RECORDS))
+    """Standard deviations of single records, oldest first."""
+    lifts: Window = msgspec.field(default_factory=lambda: Window(120))
+    waiting: list[float] = []
+    """The newest lifts, not yet in `lifts`."""
+    held: int = 0
+    """Records since the divergence began; 0 when there is none."""
+
+    def update(self, x: float, sd: float | None, strictness: float) -> Lift | None:
+        """Take a value in; returns the lift in the record where a divergence begins.
+
+        Args:
+            x: value on the scale of the channel.
+            sd: its noise; None while unknown.
+            strictness: factor on the limits.
+        """
+        self._shift(x)
+        if sd is None or len(self.slow) < MIN_PAST:
+            return None
+        self.noise.push(sd)
+        lift = self._measure(strictness)
+        return lift if self._follow(lift) else None
+
+    def _shift(self, x: float) -> None:
+        fallen = self.fast.push(x)
+        if fallen is not None and not self.held:
+            fallen = self.slow.push(fallen)
+            if fallen is not None:
+                self.older.push(fallen)
+
+    def _measure(self, strictness: float) -> Lift:
+        level = self.slow.median()
+        if len(self.older) >= MIN_LIFTS:
+            level = min(level, self.older.median())
+        sd = self.noise.values[0]
+        spread, tail = sd, 0.0
+        if len(self.lifts) >= MIN_LIFTS:
+            spread, tail = self.lifts.spread(), self.lifts.ordered[-3]
+        rise = max(min(LIFT_RISE, LIFT_SD * sd), LIFT_MIN)
+        limit = max(max(LIFT_Z * spread, rise) * strictness, LIFT_TAIL * tail)
+        return Lift(self.fast.median() - level, limit, level, sd)
+
+    def _follow(self, lift: Lift) -> bool:
+        """Learn the lift or hold on to the level; True where a divergence begins."""
+        if self.held:
+            self.held += 1
+            if lift.size < 0.5 * lift.limit:
+                self.held = 0
+            elif self.held > HOLD_RECORDS:
+                self.relearn()
+            return False
+        self.waiting.append(lift.size)
+        if len(self.waiting) > LAG_RECORDS:
+            self.lifts.push(self.waiting.pop(0))
+        if lift.size <= lift.limit or self.fast.median() <= self.slow.quantile(0.98):
+            return False
+        self.held = 1
+        return True
+
+    def relearn(self) -> None:
+        """The level starts anew."""
+        self.slow.clear()
+        self.older.clear()
+        self.held = 0
