@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TIMEOUT_S = 60.0
 _NO_OUTCOME = 124
+_FIRST_WORDS = frozenset(spec.verb.split()[0] for spec in COMMANDS)
 _EXIT_CODES = {
     "applied": 0,
     "failed": CommandRejected.exit_code,
@@ -85,6 +86,8 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
     try:
         run = find_run(root, words[0])
     except NoSuchRun:
+        if whole is None and words[0] in _FIRST_WORDS:
+            _parsed(words)
         if whole is None:
             raise
         return find_run(root, None, live=True), whole

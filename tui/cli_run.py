@@ -136,14 +136,14 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _open_app(run: RunDirectory, *, read_only: bool = False) -> int:
-    from .app import run_app
-    from .client.open import engine_lives, open_session
-
     if not sys.stdout.isatty():
         raise ConfigError(
             "the app needs a terminal, and standard output is none; "
             f"use fttui run --headless, or: fttui events {run.id} --follow"
         )
+    from .app import run_app
+    from .client.open import engine_lives, open_session
+
     session: Session = open_session(run, read_only)
     code = run_app(session, run=run)
     if engine_lives(run):

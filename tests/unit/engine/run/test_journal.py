@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fttui.engine.run.journal import MAGIC, FrameReader, FrameWriter, JournalLocked, frame
+
+PAYLOADS = [b"a", b"bc" * 40, b"\x00" * 30, b"last"]
+
+
+def write(folder: Path, payloads: list[bytes]) -> Path:
+    path = folder / "j.log"
+    writer = FrameWriter(path, folder / "j.lock")
+    writer.append(*payloads)
+    writer.close()
+    return path
+
+
+def test_reads_back_what_was_written_and_then_what_is_added(tmp_path: Path) -> None:
+    path = write(tmp_path, PAYLOADS[:2])
+    reader = FrameReader(path)
+    assert list(reader) == PAYLOADS[:2]
+    assert list(reader) == []
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    assert writer.recovered == PAYLOADS[:2]
+    writer.append(*PAYLOADS[2:])
+    assert list(reader) == PAYLOADS[2:]
+    writer.close()
+
+
+def test_a_journal_cut_at_any_byte_keeps_its_whole_frames_and_goes_on(tmp_path: Path) -> None:
+    whole = write(tmp_path, PAYLOADS).read_bytes()
+    ends = [len(MAGIC)]
+    for payload in PAYLOADS:
+        ends.append(ends[-1] + len(frame(payload)))
+    for size in range(len(whole)):
+        path = tmp_path / f"cut-{size}"
+        path.write_bytes(whole[:size])
+        kept = PAYLOADS[: max(0, sum(end <= size for end in ends) - 1)]
+        assert list(FrameReader(path)) == kept
+        writer = FrameWriter(path, tmp_path / "cut.lock")
+        assert writer.recovered == kept
+        writer.append(b"new")
+        writer.close()
+        assert list(FrameReader(path)) == [*kept, b"new"]
+        path.unlink()
+
+
+def test_every_flipped_bit_ends_the_valid_prefix(tmp_path: Path) -> None:
+    whole = write(tmp_path, PAYLOADS).read_bytes()
+    path = tmp_path / "flipped"
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        found = list(FrameReader(path))
+        assert found == PAYLOADS[: len(found)]
+        assert len(found) < len(PAYLOADS)
+
+
+def test_a_tail_of_zeros_is_no_frame(tmp_path: Path) -> None:
+    path = write(tmp_path, PAYLOADS)
+    with open(path, "ab") as file:
+        file.write(bytes(4096))
+    assert list(FrameReader(path)) == PAYLOADS
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    assert writer.recovered == PAYLOADS
+    writer.close()
+
+
+def test_a_reader_beside_a_writer_sees_every_frame_once(tmp_path: Path) -> None:
+    path = tmp_path / "j.log"
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    expected = [b"%d" % index * (index % 50 + 1) for index in range(3000)]
+
+    def fill() -> None:
+        for payload in expected:
+            writer.append(payload)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    reader = FrameReader(path)
+    seen: list[bytes] = []
+    while thread.is_alive():
+        seen += reader
+    thread.join()
+    seen += reader
+    writer.close()
+    assert seen == expected
+
+
+def test_a_frame_larger_than_the_read_limit_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, [b"x" * 5000, b"y"])
+    reader = FrameReader(path)
+    assert [p for _, p in reader.read(limit_bytes=100)] == [b"x" * 5000, b"y"]
+
+
+def test_what_was_cut_off_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "j.log"
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    writer.append(b"stays")
+    writer.cut(writer.append(b"goes"))
+    writer.append(b"next")
+    writer.close()
+    assert list(FrameReader(path)) == [b"stays", b"next"]
+
+
+def test_a_full_disk_leaves_whole_frames(tmp_path: Path) -> None:
+    # RLIMIT_FSIZE stands in for a full disk: the write comes back short or fails.
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from fttui.engine.run.journal import FrameWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = FrameWriter(Path(sys.argv[1]), Path(sys.argv[1] + ".lock"))
+writer.append(b"fits")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    writer.append(b"x" * 8192)
+except OSError:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    writer.append(b"again")
+"""
+    path = tmp_path / "j.log"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
+    assert list(FrameReader(path)) == [b"fits", b"again"]
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from fttui.engine.run.journal import FrameWriter
+writer = FrameWriter(Path(sys.argv[1]), Path(sys.argv[1] + ".lock"))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    path = tmp_path / "j.log"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"ready\n"
+    lock = Path(f"{path}.lock")
+    with pytest.raises(JournalLocked, match="another process"):
+        FrameWriter(path, lock)
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+    FrameWriter(path, lock).close()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=200), max_size=30), st.integers(1, 300))
+def test_any_payloads_come_back_at_any_read_size(payloads: list[bytes], limit: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        reader = FrameReader(write(Path(folder), payloads))
+        seen: list[bytes] = []
+        while frames := reader.read(limit_bytes=limit):
+            seen += [payload for _, payload in frames]
+        assert seen == payloads

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.errors import NoSuchRun
+from fttui.engine.protocol.events import LogEmitted, RunEnded
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.endpoint import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.journal import FrameWriter
+from fttui.engine.run.registry import find_run, list_runs, read_ends, summarize
+from tests.support.engine_double import EngineDouble, make_run
+
+
+def test_a_fresh_run_is_starting(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    summary = summarize(run)
+    assert (summary.state, summary.step, summary.name) == (RunState.STARTING, 0, "double")
+
+
+def test_a_live_run_is_what_it_said_last(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path), total_steps=7)
+    engine.start()
+    engine.train(3)
+    engine.go(RunState.PAUSED)
+    summary = summarize(engine.run)
+    assert (summary.state, summary.step, summary.total_steps) == (RunState.PAUSED, 3, 7)
+    assert summary.loss is not None
+    assert summary.loss != summary.loss  # step 3 of the double is NaN, and stays so
+
+
+def test_a_long_run_is_summarized_from_its_ends(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.train(5000)
+    assert engine.run.journal.stat().st_size > 2 * 256 * 1024
+    records = read_ends(engine.run.journal)
+    assert records[0].seq == 1
+    assert records[-1].seq == engine.seq
+    assert len(records) < engine.seq
+    assert summarize(engine.run).state is RunState.RUNNING
+
+
+def test_only_steps_since_the_unread_middle_mean_running(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.go(RunState.EVALUATING)  # read in the head; the way back lies in the unread middle
+    engine.train(1000)
+    engine.go(RunState.RUNNING)
+    engine.train(4000)
+    assert summarize(engine.run).state is RunState.RUNNING
+
+
+def test_an_engine_gone_without_a_word_is_lost_and_with_one_is_not(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    me = ProcessMark.current()
+    write_mark(engine.run.engine, EngineMark(pid=me.pid, started=me.started - 100))
+    assert summarize(engine.run).state is RunState.LOST
+    engine.emit(RunEnded(state=RunState.FAILED, exit_code=8, error="no memory"))
+    summary = summarize(engine.run)
+    assert (summary.state, summary.error) == (RunState.FAILED, "no memory")
+
+
+def test_frames_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    writer = FrameWriter(run.journal, run.journal_lock)
+    writer.append(b"\x00not a record")
+    writer.close()
+    engine = EngineDouble(run)
+    engine.emit(LogEmitted(level="info", text="hi"))
+    assert [record.seq for record in read_ends(run.journal)] == [engine.seq]
+
+
+def test_runs_are_found_by_name_prefix_and_folder(tmp_path: Path) -> None:
+    apple, pear = make_run(tmp_path, name="apple"), make_run(tmp_path, name="pear")
+    assert find_run(tmp_path, apple.id) == apple
+    assert find_run(tmp_path, "pea") == pear
+    assert find_run(Path("/nowhere"), str(pear.path)) == pear
+    with pytest.raises(NoSuchRun, match="plum"):
+        find_run(tmp_path, "plum")
+    make_run(tmp_path, name="peach")
+    with pytest.raises(NoSuchRun, match="fits 2 runs"):
+        find_run(tmp_path, "pea")
+
+
+def test_nothing_named_means_the_newest_live_one(tmp_path: Path) -> None:
+    live = make_run(tmp_path, name="live")
+    ended = EngineDouble(make_run(tmp_path, name="ended"))
+    ended.start()
+    ended.end()
+    ended.run.engine.unlink()
+    EngineDouble(live).start()
+    assert find_run(tmp_path, None, live=True) == live
+    assert [s.name for s in list_runs(tmp_path)][:1] == ["ended"]
+    with pytest.raises(NoSuchRun, match="fttui run"):
+        find_run(tmp_path / "empty", None)
