@@ -18,16 +18,17 @@ class Window(msgspec.Struct, dict=True):
         self.ordered = sorted(self.values)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.ordered)
 
     def push(self, value: float) -> float | None:
         """Add a number; returns the one that fell out, if any."""
-        fallen = None
-        if len(self.values) == self.size:
-            fallen = self.values.pop(0)
-            del self.ordered[bisect_left(self.ordered, fallen)]
-        self.values.append(value)
-        insort(self.ordered, value)
+        values, ordered = self.values, self.ordered
+        values.append(value)
+        insort(ordered, value)
+        if len(values) <= self.size:
+            return None
+        fallen = values.pop(0)
+        del ordered[bisect_left(ordered, fallen)]
         return fallen
 
     def clear(self) -> None:
@@ -37,14 +38,14 @@ class Window(msgspec.Struct, dict=True):
 
     def quantile(self, share: float) -> float:
         """The number below which `share` of the window lies (nearest rank)."""
-        return self.ordered[int(share * (len(self.ordered) - 1) + 0.5)]
+        ordered = self.ordered
+        return ordered[int(share * (len(ordered) - 1) + 0.5)]
 
     def median(self) -> float:
         """The middle number."""
-        middle = len(self.ordered) // 2
-        if len(self.ordered) % 2:
-            return self.ordered[middle]
-        return 0.5 * (self.ordered[middle - 1] + self.ordered[middle])
+        ordered = self.ordered
+        middle, odd = divmod(len(ordered), 2)
+        return ordered[middle] if odd else 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def spread(self) -> float:
         """Interquartile range as the standard deviation of a normal distribution."""

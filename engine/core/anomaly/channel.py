@@ -75,7 +75,11 @@ class Reading(msgspec.Struct, frozen=True):
     def limit(self, ways: tuple[Way, ...], strictness: float) -> float:
         """Residual from which on the value is an outlier in one of these ways."""
         noise = self.sd * (1 + 6 / max(self.count, 1)) * strictness
-        return min(max(w.z * noise, w.rise * strictness, w.tail * self.tail) for w in ways)
+        lowest = math.inf
+        for way in ways:
+            limit = max(way.z * noise, way.rise * strictness, way.tail * self.tail)
+            lowest = min(lowest, limit)
+        return lowest
 
 
 class Channel(msgspec.Struct):
@@ -93,7 +97,8 @@ class Channel(msgspec.Struct):
         if self.count < WARMUP_RECORDS:
             return None
         level = self.recent.median()
-        tail = max(self.outliers.ordered[-min(TAIL_RANK, len(self.outliers))], 0.0)
+        outliers = self.outliers.ordered
+        tail = max(outliers[-min(TAIL_RANK, len(outliers))], 0.0)
         return Reading(x - level, level, max(self.residuals.spread(), MIN_SD), tail, self.count)
 
     def learn(self, x: float, reading: Reading | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .alerts import ALARM, INFO, Alert, Verdict
-from .channel import from_scale, to_scale
+from .channel import WARMUP_RECORDS, from_scale, to_scale
 from .instability import Finding, Instability
 from .machine import Memory, Throughput
 from .runstate import Dead, NoLearning, Overfit
@@ -105,13 +105,15 @@ class Detector:
                 )
             )
         evaluated = record.get("eval_loss")
-        if evaluated is not None and math.isfinite(evaluated):
+        shaken = bool(state.verdicts.pending)
+        if evaluated is not None and math.isfinite(evaluated) and not shaken:
             found += self._overfit(evaluated)
         return found
 
     def _overfit(self, evaluated: float) -> list[Finding]:
-        recent = self._state.unstable.loss.recent
-        train = from_scale(recent.median()) if len(recent) else None
+        channel = self._state.unstable.loss
+        known = channel.count >= WARMUP_RECORDS
+        train = from_scale(channel.recent.median()) if known else None
         best = self._state.overfit.update(evaluated, train)
         if best is None:
             return []

@@ -116,7 +116,7 @@ class Instability(msgspec.Struct):
         reading = self.grad.read(y) if self.grad.count >= GRAD_WARMUP_RECORDS else None
         share, found = 0.0, []
         if reading is not None:
-            share = reading.residual / reading.limit(GRAD_WAYS, strictness)
+            share = max(reading.residual / reading.limit(GRAD_WAYS, strictness), 0.0)
             found = self._judge_grad(norm, reading, share, strictness)
         self.grad.learn(y, reading)
         return share, found
@@ -166,8 +166,9 @@ class Instability(msgspec.Struct):
 
     def _is_spike(self, reading: Reading, grad_share: float, strictness: float) -> bool:
         support = SUPPORT_FACTOR if grad_share > SUPPORT_SHARE else 1.0
-        outside = reading.residual > support * reading.limit(LOSS_WAYS, strictness)
-        return outside and not self.loss.quiet
+        if reading.residual <= 0 or self.loss.quiet:
+            return False
+        return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
 
     def relearn(self) -> None:
         """Levels start anew; noise and tails stay known."""

@@ -19,6 +19,8 @@ NO_LEARNING_LOSS = 4.0
 the loss of guessing, which for vocabularies of 32 k to 256 k is 10.4 to 12.5."""
 OVERFIT_ONCE = 1.10
 OVERFIT_TWICE = 1.03
+TRAIN_BETTER = 0.98
+"""Training must have improved by 2 % meanwhile: when both get worse it is no overfitting."""
 
 
 class Dead(msgspec.Struct):
@@ -49,10 +51,12 @@ class NoLearning(msgspec.Struct):
 
     def update(self, loss: float) -> float | None:
         """Take a loss in; returns the level it has not left, once."""
+        if self.told:
+            return None
         if len(self.first) < FIRST_RECORDS:
             self.first.append(loss)
         self.last.push(loss)
-        if self.told or len(self.last) < LAST_RECORDS:
+        if len(self.last) < LAST_RECORDS:
             return None
         level = self.last.median()
         if level < NO_LEARNING_LOSS or level <= NO_LEARNING_SHARE * statistics.median(self.first):
@@ -84,7 +88,7 @@ class Overfit(msgspec.Struct):
             return None
         self.worse = self.worse + 1 if eval_loss > OVERFIT_TWICE * self.best else 0
         clear = self.worse >= 2 or eval_loss > OVERFIT_ONCE * self.best
-        if self.told or not clear or train >= self.train_at_best:
+        if self.told or not clear or train >= TRAIN_BETTER * self.train_at_best:
             return None
         self.told = True
         return self.best

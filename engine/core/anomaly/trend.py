@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from ..windows import Window
+from .channel import TAIL_RANK
 
 FAST_RECORDS = 8
 SLOW_RECORDS = 40
@@ -31,7 +32,6 @@ class Lift(msgspec.Struct, frozen=True):
     """The recent level over the earlier one."""
 
     size: float
-    limit: float
     level: float
     """The earlier level."""
     sd: float
@@ -64,8 +64,20 @@ class Trend(msgspec.Struct):
         if sd is None or len(self.slow) < MIN_PAST:
             return None
         self.noise.push(sd)
-        lift = self._measure(strictness)
-        return lift if self._follow(lift) else None
+        level = self._level()
+        size = self.fast.median() - level
+        if self.held:
+            self._hold(size, strictness)
+            return None
+        self.waiting.append(size)
+        if len(self.waiting) > LAG_RECORDS:
+            self.lifts.push(self.waiting.pop(0))
+        if size <= LIFT_MIN * strictness or size <= self._limit(strictness):
+            return None
+        if self.fast.median() <= self.slow.quantile(0.98):
+            return None
+        self.held = 1
+        return Lift(size, level, self.noise.values[0])
 
     def _shift(self, x: float) -> None:
         fallen = self.fast.push(x)
@@ -74,34 +86,25 @@ class Trend(msgspec.Struct):
             if fallen is not None:
                 self.older.push(fallen)
 
-    def _measure(self, strictness: float) -> Lift:
+    def _level(self) -> float:
         level = self.slow.median()
-        if len(self.older) >= MIN_LIFTS:
-            level = min(level, self.older.median())
+        return min(level, self.older.median()) if len(self.older) >= MIN_LIFTS else level
+
+    def _limit(self, strictness: float) -> float:
         sd = self.noise.values[0]
         spread, tail = sd, 0.0
         if len(self.lifts) >= MIN_LIFTS:
-            spread, tail = self.lifts.spread(), self.lifts.ordered[-3]
+            spread, tail = self.lifts.spread(), self.lifts.ordered[-TAIL_RANK]
         rise = max(min(LIFT_RISE, LIFT_SD * sd), LIFT_MIN)
-        limit = max(max(LIFT_Z * spread, rise) * strictness, LIFT_TAIL * tail)
-        return Lift(self.fast.median() - level, limit, level, sd)
+        return max(max(LIFT_Z * spread, rise) * strictness, LIFT_TAIL * tail)
 
-    def _follow(self, lift: Lift) -> bool:
-        """Learn the lift or hold on to the level; True where a divergence begins."""
-        if self.held:
-            self.held += 1
-            if lift.size < 0.5 * lift.limit:
-                self.held = 0
-            elif self.held > HOLD_RECORDS:
-                self.relearn()
-            return False
-        self.waiting.append(lift.size)
-        if len(self.waiting) > LAG_RECORDS:
-            self.lifts.push(self.waiting.pop(0))
-        if lift.size <= lift.limit or self.fast.median() <= self.slow.quantile(0.98):
-            return False
-        self.held = 1
-        return True
+    def _hold(self, size: float, strictness: float) -> None:
+        """Keep the level from before the divergence until the loss is back or stays for good."""
+        self.held += 1
+        if size < 0.5 * self._limit(strictness):
+            self.held = 0
+        elif self.held > HOLD_RECORDS:
+            self.relearn()
 
     def relearn(self) -> None:
         """The level starts anew."""
