@@ -74,9 +74,7 @@ class EngineDouble:
         payloads = []
         for event in events:
             self.seq += 1
-            record = Record(
-                seq=self.seq, time=time.time(), step=self.step, timeline=1, event=event
-            )
+            record = Record(seq=self.seq, time=time.time(), step=self.step, timeline=1, event=event)
             payloads.append(encode(record))
         self.journal.append(*payloads)
 

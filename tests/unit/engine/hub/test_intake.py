@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.hub.intake import Intake
+from fttui.engine.protocol.commands import (
+    AddNote,
+    AnyCommand,
+    Pause,
+    Rollback,
+    RunSteps,
+    ScaleLr,
+    SetClip,
+    SetPolicy,
+    Stop,
+)
+from fttui.engine.protocol.requests import Accepted, Rejected, SubmitCommand
+from fttui.engine.protocol.states import RunState
+from tests.support.control_log import MemoryLog
+
+HALVE = ScaleLr(factor=0.5)
+
+
+def message(
+    id_: str = "c1",
+    command: AnyCommand = HALVE,
+    *,
+    viewer: str = "ann",
+    expires_at: float | None = None,
+    if_generation: int | None = None,
+    one_shot: bool = False,
+) -> SubmitCommand:
+    return SubmitCommand(
+        ref=9,
+        id=id_,
+        command=command,
+        viewer=viewer,
+        issuer=f"{viewer}@laptop",
+        reason="because",
+        expires_at=expires_at,
+        if_generation=if_generation,
+        one_shot=one_shot,
+    )
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
+def intake(log: MemoryLog) -> Intake:
+    return Intake(log)
+
+
+def submit(
+    intake: Intake,
+    message: SubmitCommand,
+    *,
+    state: RunState = RunState.RUNNING,
+    now: float = 100.0,
+) -> Accepted | Rejected:
+    return intake.submit(message, state=state, now=now)
+
+
+def refused(answer: Accepted | Rejected) -> str:
+    assert isinstance(answer, Rejected)
+    return answer.reason
+
+
+def test_an_accepted_command_is_journaled_with_who_when_and_why(
+    intake: Intake, log: MemoryLog
+) -> None:
+    assert submit(intake, message()) == Accepted(ref=9, id="c1")
+    (entry,) = log.entries
+    assert (entry.seq, entry.time, entry.issuer, entry.reason) == (
+        1,
+        100.0,
+        "ann@laptop",
+        "because",
+    )
+    assert entry.command == HALVE
+    assert entry.rejected is None
+
+
+def test_a_repeated_id_gets_the_stored_reply_even_after_a_restart(
+    intake: Intake, log: MemoryLog
+) -> None:
+    first = submit(intake, message())
+    late = {"state": RunState.FINISHED, "now": 1e9}
+    assert intake.submit(message(expires_at=101.0), **late) == first
+    assert Intake(log).submit(message(), **late) == first
+    assert len(log.entries) == 1
+
+
+def test_a_rejection_is_remembered_too(intake: Intake, log: MemoryLog) -> None:
+    reason = refused(submit(intake, message(), state=RunState.HALTED))
+    assert "halted" in reason
+    assert refused(submit(intake, message())) == reason
+    assert refused(submit(Intake(log), message())) == reason
+
+
+def test_the_same_id_for_another_command_is_refused(intake: Intake, log: MemoryLog) -> None:
+    submit(intake, message())
+    assert "lr scale 0.5" in refused(submit(intake, message(command=Stop())))
+    assert len(log.entries) == 1
+
+
+def test_an_expired_command_is_refused(intake: Intake) -> None:
+    assert isinstance(submit(intake, message("a", expires_at=100.0)), Accepted)
+    assert "expired 2.5 s" in refused(submit(intake, message("b", expires_at=97.5)))
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "legal"),
+    [
+        (Pause(), RunState.RUNNING, True),
+        (Pause(), RunState.STARTING, False),
+        (AddNote(text="x"), RunState.STARTING, True),
+        (Rollback(checkpoint="last"), RunState.HALTED, True),
+        (HALVE, RunState.HALTED, False),
+        (Stop(), RunState.STOPPING, True),
+        (Stop(), RunState.FINISHED, False),
+        (AddNote(text="x"), RunState.LOST, False),
+    ],
+)
+def test_a_command_must_be_legal_in_the_present_state(
+    intake: Intake, command: AnyCommand, state: RunState, legal: bool
+) -> None:
+    answer = submit(intake, message(command=command), state=state)
+    assert isinstance(answer, Accepted if legal else Rejected)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ScaleLr(factor=float("nan")),
+        ScaleLr(factor=-1.0),
+        SetClip(value=float("inf")),
+        RunSteps(steps=0),
+        SetPolicy(nonfinite="pray"),
+        Rollback(checkpoint="last", skip=-3),
+    ],
+)
+def test_values_that_cannot_be_typed_cannot_be_sent(intake: Intake, command: AnyCommand) -> None:
+    assert refused(submit(intake, message(command=command)))
+
+
+@pytest.mark.parametrize("command", [RunSteps(steps=12_345_678), AddNote(text='it\'s "x" -- 3')])
+def test_unusual_but_sound_commands_pass(intake: Intake, command: AnyCommand) -> None:
+    assert isinstance(submit(intake, message(command=command)), Accepted)
+
+
+def test_the_first_writer_has_control_and_others_are_told_who(intake: Intake) -> None:
+    submit(intake, message("a"))
+    assert intake.controller is not None
+    assert intake.controller.issuer == "ann@laptop"
+    assert "ann@laptop has control" in refused(submit(intake, message("b", viewer="bob")))
+    assert isinstance(submit(intake, message("c")), Accepted)
+
+
+def test_control_can_be_taken_over_and_given_up(intake: Intake) -> None:
+    submit(intake, message("a"))
+    intake.take("bob", "bob@desk")
+    assert "bob@desk" in refused(submit(intake, message("b")))
+    intake.release("ann")  # she has none to give
+    assert "bob@desk" in refused(submit(intake, message("c")))
+    intake.release("bob")
+    assert isinstance(submit(intake, message("d")), Accepted)
+
+
+def test_a_script_is_served_without_becoming_the_controller(intake: Intake) -> None:
+    assert isinstance(submit(intake, message("a", viewer="ctl", one_shot=True)), Accepted)
+    assert intake.controller is None
+    submit(intake, message("b"))
+    assert "ann@laptop" in refused(submit(intake, message("c", viewer="ctl", one_shot=True)))
+
+
+def test_a_rejected_command_gives_no_control(intake: Intake, log: MemoryLog) -> None:
+    submit(intake, message("a"), state=RunState.STARTING)
+    log.broken = True
+    submit(intake, message("b"))
+    assert intake.controller is None
+
+
+def test_two_viewers_pressing_halve_do_not_quarter(intake: Intake, log: MemoryLog) -> None:
+    seen = intake.generation
+    answers = [
+        submit(intake, message(id_, one_shot=True, if_generation=seen)) for id_ in ("a", "b")
+    ]
+    assert isinstance(answers[0], Accepted)
+    assert f"generation {seen + 1}" in refused(answers[1])
+    assert [e.seq for e in log.entries if e.rejected is None] == [1]
+
+
+def test_only_settings_move_the_generation_and_it_survives(intake: Intake, log: MemoryLog) -> None:
+    submit(intake, message("a", Pause()))
+    assert intake.generation == 0
+    submit(intake, message("b", SetClip(value=0.5)))
+    submit(intake, message("c", SetClip(value=float("nan"))))
+    assert intake.generation == 1
+    assert Intake(log).generation == 1
+
+
+def test_a_full_disk_rejects_and_stays_so(intake: Intake, log: MemoryLog) -> None:
+    log.broken = True
+    assert refused(submit(intake, message())).startswith("disk")
+    log.broken = False
+    assert refused(submit(intake, message())).startswith("disk")
+    assert log.entries == []
+    assert intake.generation == 0
+    assert isinstance(submit(intake, message("c2")), Accepted)
+    assert [e.seq for e in log.entries] == [1]
