@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fttui.engine.config.checks import Problem, check_config, check_hardware, require
+from fttui.engine.config.hardware import Device, Hardware
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.errors import ConfigError
+
+CPU = Hardware(kind="cpu", host_total_bytes=8 << 30, host_free_bytes=4 << 30, processors=2)
+BASE = {"model": {"id": "m"}, "data": {"train": "d.jsonl"}, "train": {"steps": 10, "batch": 2}}
+PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce", "hard_negatives": 0}}
+
+
+def gpu(*, bf16=True, count=1, flash=False):
+    device = Device(name="Card", total_bytes=6 << 30, free_bytes=5 << 30, bf16=bf16)
+    return Hardware(
+        kind="cuda",
+        host_total_bytes=8 << 30,
+        host_free_bytes=4 << 30,
+        devices=(device,) * count,
+        flash_attention=flash,
+    )
+
+
+def config(*changes):
+    """The base configuration with sections merged over it."""
+    merged = {key: dict(value) for key, value in BASE.items()}
+    for change in changes:
+        for key, value in change.items():
+            merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
+    return msgspec.convert(merged, RunConfig)
+
+
+def keys(problems):
+    return [problem.key for problem in problems]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        (PAIRS,),
+        (PAIRS, {"data": {"train": "stdlib:pairs"}}),
+        (PAIRS, {"data": {"train": "stdlib:pairs", "eval": "stdlib:pairs"}}),
+        (PAIRS, {"train": {"batch": 1, "devices": 2}}),
+        (PAIRS, {"train": {"batch": 1}, "contrastive": {"hard_negatives": 1}}),
+        ({"contrastive": {"kind": "simctg"}},),
+        ({"data": {"eval": "org/set", "train": "org/set"}},),
+        ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0}},),
+    ],
+)
+def test_sound_configurations_pass(changes):
+    assert check_config(config(*changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "next_step"),
+    [
+        (({"train": {"steps": None}},), "train.steps", "give one"),
+        (({"train": {"epochs": 1.0}},), "train.steps", "keep one"),
+        (({"task": "contrastive"},), "contrastive.kind", "infonce"),
+        (
+            ({"task": "contrastive", "contrastive": {"kind": "simctg"}},),
+            "contrastive.kind",
+            "task: sft",
+        ),
+        (({"contrastive": {"kind": "infonce"}},), "contrastive.kind", "simctg"),
+        ((PAIRS, {"data": {"format": "text"}}), "data.format", "data.format: pairs"),
+        (({"data": {"format": "pairs"}},), "task", "task: contrastive"),
+        (({"data": {"train": "stdlib:pairs"}},), "task", "task: contrastive"),
+        ((PAIRS, {"train": {"batch": 1}}), "train.batch", "train.batch to 2"),
+        ((PAIRS, {"eval": {"batch": 1}}), "eval.batch", "eval.batch to 2"),
+        ((PAIRS, {"contrastive": {"weight": 0, "ce_weight": 0}}), "contrastive.weight", "raise"),
+        (({"contrastive": {"ce_weight": 0}},), "contrastive.ce_weight", "ce_weight: 1"),
+        (({"adapter": {"targets": []}},), "adapter.targets", "all-linear"),
+        (({"data": {"eval_fraction": 1}},), "data.eval_fraction", "lower it"),
+        (({"data": {"eval_fraction": 0}, "eval": {"every": 5}},), "eval.every", "data.eval"),
+        (({"data": {"eval": "d.jsonl"}},), "data.eval", "eval_fraction"),
+        (
+            ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0, "at_start": False}},),
+            "guard.nonfinite",
+            "at_start: true",
+        ),
+    ],
+)
+def test_contradictions_name_key_and_next_step(changes, key, next_step):
+    (problem,) = check_config(config(*changes))
+    assert problem.key == key
+    assert next_step in problem.text
+
+
+@pytest.mark.parametrize(
+    ("change", "hardware"),
+    [
+        ({}, CPU),
+        ({"model": {"precision": "bf16"}}, CPU),
+        ({"model": {"precision": "bf16"}}, gpu()),
+        ({"model": {"precision": "fp16"}}, gpu(bf16=False)),
+        ({"train": {"devices": 2}}, CPU),
+        ({"train": {"devices": 2}}, gpu(count=2)),
+        ({"model": {"attention": "flash_attention_2"}}, gpu(flash=True)),
+    ],
+)
+def test_hardware_that_suffices(change, hardware):
+    assert check_hardware(config(change), hardware) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "hardware", "key", "next_step"),
+    [
+        ({"model": {"precision": "fp16"}}, CPU, "model.precision", "set auto or fp32"),
+        ({"model": {"precision": "bf16"}}, gpu(bf16=False), "model.precision", "set fp16"),
+        (
+            {"train": {"adapter_precision": "bf16"}},
+            gpu(bf16=False),
+            "train.adapter_precision",
+            "fp32",
+        ),
+        ({"train": {"devices": 3}}, gpu(count=2), "train.devices", "CUDA_VISIBLE_DEVICES"),
+        ({"train": {"devices": 3}}, CPU, "train.devices", "2 CPU cores"),
+        ({"model": {"attention": "flash_attention_2"}}, CPU, "model.attention", "sdpa"),
+        ({"model": {"attention": "flash_attention_2"}}, gpu(), "model.attention", "pip install"),
+    ],
+)
+def test_hardware_that_does_not(change, hardware, key, next_step):
+    (problem,) = check_hardware(config(change), hardware)
+    assert problem.key == key
+    assert next_step in problem.text
+
+
+def test_one_old_card_among_new_ones_decides():
+    new, old = gpu().devices[0], Device("GTX 1080", 8 << 30, 8 << 30, bf16=False)
+    mixed = Hardware(kind="cuda", host_total_bytes=1, host_free_bytes=1, devices=(new, old))
+    (problem,) = check_hardware(config({"model": {"precision": "bf16"}}), mixed)
+    assert "GTX 1080" in problem.text
+
+
+def test_require_reports_all_with_their_places():
+    problems = [Problem("train.lr", "too high"), Problem("eval.every", "too often")]
+    with pytest.raises(ConfigError) as caught:
+        require(problems, {"train.lr": "c.yaml:3"}, "c.yaml")
+    assert str(caught.value).splitlines() == [
+        "c.yaml:3: train.lr: too high",
+        "c.yaml: eval.every: too often",
+    ]
+    require([], {}, "c.yaml")

