@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .alerts import ALARM, INFO, Alert, Verdict
+from .alerts import ALARM, INFO, INSTABILITY, WATCH, Alert, Verdict
 from .channel import WARMUP_RECORDS, from_scale, to_scale
 from .instability import Finding, Instability
 from .machine import Memory, Throughput
@@ -55,12 +55,14 @@ class Detector:
         if step < state.last_step:
             self.relearn()
         state.last_step = step
-        loss, norm = record.get("loss"), record.get("grad_norm")
-        found = state.unstable.update(loss, norm, 1 / math.sqrt(state.sensitivity))
-        found += self._run_states(record, loss, norm)
-        found += self._machine(record)
+        found = self._training(record, step) + self._machine(record)
+        evaluated = record.get("eval_loss")
+        if evaluated is not None and math.isfinite(evaluated):
+            found += self._overfit(evaluated)
         alerts = [_to_alert(finding, step) for finding in found]
-        self._judge(alerts, loss, norm, step)
+        for alert in alerts:
+            if alert.severity == ALARM and alert.kind in INSTABILITY:
+                state.verdicts.watch(alert, state.unstable)
         return alerts
 
     def take_verdicts(self) -> list[Verdict]:
@@ -90,31 +92,33 @@ class Detector:
         detector._state = msgspec.convert(state, State)
         return detector
 
-    def _run_states(self, record: _Record, loss: float | None, norm: float | None) -> list[Finding]:
-        state, found = self._state, []
+    def _training(self, record: _Record, step: int) -> list[Finding]:
+        """What the loss and the gradient of a step say; nothing in a record without either."""
+        state = self._state
+        loss, norm = record.get("loss"), record.get("grad_norm")
+        if loss is None and norm is None:
+            return []
+        found = state.unstable.update(loss, norm, 1 / math.sqrt(state.sensitivity))
+        if state.verdicts.pending:
+            self._verdicts += state.verdicts.update(_on_scale(loss, norm), step)
         grad = state.unstable.grad.recent
         usual = math.exp(grad.median()) if len(grad) else None
         if state.dead.update(loss, norm, usual):
             found.append(Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0))
-        if loss is None or not math.isfinite(loss):
-            return found
-        if (level := state.learning.update(loss)) is not None:
+        level = state.learning.update(loss) if loss is not None and math.isfinite(loss) else None
+        if level is not None:
+            tail = "after all these steps: not learning"
             found.append(
-                Finding(
-                    kind="plateau", severity=INFO, what="loss", value=level, tail="not learning"
-                )
+                Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)
             )
-        evaluated = record.get("eval_loss")
-        shaken = bool(state.verdicts.pending)
-        if evaluated is not None and math.isfinite(evaluated) and not shaken:
-            found += self._overfit(evaluated)
         return found
 
     def _overfit(self, evaluated: float) -> list[Finding]:
         channel = self._state.unstable.loss
-        known = channel.count >= WARMUP_RECORDS
-        train = from_scale(channel.recent.median()) if known else None
-        best = self._state.overfit.update(evaluated, train)
+        shaken = bool(self._state.verdicts.pending)
+        if shaken or channel.count < WARMUP_RECORDS:
+            return []
+        best = self._state.overfit.update(evaluated, from_scale(channel.recent.median()))
         if best is None:
             return []
         what, tail = "evaluation loss", "while training still improves"
@@ -137,26 +141,16 @@ class Detector:
             found.append(_machine_finding("vram_leak", "allocated memory", leak))
         return found
 
-    def _judge(
-        self, alerts: list[Alert], loss: float | None, norm: float | None, step: int
-    ) -> None:
-        state = self._state
-        if state.verdicts.pending:
-            values = {
-                "loss": to_scale(loss) if loss is not None and math.isfinite(loss) else None,
-                "grad": math.log(norm) if norm and norm > 0 and math.isfinite(norm) else None,
-            }
-            self._verdicts += state.verdicts.update(values, step)
-        for alert in alerts:
-            if alert.severity == ALARM and alert.kind in _JUDGED:
-                state.verdicts.watch(alert, state.unstable)
 
-
-_JUDGED = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
+def _on_scale(loss: float | None, norm: float | None) -> dict[str, float | None]:
+    return {
+        "loss": to_scale(loss) if loss is not None and math.isfinite(loss) else None,
+        "grad": math.log(norm) if norm and norm > 0 and math.isfinite(norm) else None,
+    }
 
 
 def _machine_finding(kind: str, what: str, values: tuple[float, float]) -> Finding:
-    return Finding(kind=kind, severity="watch", what=what, value=values[0], level=values[1])
+    return Finding(kind=kind, severity=WATCH, what=what, value=values[0], level=values[1])
 
 
 def _to_alert(finding: Finding, step: int) -> Alert:

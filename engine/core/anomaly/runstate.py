@@ -73,14 +73,14 @@ class Overfit(msgspec.Struct):
     worse: int = 0
     told: bool = False
 
-    def update(self, eval_loss: float, train: float | None) -> float | None:
+    def update(self, eval_loss: float, train: float) -> float | None:
         """Take an evaluation in; returns the best one when this one shows overfitting, once.
 
         Args:
             eval_loss: of this record.
-            train: level of the training loss; None while unknown.
+            train: level of the training loss.
         """
-        if train is None or eval_loss <= 0:
+        if eval_loss <= 0:
             return None
         if self.best is None or eval_loss < self.best:
             self.best, self.train_at_best = eval_loss, train

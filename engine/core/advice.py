@@ -1,0 +1,191 @@
+"""What to do about an anomaly: likely causes and commands, best first."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from .anomaly import ALARM, Alert
+
+MAX_SKIP = 500
+"""Dropping more data than this to pass a bad spot costs more than it saves."""
+RECIPE_KEY = "R"
+SAFE_CLIP_SHARE = 0.5
+CALM_CLIP_SHARE = 1.5
+GIVE_UP_AFTER = 2
+"""Rollbacks for the same incident; a third would repeat what failed twice."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """A recommended command."""
+
+    command: str
+    """As a person would type it."""
+    key: str
+    """In the app; `R` runs the first action of the newest report."""
+    why: str
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recommendations depend on."""
+
+    step: int
+    checkpoint: str | None = None
+    """Nearest good checkpoint before the first warning."""
+    checkpoint_step: int | None = None
+    lr_scale: float = 1.0
+    norm_high: float | None = None
+    """95 % percentile of recent gradient norms."""
+    rollbacks: int = 0
+    """Done already because of this incident."""
+
+
+CAUSES: dict[str, tuple[str, ...]] = {
+    "spike": (
+        "an outlier batch: garbled, duplicated or very long samples",
+        "a learning rate too high for this state, when the loss does not come back",
+    ),
+    "divergence": (
+        "learning rate too high",
+        "warm-up too short",
+        "a part of the data that does not fit the rest",
+        "too little precision",
+    ),
+    "grad_explosion": (
+        "an unstable state: the loss often follows some steps later",
+        "a single odd batch, when it is over at once",
+    ),
+    "nonfinite": (
+        "an overflow in fp16",
+        "learning rate too high",
+        "a batch without a single label to learn from",
+    ),
+    "plateau": (
+        "learning rate near zero",
+        "frozen or missing adapters",
+        "a wrong chat template or labels",
+    ),
+    "dead": (
+        "every label is masked",
+        "no adapter is attached or nothing requires a gradient",
+    ),
+    "overfit": ("too many epochs over too little data",),
+    "throughput_drop": (
+        "another process on this machine",
+        "a hot, throttled device",
+        "slow data loading",
+    ),
+    "vram_leak": ("tensors kept alive from step to step", "fragmentation"),
+}
+"""Likely causes by kind, most likely first."""
+
+ADVICE: dict[str, str] = {
+    "spike": "Look at the samples of this and the previous batch before changing anything.",
+    "divergence": "After going back, give a new start a longer warm-up.",
+    "grad_explosion": "Do not rely on checkpoints written while this lasts.",
+    "nonfinite": "Train in bf16 if the device can; look for records whose labels are all masked.",
+    "plateau": "Check the number of trainable parameters and one record's labels.",
+    "dead": "Nothing is being learned: fix the configuration before going on.",
+    "overfit": "The checkpoint with the best evaluation is the one to keep.",
+    "throughput_drop": "Compare the time spent on data with the time spent computing.",
+    "vram_leak": "A restart from a checkpoint gives the memory back.",
+}
+"""One sentence by kind that no command can say."""
+
+
+def recommend(alert: Alert, situation: Situation) -> list[Action]:
+    """Commands for one alert, best first."""
+    match alert.kind:
+        case "spike" | "divergence" | "nonfinite":
+            return _recover(alert, situation)
+        case "grad_explosion":
+            return _calm(alert, situation)
+        case "plateau":
+            tripled = f"lr scale {situation.lr_scale * 3:.3g}"
+            why = "see within some dozen steps whether it learns at all"
+            return [_first(tripled, why), _stop("check data and adapters first")]
+        case "overfit":
+            return [_first("stop", "more steps make it worse"), _evaluate()]
+        case "dead":
+            return [_first("stop no-save", "nothing was learned that could be lost")]
+        case "throughput_drop":
+            return [_first("pause", "see whether the machine is free while training holds")]
+        case _:
+            return [_first("checkpoint pin leak", "safe before memory runs out"), _stop("restart")]
+
+
+def _recover(alert: Alert, now: Situation) -> list[Action]:
+    if now.rollbacks >= GIVE_UP_AFTER:
+        why = f"{now.rollbacks} rollbacks did not help: change the configuration or the data"
+        return [_first("stop", why), _pause()]
+    halved = f"{now.lr_scale * 0.5:.3g}"
+    if now.checkpoint is None:
+        why = "there is no good checkpoint to go back to"
+        return [_first(f"lr scale {halved}", why), _pause()]
+    actions = [_first(_rollback(now, halved), _why_back(alert, now))]
+    if alert.kind == "spike":
+        actions.append(_pause("most single spikes come back by themselves within some steps"))
+    if alert.kind != "spike" or alert.severity != ALARM:
+        actions.append(_lower(f"lr scale {halved}", "stay here with half the learning rate"))
+    if alert.kind == "nonfinite":
+        why = "hold at once when it happens again"
+        actions.append(Action(command="policy nonfinite halt", key=":", why=why))
+    return actions
+
+
+def _rollback(now: Situation, lr_scale: str) -> str:
+    words = ["rollback", now.checkpoint or "last", f"lr={lr_scale}"]
+    if now.rollbacks and now.norm_high is not None and now.norm_high > 0:
+        words.append(f"clip={now.norm_high * SAFE_CLIP_SHARE:.3g}")
+    if (skip := skip_count(now)) > 0:
+        words.append(f"skip={skip}")
+    return " ".join(words)
+
+
+def skip_count(now: Situation) -> int:
+    """Batches to drop after going back: all up to and including one past the bad step."""
+    if now.checkpoint_step is None:
+        return 0
+    return min(max(now.step - now.checkpoint_step + 1, 0), MAX_SKIP)
+
+
+def _why_back(alert: Alert, now: Situation) -> str:
+    again = ", with tighter clipping this time" if now.rollbacks else ""
+    if alert.kind == "spike":
+        return f"if the loss does not come back: before the first warning, past this data{again}"
+    return f"to before the first warning, past this data, at half the learning rate{again}"
+
+
+def _calm(alert: Alert, now: Situation) -> list[Action]:
+    lower = _lower(f"lr scale {now.lr_scale * 0.7:.3g}", "a little less learning rate")
+    if now.norm_high is None or not math.isfinite(now.norm_high) or now.norm_high <= 0:
+        actions = [_first(lower.command, lower.why)]
+    else:
+        clip = f"clip {now.norm_high * CALM_CLIP_SHARE:.3g}"
+        actions = [_first(clip, "1.5 × the normal range: no effect on usual steps"), lower]
+    if now.checkpoint is not None and alert.severity == ALARM:
+        command = _rollback(now, f"{now.lr_scale * 0.5:.3g}")
+        why = "if the loss follows"
+        actions.append(Action(command=command, key="r", why=why))
+    return actions
+
+
+def _first(command: str, why: str) -> Action:
+    return Action(command=command, key=RECIPE_KEY, why=why)
+
+
+def _lower(command: str, why: str) -> Action:
+    return Action(command=command, key="l", why=why)
+
+
+def _pause(why: str = "hold while you look at the samples") -> Action:
+    return Action(command="pause", key="space", why=why)
+
+
+def _stop(why: str) -> Action:
+    return Action(command="stop", key="x", why=why)
+
+
+def _evaluate() -> Action:
+    return Action(command="eval", key="e", why="confirm with a fresh evaluation")
