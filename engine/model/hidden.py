@@ -123,7 +123,12 @@ class ShapedHead(nn.Module):
 
 
 def _logit_scale(config: Any) -> float:
-    """The factor on the logits: Cohere names it, Granite names its inverse."""
-    factor = getattr(config, "logit_scale", None)
-    divisor = getattr(config, "logits_scaling", None)
-    return float(factor or 1.0) / float(divisor or 1.0)
+    """The factor on the logits, which some families name and some name the inverse of."""
+    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+        factor = getattr(config, name, None)
+        if factor is not None:
+            return float(factor)
+    scaling = getattr(config, "logits_scaling", None)
+    if scaling is None:
+        return 1.0
+    return float(scaling) if config.model_type == "hyperclovax" else 1.0 / float(scaling)

