@@ -128,3 +128,16 @@ def _answered(state: AppState, answer: CommandAnswered) -> AppState:
 def _with(state: AppState, entry: Intervention) -> AppState:
     run = replace(state.run, interventions=state.run.interventions.upsert(entry))
     return replace(state, run=run)
+
+
+def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
+    """Take deliveries off the front, worth about `room` records."""
+    taken: list[Delivery] = []
+    while waiting and room > 0:
+        delivery = waiting.pop(0)
+        if isinstance(delivery, RecordsArrived) and len(delivery.records) > room:
+            waiting.insert(0, RecordsArrived(delivery.records[room:]))
+            delivery = RecordsArrived(delivery.records[:room], delivery.unknown)
+        room -= len(delivery.records) if isinstance(delivery, RecordsArrived) else 1
+        taken.append(delivery)
+    return taken

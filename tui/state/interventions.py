@@ -54,18 +54,16 @@ class Intervention:
         """Nothing more will happen to it."""
         return self.phase >= Phase.APPLIED
 
-    def outcome(self) -> str:
-        """The phase in words, such as `applied 641 (1.00 → 0.50)`."""
-        match self.phase:
-            case Phase.APPLIED:
-                change = f" ({self.old} → {self.new})" if self.old or self.new else ""
-                if not self.old and self.new:
-                    change = f" ({self.new})"
-                return f"applied {self.step:,}{change}" if self.step is not None else "applied"
-            case Phase.FAILED | Phase.REJECTED:
-                return f"{self.phase.name.lower()}: {self.refusal}"
-            case _:
-                return self.phase.name.lower()
+    def outcome(self, room: int = 200) -> str:
+        """Such as `applied 641 (1.00 → 0.50)`; without the values where there is no room."""
+        word = self.phase.name.lower()
+        if self.phase in {Phase.FAILED, Phase.REJECTED}:
+            return f"{word}: {self.refusal}"
+        if self.phase is not Phase.APPLIED or self.step is None:
+            return word
+        change = " → ".join(value for value in (self.old, self.new) if value)
+        full = f"{word} {self.step:,} ({change})" if change else f"{word} {self.step:,}"
+        return full if len(full) <= room else f"{word} {self.step:,}"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,13 @@ class Panel:
     """Axis labels; None is plain numbers."""
     floor: float | None = None
     can_log: bool = False
+    heading: Callable[[AppState], str] | None = None
+    """The name where it depends on the state."""
+
+    def title_of(self, state: AppState) -> tuple[str, str]:
+        """The name, and the rest of the title."""
+        name = self.heading(state) if self.heading else self.name
+        return name, "".join(SEPARATOR + part for part in self.title(state))
 
 
 def value_at(run: RunView, name: str, step: int | None) -> float | None:
@@ -173,27 +180,28 @@ def _throughput_title(state: AppState) -> Sequence[str]:
     last = state.run.last
     if last is None:
         return []
-    share = last.data_s / last.step_s if last.step_s > 0 else 0.0
-    return [f"{fmt.count(last.tokens_per_s)} tok/s", f"data {fmt.percent(share, 0)}"]
+    return [f"{fmt.count(last.tokens_per_s)} tok/s"]
 
 
 def _step_line(state: AppState) -> str:
     last = state.run.last
-    return f"step {fmt.duration(last.step_s)}" if last and last.step_s else ""
+    if last is None or not last.step_s:
+        return ""
+    return f"step {fmt.duration(last.step_s)}  data {fmt.percent(last.data_s / last.step_s, 0)}"
 
 
 LOSS = Panel("loss", "loss", _loss_curves, _loss_title, can_log=True)
 GRAD_NORM = Panel(
     "grad-norm",
     "grad norm",
-    lambda state: [Curve("clip", "clip", old=False), Curve("grad_norm", "live")],
+    lambda state: [Curve("grad_norm", "live"), Curve("clip", "clip", old=False)],
     _grad_title,
     floor=0.0,
     can_log=True,
 )
 LEARNING_RATE = Panel(
     "learning-rate",
-    "learning rate",
+    "LR",
     lambda state: [Curve("lr", "live")],
     _lr_title,
     label=lambda value: fmt.scientific(value, 0) if value else "0",
@@ -205,7 +213,8 @@ MEMORY = Panel(
     _memory_curves,
     _memory_title,
     lambda state: machine_line(state.run),
-    label=lambda value: f"{value / 2**30:.1f}G" if value < 100 * 2**30 else f"{value / 2**30:.0f}G",
+    heading=lambda state: "VRAM" if on_gpu(state.run) else "memory",
+    label=lambda value: f"{value / 2**30:.1f}G" if value else "0",
     floor=0.0,
 )
 THROUGHPUT = Panel(

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from .curves import Branch, stretches
 from .series import Point
 
-QUANTILE = 0.985
+OUTLIERS = 0.02
+"""Share of the values that may be cut off, at least three."""
 OUTLIER = 1.6
 """How far past the bulk a value must be to be cut off, in units of the bulk's height."""
 
@@ -100,7 +101,8 @@ def _fit(drawn: Picture, floor: float | None, include: Sequence[float]) -> Pictu
         drawn = _logarithmic(drawn)
         include = [math.log10(v) for v in include if v > 0]
         floor = None
-    values = [y for layer in drawn.layers for run in layer.runs for _, y in run]
+    decisive = [layer for layer in drawn.layers if layer.style != "old"] or drawn.layers
+    values = [y for layer in decisive for run in layer.runs for _, y in run]
     low, high = limits(values, floor, include)
     over = sorted({x for layer in drawn.layers for run in layer.runs for x, y in run if y > high})
     layers = tuple(
@@ -134,7 +136,7 @@ def limits(
         return low, high
     ordered = sorted(values)
     low, top = ordered[0], ordered[-1]
-    bulk = ordered[min(len(ordered) - 1, int(QUANTILE * (len(ordered) - 1)))]
+    bulk = ordered[max(0, len(ordered) - 1 - max(3, int(OUTLIERS * len(ordered))))]
     high = bulk if top - bulk > OUTLIER * max(bulk - low, 1e-12) and bulk > low else top
     if floor is not None:
         low = min(low, floor)

@@ -62,6 +62,14 @@ class PlotView:
         """The next smoothing."""
         return replace(self, smoothing=(self.smoothing + 1) % (len(SMOOTHINGS) + 1))
 
+    def with_log(self, log_y: bool) -> PlotView:
+        """A logarithmic or a linear Y axis."""
+        return replace(self, log_y=log_y)
+
+    def next_part(self) -> PlotView:
+        """The total loss, then each part."""
+        return replace(self, part=self.part + 1)
+
     def moved(self, columns: int, width: int, newest: int) -> PlotView:
         """Move the cursor by plot columns; the window goes along at its edges."""
         left, right = self.window(newest)

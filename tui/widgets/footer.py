@@ -11,6 +11,8 @@ from .text import DIM, Line, spread
 _WANTED = sorted((a for a in ACTIONS if a.footer), key=lambda a: a.footer)
 _RIGHT = 20
 """Footer ranks from here on stand at the right edge."""
+_SPARED, _ROOMY = 21, 100
+"""The rank left out where there are fewer columns than this."""
 
 
 class ActionFooter(Line):
@@ -19,8 +21,9 @@ class ActionFooter(Line):
     def show(self, state: AppState) -> None:
         """Draw the keys for a state."""
         width = max(20, self.app.size.width - 2)
-        right = [_entry(a, state) for a in _WANTED if a.footer >= _RIGHT]
-        ending = Content("  ").join(right)
+        wide = width >= _ROOMY
+        right = [a for a in _WANTED if a.footer >= _RIGHT and (wide or a.footer != _SPARED)]
+        ending = Content("  ").join(_entry(a, state) for a in right)
         room = width - ending.cell_length - 2
         left = Content("")
         for action in (a for a in _WANTED if a.footer < _RIGHT):

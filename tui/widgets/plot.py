@@ -8,12 +8,13 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.content import Content
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..state import format as fmt
 from ..state.app import AppState
-from ..state.panels import SEPARATOR, Panel
+from ..state.panels import Panel
 from ..state.picture import Picture, column_of, picture, ticks
 from ..state.run import Mark
 from . import canvas
@@ -58,11 +59,22 @@ class Plot(Widget, can_focus=True):
         """Cells of the canvas down."""
         return max(1, self.content_size.height - 2)
 
+    def offer(self, state: AppState) -> None:
+        """Draw the state soon if in view, else when it comes into view."""
+        self._state = state
+        if self.is_on_screen:
+            self.call_later(self.show, state)
+
+    def on_show(self) -> None:
+        """Scrolled or switched into view."""
+        if self._state is not None:
+            self.show(self._state)
+
     def show(self, state: AppState) -> None:
         """Draw the state; nothing is redrawn when it would look the same."""
         self._state = state
-        name = f"[b]{self.panel.name}[/b]"
-        self.border_title = SEPARATOR.join([name, *self.panel.title(state)])
+        name, rest = self.panel.title_of(state)
+        self.border_title = Content.assemble((name, "bold"), rest)
         self.border_subtitle = self.panel.subtitle(state)
         key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn

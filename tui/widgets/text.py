@@ -9,7 +9,7 @@ from fttui.engine.protocol.states import RunState
 
 from ..state.glyphs import STATE_COLOUR, STATE_SHAPE
 
-DIM, BOLD, ACCENT, WATCH, ALARM = "$text-muted", "bold", "$accent", "$warning", "$error"
+DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
 
 Piece = str | tuple[str, str]
 """Text, or text with a style."""

@@ -1,0 +1,276 @@
+"""The composition root: a session on one side, screens on the other, one frozen state between.
+
+The session's deliveries are collected and folded into the state in slices; a timer redraws the
+visible screen when the state has changed. Nothing here, and nothing a person does here short of
+sending a command, touches the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.command import Provider
+from textual.screen import Screen
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.run.layout import RunDirectory
+
+from .actions import ACTION_OF, bindings, why_not
+from .client.port import Delivery, Session
+from .messages import DeliveriesWaiting, ListeningEnded
+from .palette import ActionCommands
+from .screens.base import RunScreen
+from .screens.dashboard import Dashboard
+from .screens.deeds import ask_rollback, perform
+from .screens.lists import Anomalies, Checkpoints, InterventionList, ListScreen, Log, Samples
+from .screens.metrics import Metrics
+from .screens.reading import ReadingScreen
+from .settings import Settings, present_settings
+from .state.app import AppState, fold, submitted, take_slice
+from .state.plotview import PlotView
+from .styles.themes import THEMES
+from .widgets import canvas
+from .widgets.ascii import AsciiFilter
+
+SLICE = 2000
+"""Records folded before the event loop gets its turn."""
+TELL_S = 5.0
+
+
+class FttuiApp(App[int]):
+    """Shows a run and sends a person's commands to it."""
+
+    TITLE = "fttui"
+    CSS_PATH = "styles/app.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionCommands}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings("run", "list"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+q", "act('app.detach')", show=False, priority=True),
+    ]
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        "dashboard": Dashboard,
+        "metrics": Metrics,
+        "anomalies": Anomalies,
+        "checkpoints": Checkpoints,
+        "interventions": InterventionList,
+        "samples": Samples,
+        "log": Log,
+    }
+    DEFAULT_MODE = "dashboard"
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        run: RunDirectory | None = None,
+        settings: Settings | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make the app of a session; `clock` gives Unix seconds."""
+        self.settings = settings or Settings()
+        super().__init__()
+        self.session = session
+        self.run_directory = run
+        self.clock = clock
+        self.state: AppState = AppState(
+            run_id=session.run_id,
+            viewer=session.viewer,
+            issuer=session.issuer,
+            read_only=session.read_only,
+        )
+        self._waiting: list[Delivery] = []
+        self._changed = True
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = self.settings.theme
+        if self.ascii_only:
+            self._filters.append(AsciiFilter())
+
+    @property
+    def ascii_only(self) -> bool:
+        """Draw with ASCII."""
+        return self.settings.ascii
+
+    def on_mount(self) -> None:
+        """Start listening and redrawing."""
+        self.listen()
+        self.warm_up()
+        self.set_interval(self.settings.redraw_s, self._redraw_if_changed)
+        self.set_interval(1.0, self.redraw)
+
+    # deliveries → state → screen
+
+    @work(group="session", exclusive=True)
+    async def listen(self) -> None:
+        """Collect what the session delivers; the fault that ends it is shown, never raised."""
+        fault = ""
+        try:
+            await self.session.listen(self._deliver)
+        except FttuiError as error:
+            fault = str(error)
+        except Exception as error:  # noqa: BLE001 - a broken link must not take the screen away
+            fault = f"the connection failed: {type(error).__name__}: {error}"
+        self.post_message(ListeningEnded(fault))
+
+    @work(thread=True, group="warm-up")
+    def warm_up(self) -> None:
+        """Import the plotting library while the first frame is already up."""
+        canvas.load()
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self.post_message(DeliveriesWaiting())
+
+    @on(DeliveriesWaiting)
+    def fold_waiting(self) -> None:
+        """Fold one slice of what is waiting."""
+        batch = take_slice(self._waiting, SLICE)
+        if batch:
+            self.state = fold(self.state, batch, self.clock())
+            self._changed = True
+        if self._waiting:
+            self.post_message(DeliveriesWaiting())
+
+    @on(ListeningEnded)
+    def note_end(self, message: ListeningEnded) -> None:
+        """Say why nothing comes any more."""
+        self.state = replace(self.state, fault=message.fault)
+        self._changed = True
+
+    def _redraw_if_changed(self) -> None:
+        if self._changed:
+            self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the visible screen."""
+        self._changed = False
+        screen = self._run_screen()
+        if screen is not None and screen.is_mounted:
+            screen.show(self.state, self.clock())
+
+    def _run_screen(self) -> RunScreen | None:
+        """The topmost screen about the run, behind any dialog."""
+        return next((s for s in reversed(self.screen_stack) if isinstance(s, RunScreen)), None)
+
+    # what a person does
+
+    def action_act(self, action_id: str) -> None:
+        """Bound to every key of the action table."""
+        self.perform(action_id)
+
+    def perform(self, action_id: str) -> None:
+        """Do an action of the table, or say why not."""
+        perform(self, ACTION_OF[action_id])
+
+    def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
+        """Ask the run to do something; it shows as sent at once.
+
+        `guarded` commands are refused when someone changed the settings since they were seen.
+        """
+        generation = self.state.generation if guarded else None
+        try:
+            command_id = self.session.submit(command, reason=reason, if_generation=generation)
+        except FttuiError as error:
+            self.tell(str(error))
+            return
+        self.state = submitted(self.state, command_id, command, reason, self.clock())
+        self.redraw()
+
+    def look(self, plot: PlotView) -> None:
+        """Show the curves in another way."""
+        self.state = replace(self.state, plot=plot)
+        self.redraw()
+
+    def tell(self, text: str, *, title: str = "") -> None:
+        """A remark that goes away by itself."""
+        self.notify(text, title=title, severity="warning", timeout=TELL_S, markup=False)
+
+    def action_interrupt(self) -> None:
+        """ctrl+c is a reflex; here it must cost nothing."""
+        self.tell("ctrl+c does not touch the run. q detaches and training goes on; x stops it.")
+
+    # screens
+
+    def go(self, mode: str) -> None:
+        """Show a screen by its mode."""
+        if self.current_mode != mode:
+            self.switch_mode(mode)
+
+    def back(self) -> None:
+        """Drop the cursor, the filter, the page, then go to the dashboard."""
+        screen = self.screen
+        if isinstance(screen, ListScreen) and screen.close_filter():
+            return
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        elif isinstance(screen, Dashboard | Metrics) and screen.has_class("-maximised"):
+            screen.toggle_maximised()
+        elif self.state.plot.cursor is not None:
+            self.look(replace(self.state.plot, cursor=None))
+        else:
+            self.go("dashboard")
+
+    def ask_rollback(self, checkpoint: str | None) -> None:
+        """Choose a checkpoint and confirm."""
+        reason = why_not(ACTION_OF["run.rollback"], self.state)
+        if reason is None:
+            ask_rollback(self, checkpoint)
+        else:
+            self.tell(reason, title="rollback")
+
+    def open_config(self) -> None:
+        """The resolved configuration."""
+        text = "this session does not know the run's folder"
+        if self.run_directory is not None:
+            try:
+                text = self.run_directory.config.read_text(encoding="utf-8")
+            except OSError as error:
+                text = f"{self.run_directory.config} cannot be read: {error.strerror}"
+        self.push_screen(ReadingScreen("configuration", text))
+
+    def open_sample(self, index: int) -> None:
+        """A sample in full."""
+        sample = self.state.run.samples[index]
+        text = f"{sample.prompt}\n\n{sample.text}"
+        self.push_screen(ReadingScreen(f"sample at step {sample.step:,}", text))
+
+    @work(group="report", exclusive=True)
+    async def open_report(self, anomaly_id: str) -> None:
+        """Fetch an anomaly's report and show it."""
+        found = [a for a in self.state.run.anomalies if a.event.id == anomaly_id]
+        if not found or not found[0].event.report:
+            self.tell("this anomaly has no report")
+            return
+        try:
+            text = await self.session.fetch_report(found[0].event.report)
+        except (FttuiError, OSError) as error:
+            self.tell(f"the report cannot be fetched: {error}")
+            return
+        title = f"anomaly at step {found[0].step:,}"
+        await self.push_screen(ReadingScreen(title, text, markdown=True))
+
+    @work(group="control", exclusive=True)
+    async def change_control(self, *, take: bool) -> None:
+        """Take or give up control."""
+        try:
+            refusal = await self.session.take_control() if take else None
+            if not take:
+                await self.session.release_control()
+        except FttuiError as error:
+            refusal = str(error)
+        if refusal:
+            self.tell(refusal, title="control")
+
+
+def run_app(session: Session, *, run: RunDirectory) -> int:
+    """Show a run until the person leaves; training goes on. Returns the exit code."""
+    app = FttuiApp(session, run=run, settings=present_settings())
+    return app.run() or 0

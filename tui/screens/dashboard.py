@@ -1,0 +1,76 @@
+"""The dashboard: state and distance, loss, gradients, the machine, what happened and was done."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+
+from ..actions import bindings
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
+from ..widgets.lists import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
+from ..widgets.plot import Plot
+from ..widgets.stages import OutcomePanel, StartPanel
+from ..widgets.text import DIM, Line, Piece, assemble
+from .base import PlotScreen
+
+
+class Dashboard(PlotScreen):
+    """Everything at a glance."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
+    AUTO_FOCUS = ""
+
+    def compose_body(self) -> ComposeResult:
+        """Plots, panels, and their stand-ins for small terminals."""
+        yield OutcomePanel(id="outcome")
+        yield StartPanel(id="start")
+        with Horizontal(id="curves"):
+            yield Plot(LOSS)
+            yield Plot(GRAD_NORM)
+        with Horizontal(id="machine"):
+            yield Plot(LEARNING_RATE)
+            yield Plot(MEMORY)
+            yield Plot(THROUGHPUT)
+        with Horizontal(id="events"):
+            yield AnomalyPanel(classes="panel")
+            yield InterventionPanel(classes="panel")
+        yield Line(id="strip")
+        yield NewestEvent(id="newest")
+        yield LogTail(id="log-tail")
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Draw what is visible."""
+        self.set_class(state.starting and not state.fault, "-starting")
+        self.query_one(OutcomePanel).show(state)
+        self.query_one(StartPanel).show(state)
+        for plot in self.plots():
+            plot.offer(state)
+        self.query_one(AnomalyPanel).show(state)
+        self.query_one(InterventionPanel).show(state)
+        self.query_one(NewestEvent).show(state)
+        self.query_one(LogTail).show(state)
+        self.query_one("#strip", Line).put(_strip(state))
+
+
+def _strip(state: AppState) -> Content:
+    """Learning rate, memory and throughput in one line."""
+    run = state.run
+    if run.last is None:
+        return Content("")
+    pieces: list[Piece] = [("lr ", DIM), fmt.learning_rate(run.last.lr)]
+    if run.last.lr_scale != 1:
+        pieces.append(f" (×{fmt.factor(run.last.lr_scale)})")
+    memory = memory_now(run)
+    if memory is not None:
+        used, total = memory
+        name = "VRAM" if on_gpu(run) else "memory"
+        pieces += [(f" · {name} ", DIM), fmt.size_of(used, total) if total else fmt.size(used)]
+    pieces += [(" · ", DIM), f"{fmt.count(run.last.tokens_per_s)} tok/s"]
+    pieces += [(" · step ", DIM), fmt.duration(run.last.step_s)]
+    return assemble(*pieces)

@@ -1,0 +1,273 @@
+"""What each action of the table does: ask if it has to, then send a command or change the view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    CommandError,
+    Evaluate,
+    Pause,
+    Resume,
+    Rollback,
+    SaveCheckpoint,
+    Stop,
+    parse_command,
+)
+from fttui.engine.protocol.states import RunState
+
+from ..actions import Action, why_not
+from ..state import asked
+from ..state import format as fmt
+from ..state.asked import Asked
+from ..state.interventions import UNDO
+from ..state.plotview import PlotView
+from .base import PlotScreen
+from .confirm import ConfirmScreen
+from .help import HelpScreen
+from .lists import ListScreen
+from .prompt import PromptScreen
+from .rollback import RollbackScreen, consequence
+
+if TYPE_CHECKING:
+    from ..app import FttuiApp
+
+Deed = Callable[["FttuiApp"], None]
+
+
+def perform(app: FttuiApp, action: Action) -> None:
+    """Do it, or say why it cannot be done now."""
+    reason = why_not(action, app.state)
+    if reason is not None:
+        app.tell(reason, title=action.label)
+        return
+    DEEDS[action.id](app)
+
+
+def _pause(app: FttuiApp) -> None:
+    held = app.state.state in {RunState.PAUSED, RunState.HALTED}
+    app.send(Resume() if held else Pause())
+
+
+def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], Asked]) -> Deed:
+    def ask(app: FttuiApp) -> None:
+        def answer(found: Asked | None) -> None:
+            if found is not None and found.command is not None:
+                app.send(found.command, guarded=found.relative)
+
+        app.push_screen(PromptScreen(title, forms, lambda text: read(app, text)), answer)
+
+    return ask
+
+
+def _rollback(app: FttuiApp) -> None:
+    app.ask_rollback(None)
+
+
+def ask_rollback(app: FttuiApp, checkpoint: str | None) -> None:
+    """Let the person choose a checkpoint and confirm."""
+
+    def answer(command: Rollback | None) -> None:
+        if command is not None:
+            app.send(command)
+
+    app.push_screen(RollbackScreen(app.state, app.clock(), checkpoint), answer)
+
+
+def _recover(app: FttuiApp) -> None:
+    anomaly = app.state.run.current_anomaly
+    if anomaly is None:
+        return
+    text = anomaly.event.actions[0]
+    try:
+        command = parse_command(text)
+    except (CommandError, ValueError) as error:
+        app.tell(f"the report recommends {text!r}, which this version cannot do: {error}")
+        return
+    rows = [f"{text}", f"because of: {anomaly.event.headline}", *_in_words(app, command)]
+    others = [f"other ways in the report: {', '.join(anomaly.event.actions[1:])}"]
+    rows += others if anomaly.event.actions[1:] else []
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.send(command, reason=f"anomaly {anomaly.event.id}")
+
+    app.push_screen(ConfirmScreen("recover", rows, [("y", "do it")], alarm=True), answer)
+
+
+def _in_words(app: FttuiApp, command: AnyCommand) -> list[str]:
+    if not isinstance(command, Rollback):
+        return []
+    wanted = command.checkpoint
+    known = app.state.run.checkpoints
+    found = [c for c in known if wanted in (c.name, str(c.step))]
+    if wanted == "last":
+        found = list(known)
+    return consequence(app.state, command, found[-1]) if found else []
+
+
+def _stop(app: FttuiApp) -> None:
+    run = app.state.run
+    newest = run.checkpoints[-1] if run.checkpoints else None
+    since = run.step - newest.step if newest else run.step
+    rows = [
+        f"Finish step {run.step + 1:,}, write a checkpoint, end the run.",
+        f"Go on later with: fttui run --resume {app.state.run_id}",
+        f"Without saving, {fmt.plural(since, 'step')} of work are lost.",
+    ]
+    if app.state.state is RunState.STOPPING:
+        rows = ["The run is already stopping; stop now, without finishing the step or saving?"]
+    elif app.state.state is RunState.STARTING:
+        rows = ["The run has not begun to train; end it?"]
+
+    def answer(key: str | None) -> None:
+        if key:
+            app.send(Stop(save=key == "y"))
+
+    ways = [("y", "stop and save"), ("d", "stop, discard")]
+    app.push_screen(ConfirmScreen("stop the run", rows, ways, alarm=True), answer)
+
+
+def _undo(app: FttuiApp) -> None:
+    item = app.state.run.interventions.last_undoable()
+    if item is not None and item.undo is not None:
+        app.send(item.undo, reason=f"{UNDO}{item.id}", guarded=True)
+
+
+def _control(app: FttuiApp) -> None:
+    state = app.state
+    if state.controls:
+        app.change_control(take=False)
+        return
+    if state.controller is None:
+        app.change_control(take=True)
+        return
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.change_control(take=True)
+
+    rows = [
+        f"{state.controller} has control now.",
+        "Your commands will count and theirs will be refused; they see who took over.",
+    ]
+    app.push_screen(ConfirmScreen("take control", rows, [("y", "take over")]), answer)
+
+
+def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Deed:
+    def act(app: FttuiApp) -> None:
+        screen = app.screen
+        if isinstance(screen, PlotScreen):
+            app.look(change(app.state.plot, app, screen))
+
+    return act
+
+
+def _on_plots(do: Callable[[PlotScreen], None]) -> Deed:
+    def act(app: FttuiApp) -> None:
+        if isinstance(app.screen, PlotScreen):
+            do(app.screen)
+
+    return act
+
+
+def _filter(app: FttuiApp) -> None:
+    if isinstance(app.screen, ListScreen):
+        app.screen.open_filter()
+
+
+def _help(app: FttuiApp) -> None:
+    app.push_screen(HelpScreen(app.state))
+
+
+def _go(mode: str) -> Deed:
+    return lambda app: app.go(mode)
+
+
+def _note(app: FttuiApp, text: str) -> Asked:
+    preview = f"marks step {app.state.run.step:,} on the curves and in the journal"
+    return asked.read_text("note", text, preview)
+
+
+def _pin(app: FttuiApp, text: str) -> Asked:
+    return Asked(
+        SaveCheckpoint(pin=True, note=text.strip()),
+        f"a checkpoint at about step {app.state.run.step:,} that retention never removes",
+    )
+
+
+def _sample(app: FttuiApp, text: str) -> Asked:
+    return asked.read_text("sample", text, "the text appears under 7 samples")
+
+
+def _policy(app: FttuiApp, text: str) -> Asked:
+    if not text.strip():
+        return Asked(preview="on a NaN or infinite loss or gradient before the update")
+    return asked.read_text("policy nonfinite", text, f"on a NaN: {text.strip()}")
+
+
+DEEDS: dict[str, Deed] = {
+    "run.pause": _pause,
+    "run.steps": _prompt(
+        "train N more steps, then pause", "100",
+        lambda app, t: asked.read_count("run", t, app.state.run),
+    ),
+    "run.rollback": _rollback,
+    "anomaly.recover": _recover,
+    "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
+    "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
+    "run.evaluate": lambda app: app.send(Evaluate()),
+    "run.sample": _prompt("generate from the current adapter", "a prompt", _sample),
+    "run.stop": _stop,
+    "lr.change": _prompt(
+        "learning rate", asked.LR_FORMS, lambda app, t: asked.read_lr(t, app.state.run)
+    ),
+    "clip.change": _prompt(
+        "clip: max grad norm", asked.CLIP_FORMS, lambda app, t: asked.read_clip(t, app.state.run)
+    ),
+    "change.undo": _undo,
+    "data.skip": _prompt(
+        "skip the data of the next N steps", "12",
+        lambda app, t: asked.read_count("skip", t, app.state.run),
+    ),
+    "note.add": _prompt("note", "what is worth remembering about this step", _note),
+    "policy.change": _prompt("policy on a non-finite number", "skip · halt · rollback", _policy),
+    "control.toggle": _control,
+    "go.dashboard": _go("dashboard"),
+    "go.metrics": _go("metrics"),
+    "go.anomalies": _go("anomalies"),
+    "go.checkpoints": _go("checkpoints"),
+    "go.interventions": _go("interventions"),
+    "go.samples": _go("samples"),
+    "go.log": _go("log"),
+    "go.config": lambda app: app.open_config(),
+    "view.follow": _look(lambda view, app, screen: view.followed()),
+    "view.log": _look(lambda view, app, screen: view.with_log(not view.log_y)),
+    "view.smooth": _look(lambda view, app, screen: view.smoothed()),
+    "view.part": _look(lambda view, app, screen: view.next_part()),
+    "view.zoom-in": _look(lambda view, app, screen: view.zoomed(True, app.state.run.step)),
+    "view.zoom-out": _look(lambda view, app, screen: view.zoomed(False, app.state.run.step)),
+    "view.left": _look(
+        lambda view, app, screen: view.moved(-1, screen.canvas_columns, app.state.run.step)
+    ),
+    "view.right": _look(
+        lambda view, app, screen: view.moved(1, screen.canvas_columns, app.state.run.step)
+    ),
+    "view.previous-event": _look(
+        lambda view, app, screen: view.at_mark(app.state.run.marks, False, app.state.run.step)
+    ),
+    "view.next-event": _look(
+        lambda view, app, screen: view.at_mark(app.state.run.marks, True, app.state.run.step)
+    ),
+    "view.up": _on_plots(lambda screen: screen.choose(-1)),
+    "view.down": _on_plots(lambda screen: screen.choose(1)),
+    "view.maximise": _on_plots(lambda screen: screen.toggle_maximised()),
+    "list.filter": _filter,
+    "app.help": _help,
+    "app.commands": lambda app: app.action_command_palette(),
+    "app.back": lambda app: app.back(),
+    "app.detach": lambda app: app.exit(0),
+}  # fmt: skip
+"""Every id of the action table; a test compares the two."""

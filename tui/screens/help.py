@@ -1,0 +1,52 @@
+"""All keys, generated from the action table."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ..actions import ACTIONS, why_not
+from ..state.app import AppState
+from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble, lines
+
+SIGNS = "◆ checkpoint · ↺ rollback · ▲ anomaly · ✎ note · ┴ command · ✗ NaN · ↑ off the scale"
+
+
+class HelpScreen(ModalScreen[None]):
+    """Keys by group; what is not legal now says why."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,q,enter", "dismiss", "close")
+    ]
+
+    def __init__(self, state: AppState) -> None:
+        super().__init__()
+        self._state = state
+
+    def compose(self) -> ComposeResult:
+        """The table."""
+        dialog = Container(id="dialog")
+        dialog.border_title = "keys"
+        dialog.border_subtitle = "↑ ↓ scroll   esc close"
+        with dialog, VerticalScroll():
+            yield Static(self._table(), markup=False)
+
+    def _table(self) -> Content:
+        rows: list[Content] = []
+        for group, actions in groupby(ACTIONS, key=lambda a: a.group):
+            rows.append(assemble((group, BOLD)))
+            for action in actions:
+                pieces: list[Piece] = [(f"  {action.key:<7}", ACCENT), action.help]
+                if action.commands and (reason := why_not(action, self._state)):
+                    pieces.append((f"  {reason}", f"{WATCH} dim"))
+                rows.append(assemble(*pieces))
+        rows.append(Content(""))
+        rows.append(assemble((SIGNS, DIM)))
+        return lines(*rows)

@@ -1,0 +1,65 @@
+"""One line to type in, above the footer, that says before Enter what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from ..state.asked import Asked
+from ..widgets.text import Line
+
+
+class PromptScreen(ModalScreen[Asked]):
+    """Answers with what was asked for; None when it was closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
+
+    def __init__(self, title: str, forms: str, read: Callable[[str], Asked]) -> None:
+        """Ask; `read` is called on every change of the text."""
+        super().__init__()
+        self._title = title
+        self._forms = forms
+        self._read = read
+
+    def compose(self) -> ComposeResult:
+        """Input and preview."""
+        ask = Container(id="ask")
+        ask.border_title = self._title
+        ask.border_subtitle = "⏎ send   esc cancel"
+        with ask:
+            yield Input(placeholder=self._forms, compact=True)
+            yield Line(id="preview")
+
+    def on_mount(self) -> None:
+        """Say what is in force now."""
+        self.query_one(Input).cursor_blink = not self.app.is_headless
+        self._preview(self._read(""))
+
+    @on(Input.Changed)
+    def preview(self, event: Input.Changed) -> None:
+        """Say what the text would do."""
+        self._preview(self._read(event.value))
+
+    @on(Input.Submitted)
+    def send(self, event: Input.Submitted) -> None:
+        """Close with a command; an error keeps the prompt open."""
+        asked = self._read(event.value)
+        if asked.command is not None:
+            self.dismiss(asked)
+        elif asked.error:
+            self._preview(asked)
+        else:
+            self.dismiss(None)
+
+    def _preview(self, asked: Asked) -> None:
+        line = self.query_one("#preview", Line)
+        line.set_class(bool(asked.error), "-error")
+        line.put(Content(asked.error or asked.preview))

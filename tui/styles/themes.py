@@ -1,0 +1,37 @@
+"""Two themes: blue for live data, amber for watch, red for alarm; safe for colour-blind eyes."""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+DARK = Theme(
+    name="fttui-dark",
+    primary="#6cb6ff",
+    secondary="#8b98a9",
+    accent="#6cb6ff",
+    warning="#e3b341",
+    error="#ff6a69",
+    success="#7ee2b8",
+    foreground="#d6dde6",
+    background="#0e1217",
+    surface="#0e1217",
+    panel="#18202a",
+    dark=True,
+    variables={"border": "#33404f", "border-blurred": "#33404f", "dim": "#7f8c9b"},
+)
+LIGHT = Theme(
+    name="fttui-light",
+    primary="#0b5cad",
+    secondary="#5a6673",
+    accent="#0b5cad",
+    warning="#8f5a00",
+    error="#b3261e",
+    success="#0a6b4b",
+    foreground="#1c232b",
+    background="#fbfcfd",
+    surface="#fbfcfd",
+    panel="#e9edf1",
+    dark=False,
+    variables={"border": "#b6c0ca", "border-blurred": "#b6c0ca", "dim": "#66727e"},
+)
+THEMES = (DARK, LIGHT)
