@@ -67,7 +67,7 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _row(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
+                    yield _row(_parsed(line.strip(), f"{path}:{number}"), f"{path}:{number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except OSError as error:

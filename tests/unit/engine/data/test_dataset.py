@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.data import stdlib_pairs
+from fttui.engine.data.dataset import PairExample, TextExample, hold_out, load_examples, spread
+from fttui.engine.errors import DataError
+from tests.support.tokenizer import tiny_tokenizer
+
+PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce"}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture
+def few_packages(monkeypatch):
+    """A smaller standard library, to save time."""
+    monkeypatch.setattr(stdlib_pairs, "PACKAGES", ("argparse", "ast", "email", "json", "csv"))
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Writes rows to a JSONL file."""
+
+    def _rows(records, name="d.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return str(path)
+
+    return _rows
+
+
+@pytest.fixture
+def load(tokenizer):
+    def _load(data, progress=lambda label, done, total: None, **sections):
+        sections = {"train": {"steps": 1, "batch": 2}, **sections}
+        config = msgspec.convert({"model": {"id": "m"}, "data": data, **sections}, RunConfig)
+        return load_examples(config, tokenizer, progress)
+
+    return _load
+
+
+def test_a_share_of_train_is_held_out(rows, load):
+    source = rows([{"text": f"text {number}"} for number in range(50)])
+    sets = load({"train": source, "eval_fraction": 0.1})
+    assert all(isinstance(example, TextExample) for example in sets.train)
+    assert (len(sets.train), len(sets.eval)) == (45, 5)
+    assert {example.id for example in sets.train}.isdisjoint({one.id for one in sets.eval})
+    assert sets.facts == {
+        "train records": "45",
+        "eval records": "5",
+        "tokens per record": "8 on average, 8 at most",
+    }
+
+
+def test_the_held_out_records_do_not_depend_on_the_seed(rows, load):
+    source = rows([{"text": f"text {number}"} for number in range(50)])
+    first, second = (
+        load({"train": source, "eval_fraction": 0.1}, train={"steps": 1, "seed": seed}).eval
+        for seed in (1, 2)
+    )
+    assert first == second
+
+
+def test_eval_of_its_own_leaves_train_whole(rows, load):
+    train = rows([{"text": "a"}] * 10)
+    evaluation = rows([{"text": f"e{number}"} for number in range(9)], "e.jsonl")
+    sets = load({"train": train, "eval": evaluation, "eval_limit": 3})
+    assert len(sets.train) == 10
+    assert [example.id for example in sets.eval] == ["e:1", "e:4", "e:7"]
+
+
+def test_train_limit_takes_the_first(rows, load):
+    source = rows([{"text": "a", "id": f"r{number}"} for number in range(10)])
+    sets = load({"train": source, "train_limit": 3, "eval_fraction": 0})
+    assert [example.id for example in sets.train] == ["r0", "r1", "r2"]
+    assert sets.eval == []
+
+
+def test_facts_count_what_was_lost(rows, load):
+    source = rows(
+        [{"prompt": "p" * 40, "completion": "c"}]
+        + [{"prompt": "p", "completion": "c" * 40}] * 2
+        + [{"prompt": "p", "completion": "c"}] * 3
+    )
+    facts = load({"train": source, "max_length": 20, "eval_fraction": 0}).facts
+    assert facts["train records"] == "5"
+    assert facts["dropped (no label left)"] == "1"
+    assert facts["cut to 20 tokens"] == "3"
+
+
+def test_triplets(rows, load):
+    record = {"query": "q", "pos": ["p"], "neg": ["n1", "n2"], "label": "x"}
+    sets = load({"train": rows([record] * 4), "eval_fraction": 0}, **PAIRS)
+    (first, *_) = sets.train
+    assert isinstance(first, PairExample)
+    assert len(first.negatives) == 1
+    assert first.label is not None
+
+
+def test_the_standard_library_as_pairs(load, few_packages):
+    seen = []
+    sets = load(
+        {"train": "stdlib:pairs", "max_length": 32, "train_limit": 40, "eval_limit": 7},
+        lambda label, done, total: seen.append(label),
+        **PAIRS,
+    )
+    assert (len(sets.train), len(sets.eval)) == (40, 7)
+    assert all(":" in example.id for example in sets.train)
+    assert set(seen) == {
+        "building pairs from the standard library",
+        "tokenizing training data",
+        "tokenizing evaluation data",
+    }
+
+
+def test_the_standard_library_as_eval_of_itself_shares_no_module(load, few_packages):
+    sets = load({"train": "stdlib:pairs", "eval": "stdlib:pairs", "max_length": 16}, **PAIRS)
+    modules = [
+        {one.id.partition(":")[0].partition(".")[0] for one in part}
+        for part in (sets.train, sets.eval)
+    ]
+    assert modules[1]
+    assert modules[0].isdisjoint(modules[1])
+
+
+@pytest.mark.parametrize(
+    ("records", "sections", "message"),
+    [
+        ([{"prompt": "p", "chosen": "c"}], {}, "columns prompt, chosen make no known format"),
+        ([{"text": "a"}], PAIRS, "are text, but task contrastive needs pairs"),
+        ([{"anchor": "a", "positive": "p"}], {}, "are pairs, but task sft needs messages"),
+        ([{"text": ""}] * 3, {}, "all 3 records were dropped"),
+        ([{"text": "a"}, {"text": None}], {}, r"d.jsonl:2: column 'text'"),
+    ],
+)
+def test_unusable_data_is_explained(rows, load, records, sections, message):
+    with pytest.raises(DataError, match=message) as caught:
+        load({"train": rows(records), "eval_fraction": 0}, **sections)
+    assert caught.value.exit_code == 9
+
+
+def test_pairs_that_could_not_be_learned_alone_are_refused(rows, load):
+    records = [
+        {"anchor": "a", "positive": "p", "negative": "n"},
+        {"anchor": "b", "positive": "q", "negative": None, "id": "bare"},
+    ]
+    data = {"train": rows(records), "eval_fraction": 0}
+    with pytest.raises(DataError, match=r"1 of 2 pairs have no negative .*first: bare"):
+        load(data, train={"steps": 1, "batch": 1}, **PAIRS)
+    assert len(load(data, train={"steps": 1, "batch": 2}, **PAIRS).train) == 2
+
+
+def test_hold_out_splits_without_loss():
+    kept, held = hold_out(range(100), 0.07, None)
+    assert len(held) == 7
+    assert sorted(kept + held) == list(range(100))
+    assert kept == sorted(kept)
+    assert len(hold_out(range(100), 0.5, 3)[1]) == 3
+    assert len(hold_out(range(10), 0.001, None)[1]) == 1
+    assert hold_out(range(10), 0, None)[1] == []
+    assert hold_out(["only"], 0.5, None) == (["only"], [])
+
+
+def test_spread_covers_the_whole_range():
+    assert spread(range(10), 5) == [0, 2, 4, 6, 8]
+    assert spread(range(3), 5) == [0, 1, 2]
+    assert spread(range(3), None) == [0, 1, 2]

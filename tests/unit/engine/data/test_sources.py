@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from fttui.engine.data.sources import read_rows
+from fttui.engine.errors import DataError
+
+ROWS = [{"text": "a"}, {"text": "b"}, {"text": "ç"}]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def _file(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return _file
+
+
+def test_every_file_kind_gives_the_same_rows(file, tmp_path):
+    lines = "\n\n".join(json.dumps(row) for row in ROWS)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "d.parquet")
+    for source in (
+        file("d.jsonl", "\ufeff" + lines),
+        file("d.json", json.dumps(ROWS)),
+        str(tmp_path / "d.parquet"),
+    ):
+        assert [row.values for row in read_rows(source, "train")] == ROWS
+        assert [row.values for row in read_rows(source, "train", limit=2)] == ROWS[:2]
+
+
+def test_places_are_lines(file):
+    source = file("d.jsonl", '{"a": 1}\n\n{"a": 2}\n')
+    assert [row.place for row in read_rows(source, "train")] == [f"{source}:1", f"{source}:3"]
+
+
+def test_rows_behind_the_limit_are_not_read(file):
+    assert len(read_rows(file("d.jsonl", '{"a": 1}\nbroken'), "train", limit=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("d.jsonl", '{"a": 1}\n{"a": \n', r"d.jsonl:2: not valid JSON at column \d"),
+        ("d.jsonl", '{"a": 1}\n[1]\n', r"d.jsonl:2: got list, expected an object"),
+        ("d.jsonl", "\n", "no records"),
+        ("d.jsonl", b'{"a": "\xe9"}', "not UTF-8"),
+        ("d.json", '[{"a": 1},\n{"a": ]', r"d.json:2: not valid JSON at column 7"),
+        ("d.json", '{"a": 1}', "expected a list of records"),
+        ("d.json", "[1]", "d.json record 1: got int"),
+        ("d.json", "[" * 100_000, "nested too deeply"),
+        ("d.parquet", "not parquet", "not readable as Parquet"),
+        ("d.csv", "a,b", r"ending in '.csv', expected one of .jsonl"),
+    ],
+)
+def test_broken_files_say_where(file, name, content, message):
+    with pytest.raises(DataError, match=message):
+        read_rows(file(name, content), "train")
+
+
+def test_missing_file_suggests_a_neighbour(file):
+    present = file("train.jsonl", "{}")
+    with pytest.raises(DataError, match=r"no such file .*did you mean .*/train.jsonl"):
+        read_rows(present.replace("train", "trian"), "train")
+
+
+def test_something_that_is_no_source_lists_what_is():
+    with pytest.raises(DataError, match="a hub dataset id, or stdlib:pairs"):
+        read_rows("not a source!", "train")
+
+
+def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
+    import datasets
+
+    def load_dataset(name, subset, split):
+        assert (name, subset, split) == ("org/set", "main", "test")
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = read_rows("org/set:main", "test", limit=2)
+    assert [row.values for row in rows] == ROWS[:2]
+    assert rows[1].place == "org/set:main[test] row 2"
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (ConnectionError("Couldn't reach the Hub"), "set data.train to a file"),
+        (ValueError('Unknown split "train"'), "data.train_split"),
+        (ValueError("Config name is missing."), "org/set:main"),
+        (RuntimeError("boom"), "check the id"),
+    ],
+)
+def test_hub_failures_have_a_next_step(monkeypatch, error, hint):
+    import datasets
+
+    def load_dataset(*_, **__):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(DataError, match=hint):
+        read_rows("org/set", "train")
+
+
+def test_a_folder_is_read_through_datasets(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_text('{"text": "a"}\n')
+    rows = read_rows(str(tmp_path / "set"), "train")
+    assert [row.values for row in rows] == [{"text": "a"}]
