@@ -113,8 +113,9 @@ def run_state(run: RunDirectory, records: list[Record]) -> RunState:
             # Only steps since the hole between the ends of the journal: it trains.
             return RunState.RUNNING
         seq, stepped = record.seq, stepped or isinstance(record.event, StepFinished)
-        if isinstance(record.event, RunEnded) and not alive:
-            return record.event.state
+        if isinstance(record.event, RunEnded):
+            newer_engine = engine is not None and alive and engine.started > record.time
+            return RunState.STARTING if newer_engine else record.event.state
         if isinstance(record.event, StateChanged) and alive:
             return record.event.state
         if isinstance(record.event, RunStarted):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import signal
 import sys
 import time
@@ -70,11 +71,13 @@ class EngineDouble:
         me = ProcessMark.current()
         write_mark(self.run.engine, EngineMark(pid=me.pid, started=me.started))
 
-    def emit(self, *events: AnyEvent) -> None:
+    def emit(self, *events: AnyEvent, at: float | None = None) -> None:
         payloads = []
         for event in events:
             self.seq += 1
-            record = Record(seq=self.seq, time=time.time(), step=self.step, timeline=1, event=event)
+            record = Record(
+                seq=self.seq, time=at or time.time(), step=self.step, timeline=1, event=event
+            )
             payloads.append(encode(record))
         self.journal.append(*payloads)
 
@@ -146,7 +149,8 @@ def ticks(period_s: float) -> Iterator[int]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
-    parser.add_argument("--steps", type=int, default=100_000)
+    steps = int(os.environ.get("DOUBLE_STEPS", "100000"))
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--no-hub", action="store_true")
     parser.add_argument("--die", action="store_true", help="print an error and leave no word")

@@ -63,6 +63,18 @@ def test_an_engine_gone_without_a_word_is_lost_and_with_one_is_not(tmp_path: Pat
     assert (summary.state, summary.error) == (RunState.FAILED, "no memory")
 
 
+def test_an_engine_started_after_the_end_is_starting_again(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0))
+    assert summarize(engine.run).state is RunState.STOPPED  # its process is still on its way out
+    me = ProcessMark.current()
+    late = EngineMark(pid=me.pid, started=me.started + 0.9, incarnation=2)
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0), at=me.started + 0.5)
+    write_mark(engine.run.engine, late)
+    assert summarize(engine.run).state is RunState.STARTING
+
+
 def test_frames_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     writer = FrameWriter(run.journal, run.journal_lock)

@@ -1,0 +1,270 @@
+"""The command line as a user or a script meets it, against a real hub and an engine double."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.protocol.events import RunEnded
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.layout import RunDirectory
+from tests.support.engine_double import EngineDouble, journal_payloads, make_run
+from tests.support.waiting import until
+
+from .conftest import StartRun, kill_hub
+
+LIMIT_S = 60
+
+
+def fttui(
+    *arguments: str, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fttui.tui", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, **(environ or {})},
+    )
+
+
+def loaded_modules(*arguments: str) -> set[str]:
+    """Top-level packages in memory after a subcommand."""
+    script = (
+        "import sys\n"
+        "from fttui.tui.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit:\n    pass\n"
+        "print('\\n' + ' '.join({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.stdout, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("run", "--help"), ("ls",), ("events",), ("ctl", "fly")]
+)
+def test_reading_commands_load_neither_torch_nor_the_toolkit(
+    runs: Path, arguments: tuple[str, ...]
+) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.end()
+    loaded = loaded_modules(*arguments)
+    assert "msgspec" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "textual", "rich", "plotext", "zmq"})
+
+
+def test_ctl_loads_no_toolkit(start_run: StartRun) -> None:
+    start_run()
+    loaded = loaded_modules("ctl", "note", "hello")
+    assert "zmq" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "textual", "rich", "plotext"})
+
+
+def test_help_names_every_subcommand_and_the_exit_codes() -> None:
+    done = fttui("--help")
+    assert done.returncode == 0
+    for word in ("run", "attach", "ls", "show", "ctl", "events", "check", "doctor", "report"):
+        assert f"\n    {word} " in done.stdout
+    for code in ("2  ", "6  ", "7  ", "11 ", "130"):
+        assert f"\n  {code}" in done.stdout
+
+
+def test_version() -> None:
+    assert fttui("--version").stdout.startswith("fttui 0.")
+
+
+def test_a_command_takes_effect_and_says_so(start_run: StartRun) -> None:
+    run, _ = start_run()
+    done = fttui("ctl", run.id, "lr", "scale", "0.5", "--reason", "spike")
+    assert done.returncode == 0
+    assert "applied at step" in done.stdout
+    assert "lr scale 0.5 (a → b)" in done.stdout
+    accepted = [json.loads(line) for line in fttui("events", run.id).stdout.splitlines()]
+    assert "lr scale 0.5" in {event.get("command") for event in accepted}
+
+
+def test_the_outcome_as_json_with_its_exit_code(start_run: StartRun) -> None:
+    start_run()
+    done = fttui("ctl", "--json", "eval")
+    outcome = json.loads(done.stdout)
+    assert done.returncode == 7
+    assert (outcome["status"], outcome["reason"]) == ("failed", "nothing to evaluate on")
+    assert outcome["step"] is not None
+
+
+def test_a_rejected_command_names_the_reason(start_run: StartRun) -> None:
+    run, _ = start_run("--step-s", "0.01")
+    assert fttui("ctl", run.id, "pause").returncode == 0
+    assert fttui("ctl", run.id, "lr", "scale", "2").returncode == 0  # legal while paused
+    kill_hub(run, signal.SIGKILL)
+    done = fttui("ctl", run.id, "resume")  # starts the hub again on its way
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_outcome_in_time_is_told_apart_from_a_refusal(start_run: StartRun) -> None:
+    run, process = start_run()
+    os.kill(process.pid, signal.SIGSTOP)
+    done = fttui("ctl", run.id, "pause", "--timeout", "3")
+    os.kill(process.pid, signal.SIGCONT)
+    assert done.returncode == 124
+    assert "accepted, but without effect so far" in done.stderr
+
+
+def test_an_engine_that_dies_over_a_command_is_told(start_run: StartRun) -> None:
+    run, process = start_run()
+    os.kill(process.pid, signal.SIGSTOP)
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "fttui.tui", "ctl", run.id, "pause"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: run.control.exists() and run.control.stat().st_size > 8)
+    process.kill()
+    process.wait()
+    _, said = asked.communicate(timeout=LIMIT_S)
+    assert asked.returncode == 7
+    assert "the engine is gone" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("lr", "scale", "x"), 2, "must be a number"),
+        (("lr",), 2, "unknown command 'lr'"),
+        (("nosuchrun", "pause"), 3, "no run 'nosuchrun'"),
+        (("pause",), 3, "no live run"),
+        (("ended", "pause"), 6, "fttui run --resume"),
+        (("ended", "fly"), 2, "unknown command 'fly'"),
+    ],
+)
+def test_mistakes_are_explained_without_a_traceback(
+    runs: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    engine = EngineDouble(make_run(runs, name="ended"))
+    engine.start()
+    engine.end()
+    engine.run.engine.unlink()
+    done = fttui("ctl", *words)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ls_tells_states_and_speaks_json(runs: Path) -> None:
+    assert "start one with: fttui run" in fttui("ls").stdout
+    engine = EngineDouble(make_run(runs), total_steps=9)
+    engine.start()
+    engine.train(3)
+    table = fttui("ls").stdout
+    assert engine.run.id in table
+    assert "running" in table
+    assert "3/9" in table
+    assert "nan" in table
+    (entry,) = json.loads(fttui("ls", "--json").stdout)
+    assert (entry["state"], entry["step"], entry["loss"]) == ("running", 3, "NaN")
+
+
+def test_events_are_json_lines_with_nan_as_text(runs: Path) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.train(5)
+    lines = fttui("events", "--since", "4").stdout.splitlines()
+    events = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [event["seq"] for event in events] == [5, 6, 7]
+    assert events[0]["type"] == "StepFinished"
+    assert events[0]["loss"] == "NaN"
+
+
+def test_events_can_be_followed_to_the_end(start_run: StartRun) -> None:
+    run, process = start_run("--steps", "50")
+    done = fttui("events", run.id, "--follow")
+    process.wait(LIMIT_S)
+    assert [json.loads(line)["seq"] for line in done.stdout.splitlines()] == list(
+        range(1, len(journal_payloads(run)) + 1)
+    )
+    assert json.loads(done.stdout.splitlines()[-1])["type"] == "RunEnded"
+
+
+def test_a_pipe_that_closes_early_is_no_error(runs: Path) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.train(5000)
+    command = f"{sys.executable} -m fttui.tui events | head -1"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert json.loads(done.stdout)["seq"] == 1
+    assert done.stderr == ""
+
+
+def test_reports_are_printed(runs: Path) -> None:
+    run = make_run(runs)
+    assert "no anomaly report" in fttui("report", run.id).stderr
+    (run.reports / "a-1.md").write_text("# first")
+    os.utime(run.reports / "a-1.md", (1, 1))
+    (run.reports / "a-2.md").write_text("# second")
+    assert fttui("report", run.id).stdout == "# second\n"
+    assert fttui("report", run.id, "a-1").stdout == "# first\n"
+    wrong = fttui("report", run.id, "a-3")
+    assert wrong.returncode == 1
+    assert "a-1, a-2" in wrong.stderr
+
+
+@pytest.mark.parametrize("command", ["attach", "show"])
+def test_the_app_refuses_to_draw_into_a_pipe(runs: Path, command: str) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    done = fttui(command, engine.run.id)
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+
+
+def test_check_explains_a_mistake_and_prints_the_schema(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: {id: a/b}\ndata: {train: c/d}\ntrain: {stepz: 5}\n")
+    wrong = fttui("check", str(config))
+    assert wrong.returncode == 2
+    assert "c.yaml:3" in wrong.stderr
+    assert "steps" in wrong.stderr
+    assert json.loads(fttui("check", "--schema").stdout)["$schema"]
+
+
+def test_run_without_anything_says_what_it_needs() -> None:
+    done = fttui("run")
+    assert done.returncode == 2
+    assert "fttui run CONFIG" in done.stderr
+
+
+def test_resume_refuses_a_living_engine_and_a_run_without_checkpoints(
+    start_run: StartRun, runs: Path
+) -> None:
+    live, _ = start_run()
+    refused = fttui("run", "--resume", live.id, "--headless")
+    assert refused.returncode == 1
+    assert "still training" in refused.stderr
+    empty = make_run(runs, name="empty")
+    missing = fttui("run", "--resume", f"{empty.id}@40", "--headless")
+    assert missing.returncode == 10
+    assert "40" in missing.stderr
+
+
+def test_a_removed_double_end_is_seen_by_ls(runs: Path) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.emit(RunEnded(state=RunState.FAILED, exit_code=9, error="no usable record\nmore"))
+    RunDirectory(engine.run.path).engine.unlink()
+    table = fttui("ls").stdout
+    assert "failed" in table
+    assert "no usable record" in table
+    assert "more" not in table
