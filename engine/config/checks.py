@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import ConfigError
 from .hardware import Hardware
@@ -11,6 +13,8 @@ from .schema import RunConfig
 
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
+FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+"""Data sources with these endings are files; they have no splits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,28 @@ def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
     """What this machine cannot do."""
     checks = (_check_devices, _check_precision, _check_attention)
     return [problem for check in checks for problem in check(config, hardware)]
+
+
+def check_sources(config: RunConfig) -> list[Problem]:
+    """Data files that are not there: seen before a model is loaded for them."""
+    sources = (("data.train", config.data.train), ("data.eval", config.data.eval))
+    return [
+        Problem(key, describe_missing(Path(source)))
+        for key, source in sources
+        if source is not None and source.endswith(FILE_SUFFIXES) and not Path(source).exists()
+    ]
+
+
+def describe_missing(path: Path) -> str:
+    """What to say of a data file that is not there, and the name that was probably meant."""
+    folder = path.parent
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {folder / close[0]}? " if close else ""
+    return (
+        f"{path}: no such file (seen from {Path.cwd()}); {hint}Accepted: files ending in "
+        f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or {STDLIB_PAIRS}"
+    )
 
 
 def _check_length(config: RunConfig) -> Iterator[Problem]:
@@ -149,10 +175,6 @@ def _check_data(config: RunConfig) -> Iterator[Problem]:
             "is the training data itself; name other data, or leave it out and set "
             "data.eval_fraction to hold some back",
         )
-
-
-FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
-"""Data sources with these endings are files; they have no splits."""
 
 
 def _check_way(config: RunConfig) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -250,7 +251,7 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
 def _absolute(name: str, folder: Path) -> str:
     """An existing relative path as an absolute one; anything else is a hub id and stays."""
     for base in (Path.cwd(), folder):
-        path = base / Path(name).expanduser()
-        if name and path.exists():
-            return str(path.absolute())
+        path = os.path.join(base.absolute(), os.path.expanduser(name))
+        if name and os.path.exists(path):
+            return os.path.normpath(path)
     return name

@@ -80,6 +80,7 @@ class _TreeBuilder:
         self._problems = problems
 
     def build(self, node: yaml.Node) -> Value:
+        """One node with all below it."""
         place = self._place(node)
         if isinstance(node, yaml.MappingNode):
             return Value(self._mapping(node), place)

@@ -125,6 +125,7 @@ class _Row:
     place: str
 
     def column(self, names: Sequence[str]) -> str:
+        """The one of these columns that is there."""
         name = _first(names, self.values)
         if name is None:
             raise DataError(
@@ -134,10 +135,12 @@ class _Row:
         return name
 
     def text(self, *names: str) -> str:
+        """The text in the one of these columns that is there."""
         name = self.column(names)
         return self._as_text(self.values[name], name)
 
     def messages(self, name: str) -> tuple[Message, ...]:
+        """The conversation in a column; keys without a value are left out."""
         value = self.values[self.column((name,))]
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise DataError(self._wrong(name, value, "a list of {role, content}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..config.checks import FILE_SUFFIXES
+from ..config.checks import FILE_SUFFIXES, describe_missing
 from ..errors import DataError
 
 
@@ -39,7 +38,7 @@ def read_rows(source: str, split: str, limit: int | None = None) -> list[Row]:
     if path.is_file():
         rows = list(islice(_file_rows(path), limit))
     elif source.endswith(FILE_SUFFIXES) or (not path.is_dir() and not _HUB_ID.fullmatch(source)):
-        raise DataError(_no_such_file(path))
+        raise DataError(describe_missing(path))
     else:
         rows = list(islice(_hub_rows(source, split), limit))
     if not rows:
@@ -146,17 +145,6 @@ def _row(record: Any, place: str) -> Row:
             '{"prompt": …, "completion": …}'
         )
     return Row(record, place)
-
-
-def _no_such_file(path: Path) -> str:
-    folder = path.parent
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1)
-    hint = f"did you mean {folder / close[0]}? " if close else ""
-    return (
-        f"{path}: no such file (seen from {Path.cwd()}); {hint}Accepted: files ending in "
-        f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or stdlib:pairs"
-    )
 
 
 def _one_line(error: Exception) -> str:

@@ -184,6 +184,7 @@ class _Ending:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, options: TokenizeOptions, special: bool) -> _Ending:
+        """Raw text is closed by an EOS, a chat template has its own end mark."""
         return cls(options.max_length, tokenizer.eos_token_id if special else None)
 
     def close(self, ids: list[int]) -> _Closed:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fttui.engine.config.checks import Problem, check_config, check_hardware, require
+from fttui.engine.config.checks import Problem, check_config, check_hardware, check_sources, require
 from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.errors import ConfigError
@@ -146,3 +146,13 @@ def test_require_reports_all_with_their_places():
         "c.yaml: eval.every: too often",
     ]
     require([], {}, "c.yaml")
+
+
+def test_missing_data_files_are_found_without_reading(tmp_path):
+    present = tmp_path / "train.jsonl"
+    present.write_text("{}")
+    absent = tmp_path / "trian.jsonl"
+    (problem,) = check_sources(config({"data": {"train": str(present), "eval": str(absent)}}))
+    assert problem.key == "data.eval"
+    assert f"did you mean {present}?" in problem.text
+    assert check_sources(config({"data": {"train": "org/set", "eval": "stdlib:pairs"}})) == []
