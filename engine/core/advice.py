@@ -105,14 +105,8 @@ def recommend(alert: Alert, situation: Situation) -> list[Action]:
             tripled = f"lr scale {situation.lr_scale * 3:.3g}"
             why = "see within some dozen steps whether it learns at all"
             return [_first(tripled, why), _stop("check data and adapters first")]
-        case "overfit":
-            return [_first("stop", "more steps make it worse"), _evaluate()]
-        case "dead":
-            return [_first("stop no-save", "nothing was learned that could be lost")]
-        case "throughput_drop":
-            return [_first("pause", "see whether the machine is free while training holds")]
         case _:
-            return [_first("checkpoint pin leak", "safe before memory runs out"), _stop("restart")]
+            return list(_FIXED.get(alert.kind, ()))
 
 
 def _recover(alert: Alert, now: Situation) -> list[Action]:
@@ -130,7 +124,7 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
         actions.append(_lower(f"lr scale {halved}", "stay here with half the learning rate"))
     if alert.kind == "nonfinite":
         why = "hold at once when it happens again"
-        actions.append(Action(command="policy nonfinite halt", key=":", why=why))
+        actions.append(Action(command="policy nonfinite halt", key="ctrl+p", why=why))
     return actions
 
 
@@ -187,5 +181,15 @@ def _stop(why: str) -> Action:
     return Action(command="stop", key="x", why=why)
 
 
-def _evaluate() -> Action:
-    return Action(command="eval", key="e", why="confirm with a fresh evaluation")
+_FIXED: dict[str, tuple[Action, ...]] = {
+    "overfit": (
+        _first("stop", "more steps make it worse; the best checkpoint stays"),
+        Action(command="eval", key="e", why="confirm with a fresh evaluation"),
+    ),
+    "dead": (_first("stop no-save", "nothing was learned that could be lost"),),
+    "throughput_drop": (_first("pause", "see whether the machine is free while training holds"),),
+    "vram_leak": (
+        _first("checkpoint pin leak", "be safe before memory runs out"),
+        _stop("then go on in a fresh process: fttui run --resume"),
+    ),
+}

@@ -23,6 +23,8 @@ true shift is absorbed within about half of `LEVEL_RECORDS`."""
 TAIL_RANK = 3
 """The tail is the third largest residual: two outliers alike may both alarm, the fourth not."""
 EXCURSION_SD = 2.0
+QUIET_RECORDS = 10
+"""After an alarm the channel is silent for this long: one excursion, one alarm."""
 LOSS_SCALE = 0.1
 """Below about this loss a ratio says little; the scale turns linear there."""
 
@@ -101,15 +103,15 @@ class Channel(msgspec.Struct):
         tail = max(outliers[-min(TAIL_RANK, len(outliers))], 0.0)
         return Reading(x - level, level, max(self.residuals.spread(), MIN_SD), tail, self.count)
 
-    def learn(self, x: float, reading: Reading | None) -> None:
-        """Make a value part of the past.
+    def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
+        """Make a value part of the past; `alarmed` when it raised an alarm.
 
         What follows an alarm and is still far out belongs to the same excursion: it moves the
         level, but counts neither as noise nor as one more outlier.
         """
         self.count += 1
         excursion = self.quiet > 0
-        self.quiet = max(self.quiet - 1, 0)
+        self.quiet = QUIET_RECORDS if alarmed else max(self.quiet - 1, 0)
         if reading is None:
             self._settle(x)
             return

@@ -26,8 +26,6 @@ GRAD_WAYS = (
 ten times in any."""
 GRAD_WARMUP_RECORDS = 20
 """The first gradients of an adapter that starts at zero tell nothing about the later ones."""
-QUIET_RECORDS = 10
-"""After an alarm the same channel is silent for this long: one excursion, one alarm."""
 SUPPORT_SHARE = 0.6
 SUPPORT_FACTOR = 0.7
 """With the gradient at 60 % of its own limit the loss needs 30 % less to alarm."""
@@ -118,7 +116,7 @@ class Instability(msgspec.Struct):
         if reading is not None:
             share = max(reading.residual / reading.limit(GRAD_WAYS, strictness), 0.0)
             found = self._judge_grad(norm, reading, share, strictness)
-        self.grad.learn(y, reading)
+        self.grad.learn(y, reading, alarmed=bool(found))
         return share, found
 
     def _judge_grad(
@@ -134,7 +132,6 @@ class Instability(msgspec.Struct):
             if not climb or sum(self.climbing) < CLIMB_HITS:
                 return []
             severity, tail = WATCH, "and climbing, loss still normal"
-        self.grad.quiet = QUIET_RECORDS
         return [
             Finding(
                 kind="grad_explosion",
@@ -151,8 +148,8 @@ class Instability(msgspec.Struct):
         x = to_scale(loss)
         reading = self.loss.read(x)
         found = []
-        if reading is not None and self._is_spike(reading, grad_share, strictness):
-            self.loss.quiet = QUIET_RECORDS
+        spike = reading is not None and self._is_spike(reading, grad_share, strictness)
+        if reading is not None and spike:
             found.append(_loss_finding("spike", loss, from_scale(reading.level), reading.z))
         lift = self.trend.update(x, None if reading is None else reading.sd, strictness)
         if lift is not None:
@@ -161,7 +158,7 @@ class Instability(msgspec.Struct):
             found.append(_loss_finding("divergence", now, level, lift.size / lift.sd))
         if (best := self.start.update(loss)) is not None:
             found.append(_loss_finding("divergence", loss, best, None))
-        self.loss.learn(x, reading)
+        self.loss.learn(x, reading, alarmed=spike)
         return found
 
     def _is_spike(self, reading: Reading, grad_share: float, strictness: float) -> bool:

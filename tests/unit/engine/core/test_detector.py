@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import pytest
+
+from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Detector
+
+from .series import Record, kinds, run, series, verdicts
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("name", "level", "noise"),
+    [
+        ("flat", lambda i: 2.0, 0.03),
+        ("noisy", lambda i: 2.0, 0.3),
+        ("falling", lambda i: 0.5 + 2.5 * math.exp(-i / 80), 0.04),
+        ("epochs", lambda i: 1.5 * 0.7 ** (i // 150), 0.05),
+        ("memorised", lambda i: 0.003, 0.5),
+    ],
+)
+def test_an_ordinary_run_is_left_alone(name: str, level: object, noise: float, seed: int) -> None:
+    assert callable(level)
+    assert run(series(600, level=level, noise=noise, seed=seed)) == []
+
+
+def test_a_signed_loss_near_zero_is_left_alone() -> None:
+    rng = random.Random(3)
+    assert run([{"step": i, "loss": rng.gauss(0, 0.02)} for i in range(500)]) == []
+
+
+def test_a_spike_is_one_alarm_that_says_how_much() -> None:
+    records = series(200)
+    records[150]["loss"] = 6.5
+    records[151]["loss"] = 5.0
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity, alert.step) == ("spike", ALARM, 151)
+    assert alert.value == 6.5
+    assert alert.baseline == pytest.approx(1.0, abs=0.05)
+    assert alert.ratio == pytest.approx(6.5, rel=0.05)
+    assert alert.z is not None
+    assert alert.z > 30
+    assert alert.headline.startswith("loss 6.5 is ×6.")
+    assert f"(z {alert.z:.0f})" in alert.headline
+
+
+def test_a_drop_is_no_alarm_and_the_new_level_is_learned() -> None:
+    records = series(300, level=lambda i: 3.0 if i < 150 else 1.0)
+    records[250]["loss"] = 2.0
+    (alert,) = run(records)
+    assert alert.step == 251
+    assert alert.baseline == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_usual_outlier_of_a_heavy_tailed_run_stops_alarming() -> None:
+    records = series(900)
+    for at in range(100, 900, 40):
+        records[at]["loss"] = 1.6
+    alarms = run(records)
+    assert 1 <= len(alarms) <= 4
+    assert alarms[-1].step < 300
+
+
+def test_one_outlier_does_not_hide_the_next() -> None:
+    records = series(200)
+    records[100]["loss"] = records[130]["loss"] = 1.8
+    assert [alert.step for alert in run(records)] == [101, 131]
+
+
+def test_a_loss_that_is_no_number_alarms_at_once_and_only_once_in_a_row() -> None:
+    for bad in (math.nan, math.inf):
+        records = series(60)
+        for record in records[3:9]:
+            record["loss"] = bad
+        (alert,) = run(records)
+        assert (alert.kind, alert.severity, alert.step) == ("nonfinite", ALARM, 4)
+
+
+def test_a_single_bad_gradient_is_worth_a_line_and_two_are_an_alarm() -> None:
+    records = series(100)
+    records[60]["grad_norm"] = math.inf
+    assert [(a.kind, a.severity) for a in run(records)] == [("nonfinite", INFO)]
+    records[63]["grad_norm"] = math.nan
+    assert kinds(run(records)) == ["nonfinite"]
+
+
+def test_a_loss_scaler_may_look_for_its_scale() -> None:
+    records = series(60)
+    for record in records[:4]:
+        record["grad_norm"] = math.inf
+    assert kinds(run(records)) == []
+
+
+def test_a_loss_of_exactly_zero_is_a_collapse() -> None:
+    records = series(100)
+    for record in records[70:]:
+        record.update(loss=0.0, grad_norm=math.nan)
+    assert kinds(run(records))[0] == "nonfinite"
+    assert run(records)[0].step == 71
+
+
+def test_a_gradient_explosion_is_seen_while_the_loss_is_normal() -> None:
+    records = series(150)
+    records[100]["grad_norm"] = 12.0
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity, alert.step) == ("grad_explosion", ALARM, 101)
+    assert "grad norm 12 is ×2" in alert.headline
+
+
+def test_a_climbing_gradient_is_watched_before_it_explodes() -> None:
+    records = series(150)
+    for at, norm in zip(range(100, 110), [1.7, 1.9, 2.1, 2.2] + [2.3] * 6, strict=True):
+        records[at]["grad_norm"] = norm
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity) == ("grad_explosion", WATCH)
+    assert alert.step == 103
+    assert alert.headline.endswith("and climbing, loss still normal")
+
+
+def test_a_large_gradient_lowers_what_the_loss_needs() -> None:
+    calm = series(150)
+    calm[100]["loss"] = 1.25
+    assert run(calm) == []
+    shaken = series(150)
+    shaken[100].update(loss=1.25, grad_norm=2.4)
+    assert kinds(run(shaken)) == ["spike"]
+
+
+def test_a_slow_ramp_is_a_divergence() -> None:
+    records = series(300, level=lambda i: 1.0 + max(0, i - 150) * 0.01)
+    alarms = run(records)
+    assert kinds(alarms)[0] == "divergence"
+    assert alarms[0].step < 190
+    assert alarms[0].baseline == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_run_that_blows_up_in_its_first_records_is_seen() -> None:
+    losses = [9.2, 4.7, 6.3, 67.0, 44.0, 100.0, 96.0]
+    alarms = run([{"step": i, "loss": loss} for i, loss in enumerate(losses)])
+    assert kinds(alarms) == ["divergence"]
+    assert alarms[0].step == 4
+
+
+def test_a_run_that_never_returns_to_its_early_best_is_seen() -> None:
+    records = [{"step": i, "loss": loss} for i, loss in enumerate([9.0, 3.0, *([4.5, 4.4] * 8)])]
+    assert kinds(run(records)) == ["divergence"]
+
+
+@pytest.mark.parametrize("quantity", ["grad_norm", "loss"])
+def test_nothing_learned_at_all_is_dead(quantity: str) -> None:
+    records = series(60, level=lambda i: 0.02 if quantity == "loss" else 1.0)
+    for record in records[40:]:
+        record[quantity] = 0.0
+    alarms = [alert for alert in run(records) if alert.kind == "dead"]
+    assert [alert.step for alert in alarms] == [45]
+
+
+def test_a_flat_high_loss_is_hinted_at_once() -> None:
+    (alert,) = run(series(300, level=lambda i: 11.2, noise=0.01))
+    assert (alert.kind, alert.severity) == ("plateau", INFO)
+    assert run(series(300, level=lambda i: 2.1, noise=0.01)) == []
+
+
+def evaluated(train: float, evals: list[float]) -> list[Record]:
+    records = series(len(evals) * 50, level=lambda i: train ** (i / 50))
+    for number, loss in enumerate(evals, 1):
+        records[number * 50 - 1]["eval_loss"] = loss
+    return records
+
+
+def test_overfitting_needs_a_worse_evaluation_and_a_better_training_loss() -> None:
+    (alert,) = run(evaluated(0.9, [1.0, 0.95, 0.99, 1.0, 1.01]))
+    assert (alert.kind, alert.step) == ("overfit", 200)
+    assert alert.baseline == 0.95
+    assert run(evaluated(1.0, [1.0, 0.95, 0.99, 1.0, 1.01])) == []
+    assert run(evaluated(0.9, [1.0, 0.95, 0.99, 0.94, 0.96])) == []
+
+
+def test_an_evaluation_alone_is_no_training_record() -> None:
+    records = series(60)
+    for record in records[40:44]:
+        record["grad_norm"] = 0.0
+    records.insert(42, {"step": 42, "eval_loss": 1.0})
+    records[45].update(grad_norm=0.0)
+    assert "dead" in kinds(run(records))
+
+
+def test_throughput_that_stays_low_is_told_and_dips_are_not() -> None:
+    records = series(400)
+    for i, record in enumerate(records):
+        record["tok_s"] = 5000.0 if i % 50 else 500.0
+    assert run(records) == []
+    for record in records[300:]:
+        record["tok_s"] *= 0.6
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity) == ("throughput_drop", WATCH)
+    assert alert.step < 340
+
+
+def test_memory_that_only_grows_is_a_leak_and_long_batches_are_not() -> None:
+    rng = random.Random(5)
+    records = series(400)
+    for record in records:
+        record["mem_allocated"] = 4e9 + rng.random() * 1e9
+    assert run(records) == []
+    for i, record in enumerate(records[200:]):
+        record["mem_allocated"] += i * 2e7
+    (first, *_) = run(records)
+    assert first.kind == "vram_leak"
+    assert first.step == 240
+
+
+def test_a_spike_that_comes_back_is_recovered() -> None:
+    records = series(200)
+    records[150]["loss"] = 5.0
+    (verdict,) = verdicts(records)
+    assert (verdict.id, verdict.verdict, verdict.step) == ("spike-151", "recovered", 181)
+    assert verdict.level_after == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_spike_that_stays_is_not_recovered() -> None:
+    records = series(200, level=lambda i: 1.0 if i < 150 else 3.0)
+    found = {verdict.id: verdict for verdict in verdicts(records)}
+    assert found["spike-151"].verdict == "not recovered"
+    assert found["spike-151"].level_before == pytest.approx(1.0, abs=0.05)
+    assert found["spike-151"].level_after == pytest.approx(3.0, abs=0.2)
+
+
+def test_numbers_that_stay_nan_are_not_recovered() -> None:
+    records = series(100)
+    for record in records[50:]:
+        record["loss"] = math.nan
+    (verdict,) = verdicts(records)
+    assert (verdict.verdict, verdict.level_after) == ("not recovered", None)
+
+
+def eventful() -> list[Record]:
+    records = series(260, level=lambda i: 1.0 + max(0, i - 200) * 0.02)
+    records[90].update(loss=4.0, grad_norm=9.0)
+    records[140]["grad_norm"] = math.nan
+    records[142]["grad_norm"] = math.nan
+    records[160]["loss"] = math.nan
+    for i, record in enumerate(records):
+        record["tok_s"] = 5000.0 if i < 180 else 2500.0
+        record["mem_allocated"] = 4_000_000_000 + max(0, i - 100) * 20_000_000
+        if i % 40 == 0:
+            record["eval_loss"] = 1.0 + i / 1000
+    return records
+
+
+@pytest.mark.parametrize("at", [0, 5, 25, 91, 120, 141, 161, 190, 230])
+def test_a_restored_detector_has_the_identical_future(at: int) -> None:
+    records = eventful()
+    whole = Detector()
+    run(records[:at], whole)
+    whole.take_verdicts()
+    saved = msgspec.json.decode(msgspec.json.encode(whole.state()))
+    expected = run(records[at:], whole), whole.take_verdicts()
+    for _ in range(2):
+        again = Detector.from_state(saved)
+        assert repr((run(records[at:], again), again.take_verdicts())) == repr(expected)
+        assert again.state() == whole.state()
+
+
+def test_the_state_of_a_running_detector_is_a_copy() -> None:
+    detector = Detector()
+    run(series(50), detector)
+    saved = detector.state()
+    before = msgspec.json.encode(saved)
+    run(series(50, seed=2), detector)
+    assert msgspec.json.encode(saved) == before
+
+
+def test_the_knob_moves_what_counts_as_a_spike() -> None:
+    def found(sensitivity: float, loss: float) -> bool:
+        records = series(200)
+        records[150]["loss"] = loss
+        return bool(run(records, Detector(sensitivity)))
+
+    assert found(1.0, 1.5)
+    assert not found(0.25, 1.5)
+    assert not found(1.0, 1.17)
+    assert found(4.0, 1.17)
+
+
+def test_a_resumed_run_at_another_level_is_learned_first() -> None:
+    detector = Detector()
+    run(series(100), detector)
+    assert run(series(100, level=lambda i: 2.5, seed=2)[50:], detector) == []
+
+
+def test_a_told_change_is_learned_first_but_nan_still_alarms() -> None:
+    detector = Detector()
+    run(series(100), detector)
+    detector.relearn()
+    after = series(200, level=lambda i: 2.5, seed=2)[100:]
+    after[3]["loss"] = math.nan
+    assert kinds(run(after, detector)) == ["nonfinite"]
+
+
+def test_missing_fields_and_duplicate_steps_are_fine() -> None:
+    detector = Detector()
+    assert detector.update({}) == []
+    assert detector.update({"step": 5, "loss": None, "grad_norm": None}) == []
+    assert run([{"step": 7, "loss": 1.0 + i % 3 * 0.01} for i in range(100)], detector) == []

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from fttui.engine.core.guard import HISTORY_STEPS, MAX_ROLLBACKS, Guard, Verdict
+
+
+def test_a_finite_update_passes_without_a_word() -> None:
+    assert Guard().judge(1, 2.0, 0.5, "skip").verdict is Verdict.APPLY
+    assert Guard().judge(1, 2.0, None, "halt").verdict is Verdict.APPLY
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)]
+)
+@pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
+def test_nothing_that_is_not_finite_is_ever_applied(loss: float, norm: float, policy: str) -> None:
+    decision = Guard().judge(7, loss, norm, policy)
+    assert decision.verdict is Verdict(policy)
+    assert "step 7" in decision.reason
+
+
+def test_the_reason_says_which_number_is_bad() -> None:
+    assert "loss is nan" in Guard().judge(1, math.nan, math.nan, "halt").reason
+    assert "gradient norm is inf" in Guard().judge(1, 1.0, math.inf, "halt").reason
+
+
+def test_the_budget_is_what_may_be_skipped() -> None:
+    guard = Guard(budget=2)
+    verdicts = [guard.judge(step, math.nan, 1.0, "skip").verdict for step in (1, 2, 3)]
+    assert verdicts == [Verdict.SKIP, Verdict.SKIP, Verdict.HALT]
+
+
+def test_old_skips_do_not_count() -> None:
+    guard = Guard(budget=1)
+    assert guard.judge(1, math.nan, 1.0, "skip").verdict is Verdict.SKIP
+    assert guard.judge(1 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is Verdict.SKIP
+    assert guard.judge(2 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is Verdict.HALT
+
+
+def test_rolling_back_in_circles_ends_in_a_halt() -> None:
+    saved = Guard()
+    guard = Guard()
+    for _ in range(MAX_ROLLBACKS):
+        assert guard.judge(5, math.nan, 1.0, "rollback").verdict is Verdict.ROLLBACK
+        guard = guard.rewound(saved)
+    assert guard.judge(5, math.nan, 1.0, "rollback").verdict is Verdict.HALT
+
+
+def test_a_rewound_guard_has_the_skips_of_then() -> None:
+    guard = Guard(budget=1)
+    saved = msgspec.convert(msgspec.to_builtins(guard), Guard)
+    guard.judge(5, math.nan, 1.0, "skip")
+    assert guard.rewound(saved).judge(5, math.nan, 1.0, "skip").verdict is Verdict.SKIP
