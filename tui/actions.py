@@ -191,7 +191,9 @@ ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
 def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
     """Key bindings of all actions in these scopes."""
     return [
-        Binding(action.keys, f"act('{action.id}')", action.label, id=action.id, tooltip=action.help)
+        Binding(
+            action.keys, f"app.act('{action.id}')", action.label, id=action.id, tooltip=action.help
+        )
         for action in ACTIONS
         if action.scope in scopes
     ]

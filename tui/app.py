@@ -53,7 +53,7 @@ class FttuiApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings("run", "list"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
-        Binding("ctrl+q", "act('app.detach')", show=False, priority=True),
+        Binding("ctrl+q", "app.act('app.detach')", show=False, priority=True),
     ]
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
         "dashboard": Dashboard,

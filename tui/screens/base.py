@@ -107,6 +107,8 @@ class PlotScreen(RunScreen):
             self.remove_class("-maximised")
             for plot in self.plots():
                 plot.remove_class("-alone")
+                if plot.parent is not None:
+                    plot.parent.remove_class("-aside")
         elif self.plots():
             self.maximise_plot(self.chosen_plot())
         self.call_after_refresh(self.fttui.redraw)
@@ -116,7 +118,6 @@ class PlotScreen(RunScreen):
         self.add_class("-maximised")
         for plot in self.plots():
             plot.set_class(plot is chosen, "-alone")
-            if plot.parent is not None and plot.parent.id in {"curves", "machine"}:
-                row = chosen.parent
-                plot.parent.set_class(plot.parent is not row, "-aside")
+            if plot.parent is not None:
+                plot.parent.set_class(plot.parent is not chosen.parent, "-aside")
         chosen.focus()

@@ -50,7 +50,7 @@ class ListScreen(RunScreen):
     def __init__(self) -> None:
         super().__init__()
         self._filter = ""
-        self._rows: list[Row] = []
+        self._rows: list[Row] | None = None
 
     def compose_body(self) -> ComposeResult:
         """Table, hint, filter."""
@@ -59,10 +59,6 @@ class ListScreen(RunScreen):
         yield table
         yield Line(id="hint")
         yield Input(placeholder="filter…", id="filter", compact=True)
-
-    def on_mount(self) -> None:
-        """Columns."""
-        self.query_one(DataTable).add_columns(*self.COLUMNS)
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """All rows, newest first."""
@@ -79,15 +75,14 @@ class ListScreen(RunScreen):
         if self._filter:
             hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   / change   esc clear"
         self.query_one("#hint", Line).put(Content(hint))
-        if _same(rows, self._rows):
+        known = self._rows
+        if known is not None and _same(rows, known):
             return
         table = self.query_one(DataTable)
         place = table.cursor_row
-        known = self._rows[place].key if 0 <= place < len(self._rows) else ""
-        table.clear()
-        for row in rows:
-            table.add_row(*row.cells, key=row.key)
-        at = next((i for i, row in enumerate(rows) if row.key == known), 0)
+        held = known[place].key if known and 0 <= place < len(known) else ""
+        fill(table, self.COLUMNS, rows)
+        at = next((i for i, row in enumerate(rows) if row.key == held), 0)
         table.move_cursor(row=at if place else 0, animate=False)
         self._rows = rows
 
@@ -123,6 +118,16 @@ class ListScreen(RunScreen):
         """Enter on a row."""
         if event.row_key.value is not None:
             self.chosen(event.row_key.value)
+
+
+def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Put rows into a table, each column as wide as its widest cell."""
+    table.clear(columns=True)
+    for at, name in enumerate(names):
+        width = max([len(name), *(row.cells[at].cell_length for row in rows)])
+        table.add_column(name, width=width)
+    for row in rows:
+        table.add_row(*row.cells, key=row.key)
 
 
 def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:

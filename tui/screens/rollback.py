@@ -19,7 +19,7 @@ from ..state import format as fmt
 from ..state.app import AppState
 from ..state.run import Checkpoint
 from ..widgets.text import ALARM, BOLD, DIM, Line, assemble, lines
-from .lists import cell
+from .lists import Row, cell, fill
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,8 @@ class RollbackScreen(ModalScreen[Rollback]):
     def on_mount(self) -> None:
         """Fill the list."""
         table: DataTable[Content] = self.query_one(DataTable)
-        table.add_columns("step", "age", "loss", "what is lost", "")
-        for checkpoint in self._offered:
-            table.add_row(*self._cells(checkpoint), key=checkpoint.name)
+        rows = [Row(c.name, self._cells(c)) for c in self._offered]
+        fill(table, ("step", "age", "loss", "what is lost", ""), rows)
         names = [c.name for c in self._offered]
         if self._chosen in names:
             table.move_cursor(row=names.index(self._chosen))

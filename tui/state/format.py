@@ -21,7 +21,7 @@ def number(value: float | None) -> str:
         return "0.000"
     if size < 0.001 or size >= 1e6:
         return scientific(value)
-    return f"{value:.{_decimals(size)}f}"
+    return f"{value:,.{_decimals(size)}f}"
 
 
 def _decimals(size: float) -> int:

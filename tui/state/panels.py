@@ -14,6 +14,7 @@ from .run import RunView
 
 SEPARATOR = " ── "
 TREND_STEPS = 100
+_GIB = float(2**30)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Panel:
     subtitle: Callable[[AppState], str] = lambda state: ""
     label: Callable[[float], str] | None = None
     """Axis labels; None is plain numbers."""
+    unit: float = 1.0
+    """Axis labels are round in this unit."""
     floor: float | None = None
     can_log: bool = False
     heading: Callable[[AppState], str] | None = None
@@ -204,7 +207,7 @@ LEARNING_RATE = Panel(
     "LR",
     lambda state: [Curve("lr", "live")],
     _lr_title,
-    label=lambda value: fmt.scientific(value, 0) if value else "0",
+    label=lambda value: fmt.scientific(value, 1).replace(".0e", "e") if value else "0",
     floor=0.0,
 )
 MEMORY = Panel(
@@ -214,7 +217,8 @@ MEMORY = Panel(
     _memory_title,
     lambda state: machine_line(state.run),
     heading=lambda state: "VRAM" if on_gpu(state.run) else "memory",
-    label=lambda value: f"{value / 2**30:.1f}G" if value else "0",
+    label=lambda value: f"{value / _GIB:.3g}G" if value else "0",
+    unit=_GIB,
     floor=0.0,
 )
 THROUGHPUT = Panel(

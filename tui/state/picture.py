@@ -154,9 +154,22 @@ def ticks(low: float, high: float, most: int) -> list[float]:
         return []
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Logarithms of round values (1, 2, 5 or every digit) inside logarithmic limits."""
+    found: list[float] = []
+    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        marks = [power + math.log10(digit) for power in powers for digit in digits]
+        inside = [mark for mark in marks if low <= mark <= high]
+        if len(inside) > most:
+            break
+        found = inside
+    return found
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:

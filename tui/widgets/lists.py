@@ -77,16 +77,19 @@ class AnomalyPanel(Line):
             return
         current = state.run.current_anomaly
         rows = max(1, height - (1 if current else 0))
-        shown = [anomaly_line(a, width) for a in newest[:rows]]
-        if current is not None and height > 1:
-            shown.append(_ways_on(current))
+        shown: list[Content] = []
+        for anomaly in newest[:rows]:
+            shown.append(anomaly_line(anomaly, width))
+            if anomaly is current and height > 1:
+                shown.append(_ways_on(current, width))
         self.put(lines(*shown))
 
 
-def _ways_on(anomaly: Anomaly) -> Content:
+def _ways_on(anomaly: Anomaly, width: int) -> Content:
     pieces: list[Piece] = []
     if anomaly.event.actions:
-        pieces += [("R ", ACCENT), f"{anomaly.event.actions[0]}   "]
+        room = max(10, width - 24)
+        pieces += [("R ", ACCENT), f"{fmt.clip_to(anomaly.event.actions[0], room)}   "]
     if anomaly.event.report:
         pieces += [("3 ", ACCENT), "report"]
     return assemble(" " * 10, *pieces)

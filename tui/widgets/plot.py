@@ -15,11 +15,11 @@ from textual.widget import Widget
 from ..state import format as fmt
 from ..state.app import AppState
 from ..state.panels import Panel
-from ..state.picture import Picture, column_of, picture, ticks
+from ..state.picture import Picture, column_of, log_ticks, picture, ticks
 from ..state.run import Mark
 from . import canvas
 
-GUTTER = 7
+GUTTER = 8
 """Cells left of the canvas: label and axis."""
 MARK_SHAPE = {"checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴"}
 MARK_RANK = {"command": 0, "checkpoint": 1, "note": 2, "rollback": 3, "anomaly": 4}
@@ -139,16 +139,24 @@ class Plot(Widget, can_focus=True):
         low, high = self._picture.y
         lines = self.lines
         labels = [" " * (GUTTER - 1) + "│"] * lines
-        for value in ticks(low, high, max(2, lines // 3)):
+        for value in self._y_ticks(min(6, max(2, lines // 2))):
             line = lines - 1 - column_of(value, (low, high), lines)
             labels[line] = f"{self._label(value)[: GUTTER - 2]:>{GUTTER - 2}} ┤"
         return [[(char, "axis") for char in label] for label in labels]
 
+    def _y_ticks(self, most: int) -> list[float]:
+        low, high = self._picture.y
+        if self._picture.log_y:
+            return log_ticks(low, high, most)
+        unit = self.panel.unit
+        return [value * unit for value in ticks(low / unit, high / unit, most)]
+
     def _label(self, value: float) -> str:
         low, high = self._picture.y
         if self._picture.log_y:
-            return fmt.number(10**value)
-        return self.panel.label(value) if self.panel.label else fmt.tick(value, high - low)
+            return f"{10**value:.4g}"
+        text = self.panel.label(value) if self.panel.label else fmt.tick(value, high - low)
+        return text if len(text) <= GUTTER - 2 else fmt.scientific(value, 0)
 
     def _axis(self, marks: Sequence[Mark]) -> list[_Cell]:
         """The x axis with the events on it, the weightier one where two fall together."""
