@@ -194,8 +194,8 @@ def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str,
         Binding(
             action.keys, f"app.act('{action.id}')", action.label, id=action.id, tooltip=action.help
         )
-        for action in ACTIONS
-        if action.scope in scopes
+        for a in ACTIONS
+        if a.scope in scopes
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,9 +11,9 @@ from .curves import Branch, stretches
 from .series import Point
 
 OUTLIERS = 0.02
-"""Share of the values that may be cut off, at least three."""
+"""Share of the values, at least three, that do not count as the bulk."""
 OUTLIER = 1.6
-"""How far past the bulk a value must be to be cut off, in units of the bulk's height."""
+"""Values farther past the bulk than this, in units of its height, are cut off and marked."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def limits(
     ordered = sorted(values)
     low, top = ordered[0], ordered[-1]
     bulk = ordered[max(0, len(ordered) - 1 - max(3, int(OUTLIERS * len(ordered))))]
-    high = bulk if top - bulk > OUTLIER * max(bulk - low, 1e-12) and bulk > low else top
+    far = bulk + OUTLIER * (bulk - low)
+    high = ordered[bisect_right(ordered, far) - 1] if bulk > low else top
     if floor is not None:
         low = min(low, floor)
     low, high = min([low, *include]), max([high, *include])
