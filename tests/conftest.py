@@ -1,0 +1,43 @@
+"""The same surroundings for every test, on every machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+FIXED = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TZ": "UTC",
+    "COLUMNS": "120",
+    "LINES": "40",
+}
+FREE = ("NO_COLOR", "FORCE_COLOR", "FTTUI_RUNS", "PYTHONBREAKPOINT", "WORLD_SIZE", "RANK")
+_runtime = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment before anything is imported that reads it."""
+    os.environ.update(FIXED)
+    for name in FREE:
+        os.environ.pop(name, None)
+    time.tzset()
+    # Socket paths must stay short, and no test may meet the user's own runs.
+    folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))
+    os.environ["XDG_RUNTIME_DIR"] = str(folder)
+    config.stash[_runtime] = folder
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing behind."""
+    if folder := config.stash.get(_runtime, None):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""The action table: every deed has a key, a word of help, and a command behind it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from fttui.engine.core.advice import CAUSES, Situation, recommend
+from fttui.engine.core.anomaly import Alert
+from fttui.engine.protocol.commands import COMMANDS
+from fttui.tui.actions import ACTIONS
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_every_command_has_a_key() -> None:
+    assert {verb for action in ACTIONS for verb in action.verbs} == {c.verb for c in COMMANDS}
+
+
+def test_every_action_is_complete_and_no_key_is_taken_twice() -> None:
+    assert all(action.keys and action.label and action.help for action in ACTIONS)
+    for scope in ("plots", "list"):
+        together = [a for a in ACTIONS if a.scope in ("run", scope)]
+        keys = Counter(key for action in together for key in action.keys.split(","))
+        assert [key for key, count in keys.items() if count > 1] == []
+
+
+def test_recommended_keys_are_keys_of_the_app() -> None:
+    known = {key for action in ACTIONS for key in action.keys.split(",")}
+    for kind in CAUSES:
+        alert = Alert(id="a", kind=kind, severity="alarm", step=9, headline="")
+        for checkpoint in (None, "step-000001"):
+            now = Situation(step=9, checkpoint=checkpoint, checkpoint_step=1, norm_high=1.0)
+            assert {action.key for action in recommend(alert, now)} <= known
+
+
+def test_the_readme_names_the_keys_that_act_on_a_run() -> None:
+    rows = re.findall(r"^\| `(\S+)` \| (.+?) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    written = dict(rows)
+    for action in ACTIONS:
+        if action.commands:
+            assert written.get(action.key) == action.help, action.id

@@ -1,0 +1,61 @@
+"""Who may import whom, and what must start fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .links import ROOT, link_tree
+
+HEAVY = {"torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy"}
+LIGHT = ["fttui.engine", "fttui.engine.protocol", "fttui.engine.run", "fttui.engine.config"]
+LIGHT += ["fttui.engine.core", "fttui.engine.hub", "fttui.tui"]
+
+_LIST_MODULES = """
+import importlib, json, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    deep = package.__name__ != "fttui.engine" or found.name.count(".") == 2 and not found.ispkg
+    if deep and not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_import_contracts_hold(tmp_path: Path) -> None:
+    lint = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = python("-c", lint, PYTHONPATH=str(link_tree(tmp_path)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("package", LIGHT)
+def test_light_packages_load_no_training_stack(package: str) -> None:
+    done = python("-c", _LIST_MODULES, package)
+    assert done.returncode == 0, done.stderr
+    assert HEAVY.isdisjoint(json.loads(done.stdout))
+
+
+def test_the_command_line_starts_without_a_training_stack() -> None:
+    code = "import sys; from fttui.tui.cli import main; print(sorted(m for m in sys.modules))"
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert not any(f"'{name}'" in done.stdout for name in HEAVY)
+    assert "'textual'" not in done.stdout

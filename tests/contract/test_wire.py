@@ -1,0 +1,99 @@
+"""Golden bytes: what was once written or sent can be read for ever, and is still written so.
+
+`golden/wire.hex` has a line per message. A field or message added later gets a new line at the end:
+`python -m tests.contract.test_wire` appends what is new and never touches a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fttui.engine.protocol.codec import (
+    PROTOCOL_VERSION,
+    decode_beat,
+    decode_client,
+    decode_hub,
+    decode_record,
+    encode,
+)
+from fttui.engine.protocol.events import StepFinished
+from fttui.engine.protocol.requests import AnyClientMessage
+
+from .examples import all_messages, record
+
+GOLDEN = Path(__file__).parent / "golden" / "wire.hex"
+MESSAGES = all_messages()
+
+
+def golden() -> list[tuple[str, bytes]]:
+    lines = GOLDEN.read_text(encoding="ascii").splitlines()
+    return [(name, bytes.fromhex(data)) for name, data in map(str.split, lines)]
+
+
+def decoder(message: msgspec.Struct) -> Callable[[bytes], msgspec.Struct | None]:
+    if type(message).__name__ == "Beat":
+        return decode_beat
+    if type(message).__name__ == "Record":
+        return decode_record
+    return decode_client if isinstance(message, AnyClientMessage) else decode_hub
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_encoding_is_byte_stable(name: str) -> None:
+    newest = dict(golden())
+    assert name in newest, "run: python -m tests.contract.test_wire"
+    assert encode(MESSAGES[name]) == newest[name]
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_message_survives_the_trip(name: str) -> None:
+    message = MESSAGES[name]
+    assert decoder(message)(encode(message)) == message
+
+
+def test_old_bytes_still_decode() -> None:
+    for name, data in golden():
+        assert name in MESSAGES, f"{name} was taken out: that needs a new major version"
+        again = decoder(MESSAGES[name])(data)
+        assert type(again) is type(MESSAGES[name])
+
+
+def test_unknown_fields_and_events_are_no_error() -> None:
+    event = msgspec.to_builtins(MESSAGES["Record/NoteAdded"])
+    event[4]["of a later version"] = 1
+    assert decode_record(msgspec.msgpack.encode(event)) == MESSAGES["Record/NoteAdded"]
+    event[4]["k"] = "OfALaterVersion"
+    assert decode_record(msgspec.msgpack.encode(event)) is None
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_travel(loss: float) -> None:
+    again = decode_record(encode(record(StepFinished(loss=loss, grad_norm=loss))))
+    assert again is not None
+    assert isinstance(again.event, StepFinished)
+    assert repr(again.event.loss) == repr(again.event.grad_norm) == repr(loss)
+
+
+def test_the_version_is_a_pair() -> None:
+    major, minor = PROTOCOL_VERSION
+    assert major >= 1
+    assert minor >= 0
+
+
+def append_new() -> None:
+    """Add a line for every message whose bytes are not the newest golden ones."""
+    known = dict(golden()) if GOLDEN.exists() else {}
+    GOLDEN.parent.mkdir(exist_ok=True)
+    with GOLDEN.open("a", encoding="ascii") as file:
+        for name, message in MESSAGES.items():
+            if known.get(name) != (data := encode(message)):
+                file.write(f"{name} {data.hex()}\n")
+
+
+if __name__ == "__main__":
+    append_new()
