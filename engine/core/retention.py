@@ -70,7 +70,9 @@ def best(manifests: Iterable[_Checkpoint]) -> _Checkpoint | None:
     return min(reversed(judged), key=lambda m: m.eval_loss or 0.0) if judged else None
 
 
-def newest_good(manifests: Sequence[_Checkpoint], before_step: int | None = None) -> _Checkpoint | None:
+def newest_good(
+    manifests: Sequence[_Checkpoint], before_step: int | None = None
+) -> _Checkpoint | None:
     """The newest checkpoint fit to go back to, at or before a step when one is given."""
     fit = (m for m in reversed(manifests) if m.good and _at_or_before(m, before_step))
     return next(fit, None)
