@@ -33,6 +33,9 @@ from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 log = logging.getLogger("fttui.engine")
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Spinning threads of a CPU run would fight the app, the hub and everything else for the cores."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the engine; returns the exit code."""

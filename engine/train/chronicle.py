@@ -22,9 +22,16 @@ class Chronicle:
         self.timeline = 1
         self.state = RunState.STARTING
         self._progress = ("", 0.0)
+        self._listeners: list[Callable[[AnyEvent], None]] = []
+
+    def listen(self, listener: Callable[[AnyEvent], None]) -> None:
+        """Call a listener with every event, on this rank too when it is not the one that tells."""
+        self._listeners.append(listener)
 
     def record(self, event: AnyEvent) -> None:
         """Journal an event at the present step."""
+        for listener in self._listeners:
+            listener(event)
         if self._publisher is not None:
             self._publisher.emit(event, step=self.step(), timeline=self.timeline)
 

@@ -2,8 +2,10 @@
 
 The loop asks four times per step: `at_boundary` before the batches are fetched, `interrupted`
 before every further micro-batch, `before_update` with gradients ready, `after_step` when the
-counters have moved. Pause and rollback do not wait for a step to end: the step is dropped and
-started again later from its boundary, with the same data and the same random numbers.
+counters have moved. Commands take effect in the order they were accepted: a setting is applied at
+once unless a one-shot command before it still waits. Pause and rollback do not wait for a step to
+end: the step is dropped and started again later from its boundary, with the same data and the
+same random numbers.
 """
 
 from __future__ import annotations
@@ -147,8 +149,8 @@ class Conductor:
         """Between micro-batches: True when this step is to be dropped."""
         if not self.dropped:
             self._look()
-            wanted = any(isinstance(e.command, Pause | Rollback) for e in self._due)
-            self.dropped = self.desired.paused or wanted
+            urgent = any(isinstance(entry.command, Pause | Rollback) for entry in self._due)
+            self.dropped = self.desired.paused or urgent
         return self.dropped
 
     def before_update(self) -> None:
@@ -179,7 +181,7 @@ class Conductor:
             )
             if entry.expires_at is not None and time.time() > entry.expires_at:
                 self.fail(entry, "expired before the run got to it")
-            elif is_setting(entry.command):
+            elif is_setting(entry.command) and not self._due:
                 self._set(entry)
             else:
                 self._due.append(entry)
@@ -199,6 +201,9 @@ class Conductor:
     def _perform_due(self) -> None:
         while self._due and not self.ending:
             entry = self._due.popleft()
+            if is_setting(entry.command):
+                self._set(entry)
+                continue
             try:
                 old, new = self._ops.perform(entry.command, entry.issuer)
             except Impossible as reason:
@@ -239,11 +244,12 @@ class Conductor:
 
     def rolled_back(self, command: Rollback) -> None:
         """Take over the settings a rollback brings; a halt is over."""
-        wanted = {"lr_scale": command.lr_scale, "clip": command.clip}
-        given = {name: value for name, value in wanted.items() if value is not None}
+        desired = self.desired
+        if command.lr_scale is not None:
+            desired = msgspec.structs.replace(desired, lr_scale=command.lr_scale)
         if command.clip is not None:
-            given["clip_percentile"] = None
-        self.desired = msgspec.structs.replace(self.desired, **given)
+            desired = msgspec.structs.replace(desired, clip=command.clip, clip_percentile=None)
+        self.desired = desired
         self.halted = None
 
     def demand(self, command: AnyCommand) -> None:

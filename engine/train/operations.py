@@ -224,6 +224,7 @@ class StepOperations:
                 seconds=seconds,
             )
         )
+        self._watch.rolled_back(manifest.step)
         self.mark()
         return f"step {from_step}", f"step {manifest.step}, timeline {self._chronicle.timeline}"
 
@@ -257,7 +258,7 @@ class StepOperations:
         return f"loss {result.metrics['loss']:.4g}"
 
     def _sample(self, prompt: str) -> str:
-        text = self._in_state(RunState.EVALUATING, lambda: self._evaluator.sample(prompt))
+        text: str = self._in_state(RunState.EVALUATING, lambda: self._evaluator.sample(prompt))
         self._chronicle.record(SampleGenerated(prompt=prompt, text=text))
         return text
 

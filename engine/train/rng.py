@@ -17,7 +17,7 @@ def capture_rng() -> RngState:
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 

@@ -44,7 +44,8 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         self._forget_metrics()
         self.stepper.tally.add_parts(ce=ce)
         if self._hidden is None:
-            return ce * self._contrastive.ce_weight
+            weighted: Tensor = self._contrastive.ce_weight * ce
+            return weighted
         token_level = simctg(self._hidden.take(), mask, self._contrastive.margin)
         share = token_level / self.current_gradient_accumulation_steps
         self.stepper.tally.add_parts(contrastive=share)
@@ -96,7 +97,8 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
             neg_cos=found.contrastive.neg_cos / accumulation,
             top1=found.contrastive.top1 / accumulation,
         )
-        return self._contrastive.ce_weight * ce + self._contrastive.weight * contrastive
+        joint: Tensor = self._contrastive.ce_weight * ce + self._contrastive.weight * contrastive
+        return joint
 
 
 def build_trainer(

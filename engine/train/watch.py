@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from ..config.schema import RunConfig
-from ..core.anomaly import Alert, Detector
-from ..core.anomaly import Verdict as AnomalyVerdict
+from ..core.anomaly import ALARM, INFO, Alert, Detector
 from ..core.guard import Guard, Verdict
 from ..core.meters import Ema, RecentNorms
 from ..core.retention import good_checkpoint, is_good
@@ -59,6 +58,8 @@ class Watch:
         self._loss = Ema()
         self._norms = RecentNorms()
         self._alerts: deque[Alert] = deque(maxlen=_ALERTS_KEPT)
+        self._open: dict[str, str] = {}
+        """Alarms without a verdict: id of the alert → id it was announced with."""
         self._eval_loss: float | None = None
         self._best_eval_loss: float | None = None
         self.reason = ""
@@ -76,16 +77,19 @@ class Watch:
 
     def observe(self, event: StepFinished, source: BatchSource) -> None:
         """Take a finished step in; raise what stands out."""
-        found = self._detector.update(self._record(event))
+        alerts = self._detector.update(self._record(event))
         self._loss.push(event.loss)
         self._norms.push(event.grad_norm, clipped=event.clipped)
-        for item in _listed(found):
-            if isinstance(item, AnomalyVerdict):
-                self._chronicle.record(AnomalyResolved(id=item.id, verdict=item.verdict))
-            else:
-                self._alerts.append(item)
-                self._raise(item, event, source)
-        self._reporter.remember(event)
+        for alert in alerts:
+            self._raise(alert, source, self.reason if event.skipped else "")
+        self._tell_verdicts()
+
+    def _tell_verdicts(self) -> None:
+        for verdict in self._detector.take_verdicts():
+            public_id = self._open.pop(verdict.id, verdict.id)
+            self._chronicle.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
+            if not self._open:
+                self._reporter.calm()
 
     def _record(self, event: StepFinished) -> dict[str, Any]:
         return {
@@ -99,19 +103,24 @@ class Watch:
             "step_s": event.step_s,
         }
 
-    def _raise(self, alert: Alert, event: StepFinished, source: BatchSource) -> None:
-        self._reporter.report(
-            alert,
-            event,
-            source,
-            way_back=self._good(alert),
-            norms=self._norms,
-            policy_note=self.reason if event.skipped else "",
+    def _raise(self, alert: Alert, source: BatchSource | None, guard: str = "") -> None:
+        self._alerts.append(alert)
+        public_id = self._reporter.report(
+            alert, norms=self._norms, way_back=self._good(alert), source=source, guard=guard
         )
+        if alert.severity == ALARM:
+            self._open[alert.id] = public_id
+
+    def rolled_back(self, to_step: int) -> None:
+        """Anomalies after the step returned to are history."""
+        for ident, public_id in list(self._open.items()):
+            if int(ident.rpartition("-")[2]) > to_step:
+                del self._open[ident]
+                self._chronicle.record(AnomalyResolved(id=public_id, verdict="rolled back"))
 
     def _good(self, alert: Alert) -> Manifest | None:
         """The checkpoint to go back to because of an alert, early warnings considered."""
-        near = [a for a in self._alerts if a.severity != "info" and alert.step - a.step <= 50]
+        near = [a for a in self._alerts if a.severity != INFO and alert.step - a.step <= 50]
         return good_checkpoint(
             self._ledger.all(), near or [alert], timeline=self._chronicle.timeline
         )
@@ -119,7 +128,7 @@ class Watch:
     def way_back(self) -> Rollback | None:
         """The guard's own rollback: past the step just refused; the same on every rank."""
         step = self._chronicle.step()
-        alert = Alert(id="guard", kind="nonfinite", severity="alarm", step=step, headline="")
+        alert = Alert(id="guard", kind="nonfinite", severity=ALARM, step=step, headline="")
         found = self._good(alert) if self._agreement.rank == 0 else None
         wanted = Rollback(checkpoint=found.name, skip=step - found.step) if found else None
         shared = self._agreement.share(msgspec.msgpack.encode(wanted) if wanted else b"")
@@ -131,8 +140,9 @@ class Watch:
         self._eval_loss = loss
         best = self._best_eval_loss
         self._best_eval_loss = loss if best is None else min(best, loss)
-        found = self._detector.update({"step": self._chronicle.step(), "eval_loss": loss})
-        self._alerts += [item for item in _listed(found) if isinstance(item, Alert)]
+        record = {"step": self._chronicle.step(), "eval_loss": loss}
+        for alert in self._detector.update(record):
+            self._raise(alert, None)
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """What a checkpoint written now says about itself."""
@@ -167,9 +177,3 @@ class Watch:
         self._loss, self._norms = watched.loss, watched.norms
         self._alerts = deque(watched.alerts, maxlen=_ALERTS_KEPT)
         self._eval_loss, self._best_eval_loss = watched.eval_loss, watched.best_eval_loss
-
-
-def _listed(found: Any) -> list[Any]:
-    if found is None:
-        return []
-    return list(found) if isinstance(found, list) else [found]

@@ -19,7 +19,14 @@ import torch
 from fttui.engine.config.load import load_config
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.commands import parse_command
-from fttui.engine.protocol.events import AnyEvent, Record, RunStarted, StepFinished
+from fttui.engine.protocol.events import (
+    AnyEvent,
+    Record,
+    RunStarted,
+    StateChanged,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, create_run
@@ -32,7 +39,7 @@ from fttui.engine.train.signals import StopSignals
 
 from .tiny import tiny_llama
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi".split()
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
 
 def write_pairs(path: Path, count: int = 48, seed: int = 0) -> Path:
@@ -61,9 +68,15 @@ def write_texts(path: Path, count: int = 48, seed: int = 0) -> Path:
     return path
 
 
-def write_config(folder: Path, task: str = "contrastive", **overrides: object) -> tuple[Path, list[str]]:
+def write_config(
+    folder: Path, task: str = "contrastive", **overrides: object
+) -> tuple[Path, list[str]]:
     """A config for a tiny run and the `--set` overrides on top of it."""
-    data = write_pairs(folder / "pairs.jsonl") if task == "contrastive" else write_texts(folder / "texts.jsonl")
+    data = (
+        write_pairs(folder / "pairs.jsonl")
+        if task == "contrastive"
+        else write_texts(folder / "texts.jsonl")
+    )
     kind = "infonce" if task == "contrastive" else "off"
     path = folder / "tiny.yaml"
     path.write_text(
@@ -74,7 +87,7 @@ model: {{id: {tiny_llama(folder)}, quantize: none}}
 adapter: {{r: 4, alpha: 8, dropout: 0.1}}
 data: {{train: {data}, max_length: 32, eval_fraction: 0.2}}
 contrastive: {{kind: {kind}, weight: 0.5, hard_negatives: 0}}
-train: {{steps: 8, batch: 4, accumulate: 2, lr: 0.01, schedule: linear, warmup: 2, activation_checkpointing: false}}
+train: {{steps: 8, batch: 4, accumulate: 2, lr: 0.01, schedule: linear, warmup: 2}}
 checkpoint: {{every: 4, keep: 10}}
 """
     )
@@ -102,6 +115,8 @@ class Script:
 
     commands: dict[int, list[str]] = field(default_factory=dict)
     calls: dict[int, Callable[[], None]] = field(default_factory=dict)
+    states: dict[RunState, list[str]] = field(default_factory=dict)
+    """Commands to send the first time a state is entered."""
 
 
 class ScriptedChronicle(Chronicle):
@@ -115,6 +130,9 @@ class ScriptedChronicle(Chronicle):
 
     def record(self, event: AnyEvent) -> None:
         super().record(event)
+        if isinstance(event, StateChanged):
+            for text in self._script.states.pop(event.state, []):
+                self.send(text)
         if isinstance(event, StepFinished):
             for text in self._script.commands.pop(self.step(), []):
                 self.send(text)

@@ -1,0 +1,174 @@
+"""Anomaly reports: gathers what is known on every rank, writes it down, tells the viewers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..core.anomaly import Alert
+from ..core.meters import RecentNorms
+from ..core.report import (
+    AnomalyReport,
+    Evidence,
+    LrChange,
+    Sample,
+    build_report,
+    to_json,
+    to_markdown,
+)
+from ..data.examples import Example, PairExample
+from ..protocol.events import AnomalyRaised, AnyEvent, CommandApplied, RolledBack, StepFinished
+from ..run.files import write_atomically
+from ..run.layout import RunDirectory
+from ..run.ledger import Manifest
+from .agree import Agreement
+from .chronicle import Chronicle
+from .source import BatchSource
+
+_SAMPLES_PER_BATCH = 8
+_PREVIEW_TOKENS = 40
+_INTERVENTIONS_KEPT = 20
+_samples = msgspec.msgpack.Decoder(list[Sample])
+
+
+class Reporter:
+    """Writes one report per alert into `reports/`; listens to the run for their background."""
+
+    def __init__(
+        self, run: RunDirectory, chronicle: Chronicle, tokenizer: Any, agreement: Agreement
+    ) -> None:
+        self._run = run
+        self._chronicle = chronicle
+        self._tokenizer = tokenizer
+        self._agreement = agreement
+        self._steps: deque[StepFinished] = deque(maxlen=2)
+        self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
+        self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
+        self._rollbacks = 0
+        chronicle.listen(self._hear)
+
+    def _hear(self, event: AnyEvent) -> None:
+        match event:
+            case StepFinished():
+                self._steps.append(event)
+            case CommandApplied(command=command, new=new):
+                step = self._chronicle.step()
+                self._tried.append(f"step {step}: {command}")
+                if command.startswith("lr "):
+                    self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
+            case RolledBack():
+                self._rollbacks += 1
+            case _:
+                pass
+
+    def calm(self) -> None:
+        """The incident is over: what was tried no longer counts."""
+        self._rollbacks = 0
+        self._tried.clear()
+
+    def report(
+        self,
+        alert: Alert,
+        *,
+        norms: RecentNorms,
+        way_back: Manifest | None,
+        source: BatchSource | None = None,
+        guard: str = "",
+    ) -> str:
+        """Write and announce one report; returns its public id."""
+        report = build_report(alert, self._evidence(norms, way_back, source, guard))
+        timeline = self._chronicle.timeline
+        public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
+        if self._agreement.rank == 0:
+            self._write(public_id, report)
+        self._chronicle.record(
+            AnomalyRaised(
+                id=public_id,
+                kind=alert.kind,
+                severity=alert.severity,
+                headline=alert.headline,
+                value=alert.value,
+                baseline=alert.baseline,
+                z=alert.z,
+                ratio=alert.ratio,
+                report=public_id,
+                actions=[action.command for action in report.actions],
+                checkpoint=report.evidence.checkpoint,
+            )
+        )
+        return public_id
+
+    def _evidence(
+        self,
+        norms: RecentNorms,
+        way_back: Manifest | None,
+        source: BatchSource | None,
+        guard: str,
+    ) -> Evidence:
+        last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
+        previous = self._steps[0].loss if len(self._steps) > 1 else None
+        used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
+        return Evidence(
+            time=time.time(),
+            run=self._run.id,
+            timeline=self._chronicle.timeline,
+            epoch=last.epoch,
+            current_loss=last.loss,
+            previous_loss=previous,
+            grad_norm=last.grad_norm,
+            grad_normal=norms.normal_range(),
+            lr=last.lr,
+            lr_scale=last.lr_scale,
+            lr_changes=list(self._lr_changes),
+            clip=last.clip,
+            clip_share=norms.clip_share(),
+            mem_used_bytes=used,
+            mem_total_bytes=last.mem_total_bytes,
+            samples=self._gather(source) if source is not None else [],
+            tried=list(self._tried),
+            rollbacks=self._rollbacks,
+            checkpoint=way_back.name if way_back else None,
+            checkpoint_step=way_back.step if way_back else None,
+            guard=guard,
+        )
+
+    def _gather(self, source: BatchSource) -> list[Sample]:
+        """Samples of this and the previous step's batches, of every rank."""
+        mine = [
+            *self._describe("current", source.current),
+            *self._describe("previous", source.previous),
+        ]
+        every = self._agreement.gather(msgspec.msgpack.encode(mine))
+        return [sample for data in every for sample in _samples.decode(data)]
+
+    def _describe(self, batch: str, examples: Sequence[Example]) -> list[Sample]:
+        return [
+            Sample(
+                rank=self._agreement.rank,
+                batch=batch,
+                id=example.id,
+                tokens=example.length,
+                preview=self._preview(example),
+            )
+            for example in examples[:_SAMPLES_PER_BATCH]
+        ]
+
+    def _preview(self, example: Example) -> str:
+        if isinstance(example, PairExample):
+            return f"{self._decode(example.anchor)} → {self._decode(example.positive)}"
+        return self._decode(example.input_ids)
+
+    def _decode(self, ids: list[int]) -> str:
+        text = str(self._tokenizer.decode(ids[:_PREVIEW_TOKENS], skip_special_tokens=True))
+        return " ".join(text.split()) + (" …" if len(ids) > _PREVIEW_TOKENS else "")
+
+    def _write(self, name: str, report: AnomalyReport) -> None:
+        try:
+            write_atomically(self._run.reports / f"{name}.json", to_json(report))
+            write_atomically(self._run.reports / f"{name}.md", to_markdown(report).encode())
+        except OSError as error:
+            self._chronicle.log("error", f"report {name} not written: {error}")
