@@ -99,7 +99,7 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
         DataError: a column is missing or holds something else than the format asks for.
     """
     row = _Row(values, place)
-    identity = str(values.get("id") or identity)
+    identity = identity if values.get("id") in (None, "") else str(values["id"])
     if form == "messages":
         return MessagesRecord(identity, row.messages("messages"))
     if form == "text":

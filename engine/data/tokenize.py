@@ -17,6 +17,7 @@ CHUNK = 256
 class Tokenizer(Protocol):
     """What is used of a transformers tokenizer; it must be a fast one (offsets are needed)."""
 
+    is_fast: bool
     eos_token_id: int | None
     chat_template: Any
 
@@ -61,8 +62,14 @@ def tokenize_records(
     """Tokenize records; records of one kind keep their order.
 
     Raises:
-        DataError: a conversation does not fit the chat template, or there is none.
+        DataError: a conversation does not fit the chat template, or there is none; or the
+            tokenizer cannot tell where in the text its tokens are.
     """
+    if not tokenizer.is_fast:
+        raise DataError(
+            f"{type(tokenizer).__name__} is a slow tokenizer, and the loss mask needs the offsets "
+            "of a fast one; use a model that has a tokenizer.json"
+        )
     result = Tokenized()
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
@@ -259,6 +266,10 @@ def _encode(
     if not texts:
         return iter(())
     encoded = tokenizer(
-        texts, add_special_tokens=special, return_offsets_mapping=True, truncation=False
+        texts,
+        add_special_tokens=special,
+        return_offsets_mapping=True,
+        truncation=False,
+        verbose=False,  # longer than the model reads is fine: it is cut here
     )
     return zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)

@@ -66,6 +66,11 @@ def test_negatives_come_one_or_many(row, negatives):
     assert record == PairRecord("i", "a", "p", negatives)
 
 
+@pytest.mark.parametrize(("given", "used"), [(0, "0"), ("x", "x"), ("", "f:3"), (None, "f:3")])
+def test_id_column_names_the_record(given, used):
+    assert to_record({"text": "a", "id": given}, "text", "f:3", "p").id == used
+
+
 def test_first_of_several_positives_is_used():
     record = to_record({"query": "q", "pos": ["p1", "p2"], "neg": []}, "pairs", "i", "p")
     assert record == PairRecord("i", "q", "p1")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from fttui.engine.data.examples import IGNORED, PairExample, TextExample
@@ -156,3 +158,24 @@ def test_a_conversation_the_template_refuses_is_named():
     tokenizer = tiny_tokenizer("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(DataError, match=r"record a: .*roles must alternate"):
         tokenize([MessagesRecord("a", TALK)], tokenizer)
+
+
+def test_a_slow_tokenizer_is_refused():
+    tokenizer = tiny_tokenizer()
+
+    class Slow:
+        is_fast = False
+        eos_token_id = tokenizer.eos_token_id
+        chat_template = tokenizer.chat_template
+
+    with pytest.raises(DataError, match="Slow is a slow tokenizer"):
+        tokenize([TextRecord("a", "abc")], Slow())
+
+
+def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, monkeypatch):
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 16
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    result = tokenize([TextRecord("a", "x" * 99)], tokenizer, max_length=12)
+    assert result.examples[0].length == 12
+    assert not caplog.records
