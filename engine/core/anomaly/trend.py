@@ -108,6 +108,7 @@ class Trend(msgspec.Struct):
 
     def relearn(self) -> None:
         """The level starts anew."""
+        self.fast.clear()
         self.slow.clear()
         self.older.clear()
         self.held = 0
