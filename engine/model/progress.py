@@ -18,7 +18,7 @@ def ignore_progress(label: str, done: float, total: float) -> None:
 
 @contextmanager
 def weights_progress(label: str, progress: Progress) -> Iterator[None]:
-    """Report the tensors a `from_pretrained` inside the block has placed, at most 100 times."""
+    """Report the tensors a `from_pretrained` inside the block has placed, at most 21 times."""
 
     def hook(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args and hasattr(args[0], "__len__"):
@@ -33,7 +33,7 @@ def weights_progress(label: str, progress: Progress) -> Iterator[None]:
 
 
 def _reported(items: Iterable[Any], total: int, label: str, progress: Progress) -> Iterator[Any]:
-    stride = max(1, total // 100)
+    stride = max(1, -(-total // 20))
     for index, item in enumerate(items):
         if index % stride == 0:
             progress(label, index, total)
