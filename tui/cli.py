@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from fttui.engine.errors import FttuiError
+from fttui.engine.errors import FttuiError, NotOwner
 
 from . import cli_check, cli_control, cli_doctor, cli_read, cli_run
 
@@ -71,10 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except PermissionError as error:
+        print(f"fttui: {error.filename} belongs to another user: {error.strerror}", file=sys.stderr)
+        return NotOwner.exit_code
     except BrokenPipeError:
         # The reader of a pipe left, as `| head` does; Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"fttui: {error}", file=sys.stderr)
+        return FttuiError.exit_code
 
 
 if __name__ == "__main__":

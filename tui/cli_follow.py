@@ -136,10 +136,9 @@ def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
 class Interrupts:
     """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now."""
 
-    def __init__(self, engine: StartedEngine, say: Callable[[str], None]) -> None:
+    def __init__(self, engine: StartedEngine) -> None:
         self._engine = engine
-        self._say = say
-        self._count = 0
+        self._count = self._told = 0
         self._before = signal.signal(signal.SIGINT, self._pass_on)
 
     def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
@@ -149,9 +148,14 @@ class Interrupts:
         try:
             os.kill(pid, signal.SIGINT)
         except ProcessLookupError:
-            return
-        first = self._count == 1
-        self._say("saving and stopping; Ctrl-C again stops now" if first else "stopping now")
+            return  # it ended by itself; its last word is on the way
+
+    def news(self) -> Iterator[str]:
+        """What to say about it; not said by the handler, which may interrupt a print."""
+        while self._told < self._count:
+            self._told += 1
+            first = self._told == 1
+            yield "saving and stopping; Ctrl-C again stops now" if first else "stopping now"
 
     def restore(self) -> None:
         """Ctrl-C means what it meant before."""
@@ -166,14 +170,17 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     Raises:
         EngineGone: the engine ended without a word; the text has the end of its log.
     """
-    interrupts = Interrupts(engine, say)
+    interrupts = Interrupts(engine)
     lines = ProgressLines()
     try:
-        for record in _records(engine):
-            for line in lines.lines(record, time.monotonic()):
+        for records in _batches(engine):
+            for line in interrupts.news():
                 say(line)
-            if isinstance(record.event, RunEnded):
-                return record.event.exit_code
+            for record in records:
+                for line in lines.lines(record, time.monotonic()):
+                    say(line)
+                if isinstance(record.event, RunEnded):
+                    return record.event.exit_code
     finally:
         interrupts.restore()
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
@@ -184,15 +191,13 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     )
 
 
-def _records(engine: StartedEngine) -> Iterator[Record]:
-    """Records of this incarnation until some time after its process has ended."""
+def _batches(engine: StartedEngine) -> Iterator[list[Record]]:
+    """New records of this incarnation, often none, until some time after its process ended."""
     reader = FrameReader(engine.run.journal, engine.journal_offset)
     gone_at: float | None = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
-        for payload in reader:
-            record = decode_record(payload)
-            if record is not None:
-                yield record
+        decoded = (decode_record(payload) for payload in reader)
+        yield [record for record in decoded if record is not None]
         if gone_at is None and engine.process.poll() is not None:
             gone_at = time.monotonic()
         time.sleep(_POLL_S)

@@ -59,6 +59,8 @@ def _add_run_command(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if not options.headless:
+        _require_terminal("use --headless where there is none")
     engine = _resumed(options) if options.resume else _started(options)
     if options.headless:
         from .cli_follow import follow
@@ -135,12 +137,15 @@ def _show(options: argparse.Namespace) -> int:
     return _open_app(chosen_run(options, live=False), read_only=True)
 
 
-def _open_app(run: RunDirectory, *, read_only: bool = False) -> int:
-    if not sys.stdout.isatty():
+def _require_terminal(way_out: str) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
-            "the app needs a terminal, and standard output is none; "
-            f"use fttui run --headless, or: fttui events {run.id} --follow"
+            f"the app needs a terminal, and standard input or output is none; {way_out}"
         )
+
+
+def _open_app(run: RunDirectory, *, read_only: bool = False) -> int:
+    _require_terminal(f"to read along, use: fttui events {run.id} --follow")
     from .app import run_app
     from .client.open import engine_lives, open_session
 

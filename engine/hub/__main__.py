@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,7 @@ from .server import Hub
 from .sockets import HubSockets
 
 _DEFAULT_IDLE_S = 600.0
+_ANNOUNCE_EVERY_S = 2.0
 _ADDRESS_SPACE_BYTES = 4 * 1024**3
 """A runaway viewer can make libzmq buffer; the hub dies of it and is restarted, the host lives."""
 _log = logging.getLogger("hub")
@@ -71,20 +73,32 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
     if (other := read_endpoint(run)) is not None and other.alive:
         _log.error("hub %d serves %s although the lock was free", other.pid, run.path)
         return 1
+    run.endpoint.unlink(missing_ok=True)
     sockets = HubSockets(folder := runtime_folder(run))
     try:
         hub = Hub(run, control, sockets, idle_seconds(run))
         me = ProcessMark.current()
-        write_mark(run.endpoint, Endpoint(pid=me.pid, started=me.started, folder=str(folder)))
+        endpoint = Endpoint(pid=me.pid, started=me.started, folder=str(folder))
+        write_mark(run.endpoint, endpoint)
         _log.info("serving %s from %s", run.path, folder)
+        announced = time.monotonic()
         while not (terminated.asked or hub.done()):
             hub.turn()
+            if time.monotonic() - announced > _ANNOUNCE_EVERY_S:
+                announced = time.monotonic()
+                _announce_again(run, endpoint)
         _log.info("leaving; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
     finally:
         run.endpoint.unlink(missing_ok=True)
         sockets.close()
         control.close()
     return 0
+
+
+def _announce_again(run: RunDirectory, endpoint: Endpoint) -> None:
+    """Put back an endpoint file that somebody removed, unless the whole run is gone."""
+    if run.identity_file.exists() and not run.endpoint.exists():
+        write_mark(run.endpoint, endpoint)
 
 
 def _bound_resources() -> None:

@@ -96,7 +96,7 @@ class Hub:
         """Nobody needs this hub any more, or its run is gone."""
         silent_s = time.monotonic() - self._viewers.last_heard
         idle = not self._watch.engine_alive and silent_s > self._idle_s
-        return idle or not self._run.path.is_dir()
+        return idle or not self._run.identity_file.exists()
 
     def _publish_new(self) -> None:
         records = self._history.advance()

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fttui.engine.errors import EngineGone, FttuiError, ProtocolMismatch
-from fttui.engine.hub.launch import ensure_hub
 from fttui.engine.protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
@@ -41,12 +40,12 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.endpoint import Endpoint, read_endpoint
 from fttui.engine.run.layout import RunDirectory
 
 from .identity import issuer, new_command_id, new_viewer
 from .journal import decided_on_disk, read_rest
-from .line import Line
+from .line import Line, reach_hub
 from .merge import Merger, deliveries
 from .pending import PendingCommands
 from .port import (
@@ -63,7 +62,7 @@ LOST_S = 10.0
 ASK_S = 5.0
 PING_S = 2.0
 TICK_S = 0.1
-HUB_STARTS_IN_S = 10.0
+LEAVE_S = 1.0
 RETRY_S = 1.0
 EXPIRES_S = 30.0
 """A command that reaches the hub later than this is refused: its moment is over."""
@@ -96,9 +95,7 @@ class HubSession:
         self._pending = PendingCommands()
         self._heard = 0.0
         self._beat: Beat | None = None
-        self._closed = False
-
-    # -- the session port ---------------------------------------------------------------------
+        self._closed = asyncio.Event()
 
     async def listen(self, deliver: Deliver) -> None:
         """Deliver everything from the first record on, through any number of hub restarts.
@@ -108,10 +105,15 @@ class HubSession:
         """
         self._deliver = deliver
         self._to(Link.CONNECTING)
-        while not self._closed:
-            endpoint = await self._reach_hub()
+        while not self._closed.is_set():
+            try:
+                endpoint = await reach_hub(self._run)
+            except (FttuiError, OSError) as error:
+                self._to(Link.LOST, str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
             if endpoint is None:
-                self._end_from_disk()
+                await self._end_from_disk()
                 return
             await self._converse(endpoint)
 
@@ -131,6 +133,9 @@ class HubSession:
             one_shot=self.one_shot,
         )
         self._pending.add(message)
+        if self._link is Link.ENDED:
+            answer = decided_on_disk(self._run, message.id)
+            asyncio.get_running_loop().call_soon(self._answered, answer)
         self._send_pending(unanswered_since=0.0)
         return message.id
 
@@ -164,50 +169,37 @@ class HubSession:
         """Leave; the run goes on."""
         if self._has_control():
             await self.release_control()
-        self._closed = True
-        if self._line is not None:
-            self._line.close()
+        self._closed.set()
+        # The tasks of the conversation own the sockets: they close them, not we.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                while self._line is not None:
+                    await asyncio.sleep(0)
 
-    # -- finding the hub ----------------------------------------------------------------------
-
-    async def _reach_hub(self) -> Endpoint | None:
-        """A living hub, started if need be; None when the engine is gone as well."""
-        while not self._closed:
-            endpoint = read_endpoint(self._run)
-            if endpoint is not None and endpoint.alive:
-                return endpoint
-            engine = read_engine(self._run)
-            if engine is None or not engine.alive:
-                return None
-            try:
-                return await asyncio.to_thread(ensure_hub, self._run, HUB_STARTS_IN_S)
-            except (FttuiError, OSError) as error:
-                self._to(Link.LOST, str(error))
-                await asyncio.sleep(RETRY_S)
-        return None
-
-    def _end_from_disk(self) -> None:
+    async def _end_from_disk(self) -> None:
         for delivery in read_rest(self._run, self._merger):
             self._deliver(delivery)
+            await asyncio.sleep(0)
         for id_ in self._pending.ids():
             self._answered(decided_on_disk(self._run, id_))
         self._to(Link.ENDED, "the run has ended")
 
-    # -- one connection -----------------------------------------------------------------------
-
     async def _converse(self, endpoint: Endpoint) -> None:
         """Talk to one hub process until it is gone or silent for too long."""
         line = self._line = Line(endpoint)
+        # Asked now: the new hub's first heartbeat may say that nobody has control.
+        had_control = self._has_control()
         self._greeted.clear()
         self._heard = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(line.listen(self._on_reply))
                 group.create_task(self._hear_events(line))
-                group.create_task(self._greet_and_pull(line))
+                group.create_task(self._greet_and_pull(line, had_control))
                 group.create_task(self._keep(line))
         except* _LineDead as dead:
-            self._to(Link.LOST, str(dead.exceptions[0]))
+            if not self._closed.is_set():
+                self._to(Link.LOST, str(dead.exceptions[0]))
         except* ProtocolMismatch as mismatch:
             raise mismatch.exceptions[0] from None
         finally:
@@ -243,16 +235,16 @@ class HubSession:
         if self._pending.answered(answer.id):
             self._deliver(answer)
 
-    async def _greet_and_pull(self, line: Line) -> None:
+    async def _greet_and_pull(self, line: Line, had_control: bool) -> None:
         try:
-            await self._greet(line)
+            await self._greet(line, had_control)
             while True:
                 await self._pull(line)
                 await self._behind.wait()
         except TimeoutError:
             raise _LineDead(f"the hub did not answer within {ASK_S:g} s") from None
 
-    async def _greet(self, line: Line) -> None:
+    async def _greet(self, line: Line, had_control: bool) -> None:
         hello = Hello(
             ref=line.next_ref(),
             version=PROTOCOL_VERSION,
@@ -267,7 +259,7 @@ class HubSession:
         if self._only_news:
             self._merger.last_seq = reply.last_seq
             self._only_news = False
-        if self._has_control() and reply.controller is None:
+        if had_control and reply.controller is None:
             line.post(TakeControl(ref=line.next_ref(), viewer=self.viewer, issuer=self.issuer))
         self._greeted.set()
         self._to(Link.LIVE)
@@ -299,7 +291,7 @@ class HubSession:
         ping_at = 0.0
         while True:
             now = time.monotonic()
-            if self._closed:
+            if self._closed.is_set():
                 raise _LineDead("closed")
             if not self._is_current(line.endpoint):
                 raise _LineDead("the hub is gone")
@@ -311,7 +303,8 @@ class HubSession:
                     ping_at = now + PING_S
                     line.post(Ping(ref=line.next_ref()))
                 self._send_pending(unanswered_since=now - PING_S)
-            await asyncio.sleep(TICK_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), TICK_S)
 
     def _is_current(self, endpoint: Endpoint) -> bool:
         return endpoint.alive and read_endpoint(self._run) == endpoint

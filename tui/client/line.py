@@ -1,4 +1,4 @@
-"""One connection to one hub process: sockets, request numbers, waiting for replies."""
+"""Finding a hub, and one connection to it: sockets, request numbers, waiting for replies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,30 @@ from collections.abc import Callable
 import zmq
 import zmq.asyncio
 
+from fttui.engine.hub.launch import ensure_hub
 from fttui.engine.protocol.codec import DecodeError, decode_hub, encode
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
-from fttui.engine.run.endpoint import Endpoint
+from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.layout import RunDirectory
 
+HUB_STARTS_IN_S = 10.0
 MAX_BATCH = 2_000
 _EVENTS_QUEUED = 20_000
+
+
+async def reach_hub(run: RunDirectory) -> Endpoint | None:
+    """A living hub, started if need be; None when the engine is gone as well.
+
+    Raises:
+        FttuiError: it does not come up in time.
+    """
+    endpoint = read_endpoint(run)
+    if endpoint is not None and endpoint.alive:
+        return endpoint
+    engine = read_engine(run)
+    if engine is None or not engine.alive:
+        return None
+    return await asyncio.to_thread(ensure_hub, run, HUB_STARTS_IN_S)
 
 
 class Line:

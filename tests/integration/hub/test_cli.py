@@ -240,8 +240,45 @@ def test_check_explains_a_mistake_and_prints_the_schema(tmp_path: Path) -> None:
     assert json.loads(fttui("check", "--schema").stdout)["$schema"]
 
 
+def test_check_tells_the_needs_and_refuses_what_cannot_fit(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 128, "vocab_size": 500, "model_type": "llama"}
+    (model / "config.json").write_text(json.dumps(sizes))
+    config = tmp_path / "c.yaml"
+    config.write_text(f"model: {{id: {model}}}\ndata: {{train: c/d}}\ntrain: {{steps: 50}}\n")
+    fits = fttui("check", str(config))
+    assert fits.returncode == 0
+    assert "50 steps" in fits.stdout
+    assert "optimizer" in fits.stdout
+    sizes |= {"hidden_size": 2**20, "num_hidden_layers": 4000}
+    (model / "config.json").write_text(json.dumps(sizes))
+    refused = fttui("check", str(config))
+    assert refused.returncode == 8
+    assert "does not fit" in refused.stderr
+    assert "Choose a smaller model" in refused.stderr
+
+
+def test_another_users_folder_is_told_as_such(tmp_path: Path) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may read everything")
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o000)
+    assert fttui("events", str(locked / "run")).returncode == 5
+
+
+def test_run_without_a_terminal_starts_nothing(runs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: {id: a/b}\ndata: {train: c/d}\ntrain: {steps: 5}\n")
+    done = fttui("run", str(config))
+    assert done.returncode == 2
+    assert "--headless" in done.stderr
+    assert not runs.exists()
+
+
 def test_run_without_anything_says_what_it_needs() -> None:
-    done = fttui("run")
+    done = fttui("run", "--headless")
     assert done.returncode == 2
     assert "fttui run CONFIG" in done.stderr
 

@@ -361,6 +361,12 @@ def test_a_hub_nobody_needs_leaves_and_a_watched_one_stays(
     assert endpoint.alive
 
 
+def test_a_removed_endpoint_file_comes_back(engine: EngineDouble, viewer: Viewer) -> None:
+    before = read_endpoint(engine.run)
+    engine.run.endpoint.unlink()
+    until(lambda: read_endpoint(engine.run) == before)
+
+
 def test_a_hub_for_no_run_refuses(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fttui.engine.hub", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -226,7 +226,9 @@ async def test_the_end_of_a_run_is_seen_and_its_hub_may_go(start_run: StartRun) 
     async with watching(run) as watcher:
         await eventually(lambda: watcher.beat and watcher.beat.state is RunState.FINISHED)
         await asyncio.to_thread(process.wait, 30)
-        await eventually(lambda: isinstance(watcher.records[-1].event, RunEnded))
+        await eventually(
+            lambda: watcher.records and isinstance(watcher.records[-1].event, RunEnded)
+        )
         kill_hub(run, signal.SIGTERM)
         await asyncio.wait_for(watcher.task, 30)
         assert watcher.links[-1] is Link.ENDED
@@ -247,6 +249,9 @@ async def test_commands_unanswered_at_the_end_are_looked_up_on_disk(start_run: S
         assert "ended before the command reached it" in watcher.answers[id_].reason
         assert watcher.beat is not None
         assert watcher.beat.state is RunState.LOST
+        late = watcher.session.submit(Pause())
+        await eventually(lambda: late in watcher.answers)
+        assert not watcher.answers[late].accepted
 
 
 async def test_silence_turns_stale_then_lost_and_comes_back(
