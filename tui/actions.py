@@ -179,7 +179,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.next-event", "right_square_bracket", "event after",
            "cursor to the next event", LOOK, scope="plots"),
     Action("list.filter", "slash", "filter", "show only lines with a text", LOOK, scope="list"),
-    Action("app.help", "question_mark", "help", "all keys", APP, footer=20),
+    Action("app.help", "question_mark", "help", "all keys and what they do", APP, footer=20),
     Action("app.commands", "ctrl+p", "commands", "find a command by name", APP, footer=21),
     Action("app.back", "escape", "back", "close, or back to the dashboard", APP),
     Action("app.detach", "q", "detach", "leave; training goes on", APP, footer=22),
@@ -191,9 +191,7 @@ ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
 def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
     """Key bindings of all actions in these scopes."""
     return [
-        Binding(
-            action.keys, f"app.act('{action.id}')", action.label, id=action.id, tooltip=action.help
-        )
+        Binding(a.keys, f"app.act('{a.id}')", a.label, id=a.id, tooltip=a.help)
         for a in ACTIONS
         if a.scope in scopes
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from ..state.app import AppState
@@ -52,6 +54,10 @@ class RunScreen(Screen[None]):
 
     def show(self, state: AppState, now: float) -> None:
         """Draw the state as of `now` (Unix seconds)."""
+        with suppress(NoMatches):  # the screen is being taken down
+            self._show(state, now)
+
+    def _show(self, state: AppState, now: float) -> None:
         self.set_class(self.fttui.ascii_only, "ascii")
         width, height = self.app.size
         self.query_one(TooSmall).show(width, height)

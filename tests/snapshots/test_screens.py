@@ -1,0 +1,156 @@
+"""What every screen looks like; `pytest tests/snapshots --snapshot-update` after looking at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fttui.engine.protocol.events import AnomalyRaised, StateChanged
+from fttui.engine.protocol.states import RunState
+from fttui.tui.app import FttuiApp
+from fttui.tui.client.port import Link
+from fttui.tui.settings import Settings
+from tests.support.session_double import (
+    FakeSession,
+    Script,
+    eventful,
+    failed,
+    finished,
+    live_spike,
+    loading,
+)
+from tests.unit.tui.app.driving import settled, until
+
+SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 50)
+
+
+@pytest.fixture(autouse=True)
+def _one_time_zone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def paused() -> Script:
+    return eventful().add(StateChanged(state=RunState.PAUSED))
+
+
+def halted() -> Script:
+    script = live_spike()
+    script.add(
+        AnomalyRaised(
+            id="n", kind="nonfinite", severity="alarm", headline="loss is NaN, update skipped",
+            actions=["rollback last lr=0.5"], report="001241-nonfinite",
+        )
+    )  # fmt: skip
+    return script.add(StateChanged(state=RunState.HALTED, detail="5 non-finite updates in 100"))
+
+
+def lost(session: FakeSession) -> None:
+    session.engine_alive = False
+    session.engine_log_tail = ["Traceback (most recent call last):", "RuntimeError: NCCL aborted"]
+
+
+def link_lost(session: FakeSession) -> None:
+    session.link = Link.LOST
+
+
+def someone_else(session: FakeSession) -> None:
+    session.controller = ("other", "bob@lab")
+
+
+def unanswered(session: FakeSession) -> None:
+    session.answers = False
+
+
+def from_disk(session: FakeSession) -> None:
+    session.link, session.read_only = Link.ENDED, True
+
+
+Scene = tuple[Callable[[], Script], tuple[str, ...], Callable[[FakeSession], None] | None]
+SCENES: dict[str, Scene] = {
+    "live": (eventful, (), None),
+    "spike": (live_spike, (), None),
+    "starting": (loading, (), None),
+    "empty": (Script, (), None),
+    "paused": (paused, (), None),
+    "halted": (halted, (), None),
+    "failed": (failed, (), None),
+    "lost": (eventful, (), lost),
+    "link-lost": (eventful, (), link_lost),
+    "finished": (finished, (), from_disk),
+    "viewer": (eventful, (), someone_else),
+    "sent": (eventful, ("e",), unanswered),
+    "prompt": (eventful, ("l", *"x0.5"), None),
+    "prompt-error": (eventful, ("c", *"-1"), None),
+    "confirm-stop": (eventful, ("x",), None),
+    "confirm-recover": (live_spike, ("R",), None),
+    "rollback": (eventful, ("r", "down"), None),
+    "help": (eventful, ("question_mark",), None),
+    "anomalies": (live_spike, ("3",), None),
+    "checkpoints": (eventful, ("4",), None),
+    "interventions": (eventful, ("5",), None),
+    "samples": (eventful, ("7",), None),
+    "log": (failed, ("8",), None),
+    "cursor": (eventful, ("left_square_bracket", "left_square_bracket"), None),
+    "zoomed-log": (eventful, ("z", "y", "m"), None),
+    "maximised": (eventful, ("down", "down", "enter"), None),
+}
+
+
+def _show(snap_compare, scene: str, size: tuple[int, int], settings: Settings | None = None):
+    script, keys, tweak = SCENES[scene]
+    session = FakeSession(script())
+    if tweak is not None:
+        tweak(session)
+    app = FttuiApp(session, settings=settings, clock=lambda: session.script.now + 0.2)
+
+    async def before(pilot) -> None:
+        await until(pilot, lambda: settled(app, session))
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        app.redraw()
+        for _ in range(3):
+            await pilot.pause()
+
+    return snap_compare(app, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_at_80_by_24(snap_compare, scene) -> None:
+    assert _show(snap_compare, scene, SMALL)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_at_120_by_40(snap_compare, scene) -> None:
+    assert _show(snap_compare, scene, MIDDLE)
+
+
+@pytest.mark.parametrize("scene", ["live", "failed"])
+def test_at_200_by_50(snap_compare, scene) -> None:
+    assert _show(snap_compare, scene, LARGE)
+
+
+@pytest.mark.parametrize("scene", ["live", "spike", "failed", "rollback"])
+def test_without_colour(snap_compare, monkeypatch, scene) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _show(snap_compare, scene, MIDDLE)
+
+
+@pytest.mark.parametrize("scene", ["live", "paused", "prompt", "checkpoints"])
+def test_in_ascii(snap_compare, scene) -> None:
+    assert _show(snap_compare, scene, SMALL, Settings(ascii=True))
+
+
+def test_on_a_light_terminal(snap_compare) -> None:
+    assert _show(snap_compare, "spike", MIDDLE, Settings(theme="fttui-light"))
+
+
+@pytest.mark.parametrize("size", [(59, 24), (80, 15)])
+def test_too_small(snap_compare, size) -> None:
+    assert _show(snap_compare, "live", size)

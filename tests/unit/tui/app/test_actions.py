@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from fttui.engine.protocol.commands import COMMANDS, why_illegal
+from fttui.engine.protocol.requests import Beat
+from fttui.engine.protocol.states import RunState
+from fttui.tui.actions import ACTION_OF, ACTIONS, bindings, command_now, label_of, why_not
+from fttui.tui.client.port import BeatArrived, Link, LinkChanged, RecordsArrived
+from fttui.tui.screens.deeds import DEEDS
+from fttui.tui.state.app import AppState, fold
+from tests.support.session_double import Script, eventful, live_spike
+
+
+def _state(script: Script, link: Link = Link.LIVE) -> AppState:
+    state = AppState(run_id="r", viewer="me", issuer="ann@laptop")
+    return fold(state, [RecordsArrived(script.records), LinkChanged(link)], script.now)
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda a: a.id)
+def test_every_action_has_key_words_help_and_deed(action) -> None:
+    assert action.keys
+    assert action.label
+    assert len(action.help) > 10
+    assert action.group
+    assert action.id in DEEDS
+    assert (action.sample is not None) == bool(action.verbs)
+
+
+def test_there_is_no_deed_without_an_action() -> None:
+    assert set(DEEDS) == set(ACTION_OF)
+    assert len(ACTION_OF) == len(ACTIONS)
+
+
+def test_every_command_of_the_protocol_can_be_reached_by_a_key() -> None:
+    reachable = {verb for action in ACTIONS for verb in action.verbs}
+    assert {spec.verb for spec in COMMANDS} <= reachable
+
+
+def test_no_key_means_two_things_on_a_screen() -> None:
+    keys = Counter(key for action in ACTIONS for key in action.keys.split(","))
+    assert [key for key, times in keys.items() if times > 1] == []
+
+
+def test_bindings_can_be_rebound_by_action_id() -> None:
+    assert {b.id for b in bindings("run", "plots", "list")} == set(ACTION_OF)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_an_action_is_refused_exactly_where_its_command_is(state: RunState) -> None:
+    shown = replace(_state(eventful()), run=replace(_state(eventful()).run, state=state))
+    for action in (a for a in ACTIONS if a.commands):
+        command = command_now(action, shown)
+        assert command is not None
+        if why_illegal(command, state):
+            assert why_not(action, shown), action.id
+        elif action.id not in {"anomaly.recover"}:
+            assert why_not(action, shown) is None, action.id
+
+
+def test_what_is_refused_says_why() -> None:
+    state = _state(eventful())
+    other = Beat(time=0, last_seq=1, engine_alive=True, controller="bob@lab", controller_viewer="b")
+    taken = fold(state, [BeatArrived(other)], 0)
+    assert why_not(ACTION_OF["lr.change"], taken) == "bob@lab has control; t takes it over"
+    assert why_not(ACTION_OF["control.toggle"], taken) is None
+    assert why_not(ACTION_OF["anomaly.recover"], state) == "no open anomaly"
+    assert why_not(ACTION_OF["anomaly.recover"], _state(live_spike())) is None
+    assert "no checkpoint" in str(
+        why_not(ACTION_OF["run.rollback"], _state(Script().start().run().train(1)))
+    )
+    lost = _state(eventful(), Link.LOST)
+    assert "link to the run is lost" in str(why_not(ACTION_OF["run.pause"], lost))
+    dead = _state(eventful(), Link.ENDED)
+    assert "fttui run --resume r" in str(why_not(ACTION_OF["run.pause"], dead))
+    watching = replace(state, read_only=True)
+    assert why_not(ACTION_OF["run.stop"], watching) == "this view is read-only"
+    assert why_not(ACTION_OF["go.log"], dead) is None
+
+
+def test_the_pause_key_is_true_for_the_state() -> None:
+    state = _state(eventful())
+    paused = replace(state, run=replace(state.run, state=RunState.PAUSED))
+    pause = ACTION_OF["run.pause"]
+    assert (label_of(pause, state), label_of(pause, paused)) == ("pause", "resume")

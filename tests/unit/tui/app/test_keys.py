@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.commands import (
+    AddNote,
+    Evaluate,
+    GenerateSample,
+    Pause,
+    ResetLr,
+    Resume,
+    Rollback,
+    RunSteps,
+    SaveCheckpoint,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetPolicy,
+    SkipBatches,
+    Stop,
+)
+from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.states import RunState
+from fttui.tui.client.port import Link
+from fttui.tui.screens.confirm import ConfirmScreen
+from fttui.tui.screens.help import HelpScreen
+from fttui.tui.screens.prompt import PromptScreen
+from fttui.tui.screens.reading import ReadingScreen
+from fttui.tui.screens.rollback import RollbackScreen
+from fttui.tui.state.interventions import UNDO
+from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
+from tests.unit.tui.app.driving import driven, text_of, told, until
+
+AT_ONCE = [
+    (["space"], Pause()),
+    (["s"], SaveCheckpoint()),
+    (["e"], Evaluate()),
+    (["l", *"x0.5", "enter"], ScaleLr(factor=0.25)),
+    (["l", *"=1e-4", "enter"], SetLr(value=1e-4)),
+    (["l", *"reset", "enter"], ResetLr()),
+    (["c", *"0.3", "enter"], SetClip(value=0.3)),
+    (["c", *"p90", "enter"], SetClip(percentile=90.0)),
+    (["S", *"best", "enter"], SaveCheckpoint(pin=True, note="best")),
+    (["S", "enter"], SaveCheckpoint(pin=True)),
+    (["N", *"50", "enter"], RunSteps(steps=50)),
+    (["k", *"12", "enter"], SkipBatches(steps=12)),
+    (["n", *"odd", "enter"], AddNote(text="odd")),
+    (["g", *"hi", "enter"], GenerateSample(prompt="hi")),
+    (["P", *"halt", "enter"], SetPolicy(nonfinite="halt")),
+    (["x", "y"], Stop(save=True)),
+    (["x", "enter"], Stop(save=True)),
+    (["x", "d"], Stop(save=False)),
+    (["r", "enter"], Rollback(checkpoint="step-001200-t2")),
+    (["r", "down", "enter"], Rollback(checkpoint="step-000800-t1")),
+    (
+        ["r", "tab", *"0.5", "tab", *"0.4", "tab", *"12", "enter"],
+        Rollback(checkpoint="step-001200-t2", lr_scale=0.5, clip=0.4, skip=12),
+    ),
+    (["4", "down", "enter", "enter"], Rollback(checkpoint="step-000800-t1")),
+]
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"), AT_ONCE, ids=lambda v: "-".join(v) if isinstance(v, list) else ""
+)
+async def test_a_key_sends_its_command(keys, command) -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (_, pilot):
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [command]
+
+
+@pytest.mark.parametrize("keys", [["l", "escape"], ["x", "escape"], ["x", "n"], ["r", "escape"]])
+async def test_every_question_can_be_left(keys) -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press(*keys)
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+    assert session.submitted == []
+
+
+async def test_a_factor_is_sent_with_the_generation_it_was_seen_at() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (_, pilot):
+        await pilot.press("l", *"x2", "enter")
+        await pilot.press("l", *"=1e-4", "enter")
+        await until(pilot, lambda: len(session.submitted) == 2)
+    assert session.guards == [3, None]
+
+
+async def test_space_resumes_what_is_paused_or_halted() -> None:
+    for held in (RunState.PAUSED, RunState.HALTED):
+        session = FakeSession(eventful())
+        session.script.add(StateChanged(state=held))
+        async with driven(session) as (_, pilot):
+            await pilot.press("space")
+            await until(pilot, lambda s=session: bool(s.submitted))
+        assert session.submitted == [Resume()]
+
+
+async def test_recovery_shows_what_it_does_and_names_the_anomaly() -> None:
+    session = FakeSession(live_spike())
+    async with driven(session) as (app, pilot):
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "441 steps" in text_of(app)
+        await pilot.press("y")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [Rollback(checkpoint="step-000800-t1", lr_scale=0.5, skip=12)]
+    assert session.reasons == ["anomaly a1241"]
+
+
+async def test_undo_restores_the_value_before_and_then_the_one_before_that() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("l", *"x0.5", "enter")
+        await until(pilot, lambda: app.state.run.lr_scale == 0.25)
+        await pilot.press("u")
+        await until(pilot, lambda: app.state.run.lr_scale == 0.5)
+        await pilot.press("u")
+        await until(pilot, lambda: len(session.submitted) == 3)
+    assert session.submitted[1:] == [ScaleLr(factor=0.5), SetClip(value=1.0)]
+    assert session.reasons[1] == f"{UNDO}mine-1"
+
+
+async def test_every_act_answers_in_place() -> None:
+    session = FakeSession(eventful())
+    session.answers = False
+    async with driven(session) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "sent" in text_of(app))
+    session = FakeSession(eventful())
+    session.refuse = "no eval data"
+    async with driven(session) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "rejected: no eval data" in text_of(app))
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("c", *"0.3", "enter")
+        await until(pilot, lambda: "applied 1,240 (0.5 → 0.3)" in text_of(app))
+
+
+async def test_the_prompt_says_what_it_would_do_and_refuses_nonsense() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("l", *"x0.5")
+        await until(pilot, lambda: "schedule × 0.25 scale =" in text_of(app))
+        await pilot.press("backspace", "backspace", "backspace", "enter")
+        await until(pilot, lambda: "a factor is a number > 0" in text_of(app))
+        assert isinstance(app.screen, PromptScreen)
+    assert session.submitted == []
+
+
+@pytest.mark.parametrize("key", ["space", "l", "c", "s", "r", "e", "x", "N", "u", "R"])
+async def test_a_key_that_is_not_legal_says_why(key) -> None:
+    session = FakeSession(failed(), read_only=True, link=Link.ENDED)
+    async with driven(session) as (app, pilot):
+        await pilot.press(key)
+        await until(pilot, lambda: "the run is failed" in told(app))
+        assert len(app.screen_stack) == 1
+    assert session.submitted == []
+
+
+async def test_control_is_released_taken_and_taken_over() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("t")
+        await until(pilot, lambda: session.control_calls == ["release"])
+        await until(pilot, lambda: "nobody controls" in text_of(app))
+        await pilot.press("t")
+        await until(pilot, lambda: session.control_calls == ["release", "take"])
+        session.controller = ("other", "bob@lab")
+        session.beat()
+        await until(pilot, lambda: "bob@lab controls" in text_of(app))
+        await pilot.press("t", "y")
+        await until(pilot, lambda: session.control_calls == ["release", "take", "take"])
+
+
+async def test_q_detaches_with_zero_and_asks_nothing_of_the_run() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("q")
+        await pilot.pause()
+    assert app.return_value == 0
+    assert session.submitted == []
+
+
+async def test_ctrl_c_neither_quits_nor_stops() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: "does not touch the run" in told(app))
+        assert app.is_running
+    assert session.submitted == []
+
+
+SCREENS = {
+    "1": "grad norm",
+    "2": "loss.ce",
+    "3": "gradient climbing",
+    "4": "best so far",
+    "5": "rollback step-000800-t1",
+    "7": "Write a haiku",
+    "8": "12 rows dropped",
+}
+
+
+@pytest.mark.parametrize(("key", "seen"), SCREENS.items())
+async def test_numbers_lead_to_screens_and_escape_back(key, seen) -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press(key)
+        await until(pilot, lambda: seen in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.current_mode == "dashboard")
+
+
+async def test_a_filter_narrows_a_list_and_escape_clears_it() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("3", "slash", *"climb", "enter")
+        await until(pilot, lambda: "1 of 2" in text_of(app))
+        assert "loss spike" not in text_of(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: "loss spike" in text_of(app))
+        assert app.current_mode == "anomalies"
+
+
+async def test_a_report_opens_and_a_missing_one_is_told() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("3", "enter")
+        await until(pilot, lambda: isinstance(app.screen, ReadingScreen))
+        await until(pilot, lambda: "against a baseline" in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.current_mode == "anomalies" and len(app.screen_stack) == 1)
+
+
+async def test_the_configuration_is_read_from_the_run(tmp_path) -> None:
+    (tmp_path / "config.yaml").write_text("train:\n  lr: [2e-4]\n")
+    async with driven(FakeSession(eventful()), folder=tmp_path) as (app, pilot):
+        await pilot.press("9")
+        await until(pilot, lambda: "lr: [2e-4]" in text_of(app))
+
+
+async def test_help_shows_all_groups() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert "pause training" in text_of(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_the_palette_holds_every_action() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press(*"run: eval")
+        await until(pilot, lambda: "evaluate now" in text_of(app))
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [Evaluate()]
+
+
+async def test_plot_keys_change_the_view_only() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("z", "y", "m", "p")
+        plot = app.state.plot
+        assert (plot.span, plot.log_y, plot.smoothing, plot.part) == (620, True, 1, 1)
+        await pilot.press("left_square_bracket")
+        assert app.state.plot.cursor == 1200
+        await pilot.press("left")
+        await until(pilot, lambda: "step 1,1" in text_of(app))
+        await pilot.press("f")
+        assert app.state.plot.cursor is None
+        await pilot.press("Z")
+        assert app.state.plot.span is None
+    assert session.submitted == []
+
+
+async def test_a_plot_is_maximised_and_the_next_one_takes_its_place() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("enter")
+        await until(pilot, lambda: "grad norm" not in text_of(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "grad norm" in text_of(app) and "loss ──" not in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "throughput" in text_of(app) and "loss ──" in text_of(app))
+
+
+async def test_a_rollback_can_be_chosen_while_steps_go_on() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, RollbackScreen))
+        session.script.train(5)
+        session.push()
+        await until(pilot, lambda: app.state.run.step == 1245)
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(session.submitted))
+
+
+async def test_loading_shows_its_progress_and_then_the_curves() -> None:
+    session = FakeSession(loading())
+    async with driven(session) as (app, pilot):
+        assert "78 %  reading the model" in text_of(app)
+        session.script.run().train(30)
+        session.push()
+        await until(pilot, lambda: "grad norm" in text_of(app))
+
+
+async def test_a_fault_of_the_session_is_a_panel_and_not_the_end() -> None:
+    session = FakeSession(eventful())
+    session.fault = FttuiError("the hub speaks protocol 2.0, this is 1.0; update fttui")
+    async with driven(session) as (app, pilot):
+        await until(pilot, lambda: "update fttui" in text_of(app))
+        await pilot.press("q")
+        await pilot.pause()
+    assert app.return_value == 0
+
+
+async def test_an_unexpected_fault_is_told_too() -> None:
+    session = FakeSession(eventful())
+    session.fault = RuntimeError("odd")
+    async with driven(session) as (app, pilot):
+        await until(pilot, lambda: "RuntimeError: odd" in text_of(app))
+
+
+async def test_nothing_flows_into_a_too_small_terminal_and_it_recovers() -> None:
+    async with driven(FakeSession(eventful()), size=(50, 14)) as (app, pilot):
+        assert "50×14" in text_of(app)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "grad norm" in text_of(app))
+        assert "too small" not in text_of(app)
