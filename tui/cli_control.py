@@ -17,6 +17,7 @@ from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_options import Commands, add_runs_dir
+from .cli_words import change
 
 if TYPE_CHECKING:
     from .client.command import Outcome
@@ -120,7 +121,7 @@ def _require_engine(run: RunDirectory) -> None:
 def sentence(outcome: Outcome) -> str:
     """The outcome in words."""
     if outcome.status == "applied":
-        change = f" ({outcome.old} → {outcome.new})" if outcome.new else ""
-        return f"applied at step {outcome.step}: {outcome.command}{change}"
+        values = change(outcome.old, outcome.new)
+        return f"applied at step {outcome.step}: {outcome.command}{values}"
     at = f" at step {outcome.step}" if outcome.step is not None else ""
     return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

@@ -32,7 +32,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
-from .cli_words import age, gibibytes, number, rate
+from .cli_words import age, change, gibibytes, number, rate
 from .client.spawn import StartedEngine
 
 _POLL_S = 0.1
@@ -113,8 +113,8 @@ def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
 def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
     match event:
         case CommandApplied(command=command, old=old, new=new, issuer=issuer):
-            change = f" ({old} → {new})" if new else ""
-            yield f"applied at step {step}: {command}{change}{f' by {issuer}' if issuer else ''}"
+            who = f" by {issuer}" if issuer else ""
+            yield f"applied at step {step}: {command}{change(old, new)}{who}"
         case CommandFailed(command=command, reason=reason):
             yield f"failed at step {step}: {command}: {reason}"
         case AnomalyRaised(severity=severity, headline=headline, report=report):

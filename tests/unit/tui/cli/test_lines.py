@@ -25,7 +25,7 @@ from fttui.tui.cli_control import _addressed
 from fttui.tui.cli_follow import ProgressLines
 from fttui.tui.cli_read import finite
 from fttui.tui.cli_run import _name_and_step, _overrides
-from fttui.tui.cli_words import age, gibibytes, number
+from fttui.tui.cli_words import age, change, gibibytes, number
 from tests.support.engine_double import EngineDouble, make_run
 
 STARTED = RunStarted(
@@ -127,6 +127,10 @@ def test_spans_of_time(seconds: float, text: str) -> None:
 def test_numbers_and_sizes() -> None:
     assert [number(None), number(1.23456), number(float("-inf"))] == ["-", "1.235", "-inf"]
     assert [gibibytes(5 * 2**30), gibibytes(100 * 2**20)] == ["5.0 GiB", "100 MiB"]
+
+
+def test_a_change_shows_the_values_there_are() -> None:
+    assert [change("1", "2"), change("", "s7"), change("", "")] == [" (1 → 2)", " (s7)", ""]
 
 
 def test_json_has_no_nan() -> None:
