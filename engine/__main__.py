@@ -25,7 +25,7 @@ from .run.files import process_started
 from .run.journal import JournalLocked
 from .run.layout import RunDirectory
 from .run.ledger import Ledger
-from .telemetry.logs import setup_rank_log
+from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.chronicle import Chronicle
 from .train.history import History, read_history
 from .train.publish import Publisher
@@ -58,6 +58,7 @@ def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None)
     history = read_history(publisher.recovered) if publisher else History()
     chronicle = Chronicle(publisher)
     chronicle.timeline = history.timeline
+    logging.getLogger().addHandler(CallbackHandler(chronicle.log, logging.WARNING))
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
     ended = _guarded(run, chronicle, signals, history, resume)

@@ -115,7 +115,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
         resumed = operations.resume_from(start.resume) if start.resume else None
         open_timeline(chronicle, start.history, resumed)
-        chronicle.record(describe(start.started, config, plan, loaded, examples, resumed))
+        devices = [text.decode() for text in agreement.gather(place.description.encode())]
+        known = describe(start.started, plan, loaded, examples, resumed)
+        chronicle.record(msgspec.structs.replace(known, devices=devices))
 
     stepper.begin = begin
     trainer.train()
@@ -206,7 +208,6 @@ def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | No
 
 def describe(
     started: RunStarted,
-    config: RunConfig,
     plan: Plan,
     loaded: LoadedModel,
     examples: ExampleSets,

@@ -116,7 +116,7 @@ class TrainingState:
         self._check_fit(folder, adapter)
         set_peft_model_state_dict(self._model, adapter)
         self._trainer.optimizer.load_state_dict(machinery["optimizer"])
-        self._trainer.lr_scheduler.load_state_dict(machinery["scheduler"])
+        restore_schedule(self._trainer.lr_scheduler, machinery["scheduler"])
         if self._trainer.accelerator.scaler is not None and machinery["scaler"]:
             self._trainer.accelerator.scaler.load_state_dict(machinery["scaler"])
         self._trainer.state.global_step = counters.step
@@ -137,6 +137,18 @@ class TrainingState:
                     f"checkpoint {folder.name}: {name} is {list(tensor.shape)}, this run has "
                     f"{list(own[name].shape)}; resume with the adapter settings it was made with"
                 )
+
+
+def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
+    """Go back to a step of the schedule as it is configured now.
+
+    Only the position comes from the checkpoint: a learning rate changed in the configuration of a
+    resumed run counts, and an unchanged one gives the same values again.
+    """
+    base_lrs = list(schedule.base_lrs)
+    schedule.load_state_dict({**saved, "base_lrs": base_lrs})
+    factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+    schedule._last_lr = [lr * factor for lr, factor in zip(base_lrs, factors, strict=True)]
 
 
 def read_counters(folder: Path) -> Counters:

@@ -43,13 +43,13 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         self._forget_metrics()
         self.stepper.tally.add_parts(ce=ce)
-        if self._hidden is None:
-            weighted: Tensor = self._contrastive.ce_weight * ce
-            return weighted
-        token_level = simctg(self._hidden.take(), mask, self._contrastive.margin)
-        share = token_level / self.current_gradient_accumulation_steps
-        self.stepper.tally.add_parts(contrastive=share)
-        return ce * self._contrastive.ce_weight + share * self._contrastive.weight
+        loss: Tensor = self._contrastive.ce_weight * ce
+        if self._hidden is not None:
+            token_level = simctg(self._hidden.take(), mask, self._contrastive.margin)
+            share = token_level / self.current_gradient_accumulation_steps
+            self.stepper.tally.add_parts(contrastive=share)
+            loss = loss + self._contrastive.weight * share
+        return loss
 
     def _forget_metrics(self) -> None:
         """TRL keeps its own metrics until a log call that never comes here."""

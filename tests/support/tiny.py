@@ -40,7 +40,7 @@ def tiny_llama(
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path / f"tiny-llama-{seed}-{hidden}x{layers}{'-pad-is-eos' * pad_is_eos}"
-    tokenizer = _byte_tokenizer(pad_is_eos=pad_is_eos)
+    tokenizer = byte_tokenizer(pad_is_eos=pad_is_eos)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -62,7 +62,7 @@ def tiny_llama(
     return folder
 
 
-def _byte_tokenizer(*, pad_is_eos: bool):
+def byte_tokenizer(*, pad_is_eos: bool = False):
     """One token per byte, plus the ChatML specials; nothing to train, nothing to download."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -177,7 +177,12 @@ def read_records(run: RunDirectory) -> list[Record]:
     return [record for record in found if record is not None]
 
 
-def play(run: RunDirectory, script: Script | None = None, resume: str | None = None) -> Played:
+def play(
+    run: RunDirectory,
+    script: Script | None = None,
+    resume: str | None = None,
+    device: str = "cpu",
+) -> Played:
     """Train a run to its end in this process."""
     torch.set_num_threads(1)
     publisher = Publisher(run, lambda run: None)
@@ -199,7 +204,7 @@ def play(run: RunDirectory, script: Script | None = None, resume: str | None = N
     )
     try:
         start = Start(run, started, history, resume)
-        outcome = train(start, Place(0, 1, torch.device("cpu")), chronicle, StopSignals())
+        outcome = train(start, Place(0, 1, torch.device(device)), chronicle, StopSignals())
     finally:
         publisher.close()
         control.close()

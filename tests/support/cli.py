@@ -1,0 +1,48 @@
+"""The `fttui` command as a subprocess, and what it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+FTTUI = [sys.executable, "-m", "fttui.tui"]
+
+
+def fttui(*arguments: str, runs: Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*FTTUI, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "FTTUI_RUNS": str(runs)},
+        check=False,
+    )
+
+
+def start(*arguments: str, runs: Path) -> subprocess.Popen[str]:
+    """Run the command in the background."""
+    return subprocess.Popen(
+        [*FTTUI, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "FTTUI_RUNS": str(runs)},
+    )
+
+
+def events(run: str, runs: Path) -> list[dict[str, Any]]:
+    """The journal as `fttui events` prints it."""
+    result = fttui("events", run, runs=runs)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def only_run(runs: Path) -> str:
+    """The name of the one run there is."""
+    (found,) = [path.parent.name for path in runs.glob("*/run.json")]
+    return found
