@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 
 from fttui.engine.errors import EngineGone
@@ -38,6 +40,7 @@ from .client.spawn import StartedEngine
 _POLL_S = 0.1
 _LINE_EVERY_S = 1.0
 _LOG_LINES = 15
+_LEAVING_S = 30.0
 _GRACE_S = 2.0
 """From the end of the process to giving up on its last word."""
 
@@ -180,6 +183,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
                 for line in lines.lines(record, time.monotonic()):
                     say(line)
                 if isinstance(record.event, RunEnded):
+                    _see_off(engine)
                     return record.event.exit_code
     finally:
         interrupts.restore()
@@ -189,6 +193,12 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
         f"the engine is gone (exit code {code}) and left no word; go on from the last checkpoint "
         f"with: fttui run --resume {engine.run.id}\nthe end of {engine.run.engine_log}:\n{tail}"
     )
+
+
+def _see_off(engine: StartedEngine) -> None:
+    """Let the process go after its last word, so that the run can be resumed at once."""
+    with suppress(subprocess.TimeoutExpired):
+        engine.process.wait(_LEAVING_S)
 
 
 def _batches(engine: StartedEngine) -> Iterator[list[Record]]:
