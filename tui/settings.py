@@ -15,7 +15,7 @@ class Settings:
     ascii: bool = False
     """Draw with ASCII only: the terminal's encoding is not UTF-8."""
     theme: str = "fttui-dark"
-    redraw_s: float = 0.1
+    redraw_s: float = 0.15
     """Least time between two redraws of the curves."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,7 @@ class PlotView:
 
     def window(self, newest: float) -> tuple[float, float]:
         """First and last step shown, given the newest one."""
-        right = max(newest, 1.0) if self.right is None else self.right
+        right = _settled(max(newest, 1.0)) if self.right is None else self.right
         left = 0.0 if self.span is None else max(0.0, right - self.span)
         return left, max(right, left + 1.0)
 
@@ -94,3 +95,9 @@ class PlotView:
         else:
             found = next((step for step in reversed(steps) if step < here), None)
         return self if found is None else self.at(found, newest)
+
+
+def _settled(newest: float) -> float:
+    """A right edge that moves by about a hundredth at a time, so that pictures stay the same."""
+    quantum = 2.0 ** max(0, math.floor(math.log2(newest / 100)))
+    return math.ceil(newest / quantum) * quantum

@@ -192,17 +192,15 @@ class Series:
             start = edge
 
     def _split(self, picks: Iterable[int], gaps: Sequence[int]) -> tuple[tuple[Point, ...], ...]:
-        runs: list[list[Point]] = []
-        previous, xs, ys = -1, self._store.xs, self._store.ys
+        xs, ys = self._store.xs, self._store.ys
+        if not gaps:
+            whole = tuple((xs[i], ys[i]) for i in picks)
+            return (whole,) if whole else ()
+        runs: dict[int, list[Point]] = {}
         for index in picks:
-            if not math.isfinite(ys[index]):
-                continue
-            parted = bisect_left(gaps, previous) != bisect_left(gaps, index)
-            if previous < 0 or parted:
-                runs.append([])
-            runs[-1].append((xs[index], ys[index]))
-            previous = index
-        return tuple(tuple(run) for run in runs)
+            if math.isfinite(ys[index]):
+                runs.setdefault(bisect_left(gaps, index), []).append((xs[index], ys[index]))
+        return tuple(tuple(run) for run in runs.values())
 
 
 def _spread(indices: Sequence[int], amount: int) -> Sequence[int]:

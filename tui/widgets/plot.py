@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -46,8 +47,11 @@ class Plot(Widget, can_focus=True):
         self.panel = panel
         self._state: AppState | None = None
         self._drawn: object = None
+        self._seen: object = None
+        self._looks: dict[str, Style] = {}
         self._picture = Picture()
         self._rows: list[list[_Cell]] = []
+        self._strips: list[Strip] = []
 
     @property
     def columns(self) -> int:
@@ -81,17 +85,18 @@ class Plot(Widget, can_focus=True):
         if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
             return
         self._drawn = key
-        self._draw(state)
-        self.refresh()
+        if self._draw(state):
+            self._paint()
 
     def on_resize(self, event: events.Resize) -> None:
         """The canvas has another size."""
         if self._state is not None:
             self.show(self._state)
 
-    def _draw(self, state: AppState) -> None:
+    def _draw(self, state: AppState) -> bool:
+        """Draw the rows; False when they are as before."""
         newest = float(max(state.run.step, 1))
-        self._picture = picture(
+        drawn = picture(
             state.run.branches,
             self.panel.curves(state),
             state.plot.window(newest),
@@ -99,9 +104,14 @@ class Plot(Widget, can_focus=True):
             log_y=state.plot.log_y and self.panel.can_log,
             floor=self.panel.floor,
         )
+        seen = (drawn, state.run.marks, state.plot.cursor, self.content_size)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        self._picture = drawn
         if self.content_size.height < 3 or self._picture.empty:
             self._rows = []
-            return
+            return True
         ascii_only = bool(getattr(self.app, "ascii_only", False))
         rows = [self._cells(row) for row in self._canvas(ascii_only)]
         self._overlay(rows, state)
@@ -110,6 +120,7 @@ class Plot(Widget, can_focus=True):
             self._axis(state.run.marks),
             self._x_labels(),
         ]
+        return True
 
     def _canvas(self, ascii_only: bool) -> list[canvas.Row]:
         return canvas.draw(self._picture, self.columns, self.lines, ascii_only=ascii_only)
@@ -182,33 +193,38 @@ class Plot(Widget, can_focus=True):
                 free = at + len(label) + 2
         return [(char, "axis") for char in line]
 
+    def _paint(self) -> None:
+        """Colour the rows; asked for again only when they or the theme change."""
+        if not self._looks:
+            self._looks = {k: self.get_component_rich_style(f"plot--{k}") for k in self.LOOKS}
+        looks = self._looks
+        width, height = self.content_size
+        if not self._rows:
+            hint = Segment("no values yet".center(width), looks["axis"])
+            self._strips = [Strip.blank(width)] * (height // 2) + [Strip([hint])]
+        else:
+            self._strips = [
+                Strip(_segments(row, looks)).adjust_cell_length(width) for row in self._rows
+            ]
+        self.refresh()
+
     def render_line(self, y: int) -> Strip:
         """One line of the plot."""
-        width = self.content_size.width
-        if not self._rows:
-            return self._empty_line(y, width)
-        if y >= len(self._rows):
-            return Strip.blank(width, self.rich_style)
-        return Strip(self._segments(self._rows[y])).adjust_cell_length(width, self.rich_style)
-
-    def _segments(self, cells: Sequence[_Cell]) -> list[Segment]:
-        segments: list[Segment] = []
-        text, look = "", ""
-        for char, its in [*cells, ("", "end")]:
-            if its != look and text:
-                segments.append(Segment(text, self._style(look)))
-                text = ""
-            text, look = text + char, its
-        return segments
-
-    def _style(self, look: str) -> Style:
-        return self.get_component_rich_style(f"plot--{look}")
-
-    def _empty_line(self, y: int, width: int) -> Strip:
-        text = "no values yet" if y == self.content_size.height // 2 else ""
-        return Strip([Segment(text.center(width), self._style("axis"))])
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip.blank(self.content_size.width)
 
     def notify_style_update(self) -> None:
         """Colours changed."""
         super().notify_style_update()
-        self.refresh()
+        self._looks = {}
+        if self._strips:
+            self._paint()
+
+
+def _segments(cells: Sequence[_Cell], looks: Mapping[str, Style]) -> list[Segment]:
+    """Neighbours of one look together."""
+    return [
+        Segment("".join(char for char, _ in group), looks[look])
+        for look, group in groupby(cells, key=lambda cell: cell[1])
+    ]

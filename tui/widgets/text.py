@@ -24,9 +24,12 @@ class Line(Static):
 
     def put(self, content: Content) -> None:
         """Show a text."""
-        if self._shown is None or not content.is_same(self._shown):
+        shown = self._shown
+        if shown is None or not content.is_same(shown):
             self._shown = content
-            self.update(content)
+            # A layout of the whole screen costs 100 times a repaint: only for another height.
+            taller = shown is None or shown.plain.count("\n") != content.plain.count("\n")
+            self.update(content, layout=taller)
 
 
 def assemble(*pieces: Piece) -> Content:
