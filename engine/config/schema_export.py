@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import sys
 import textwrap
@@ -46,7 +47,7 @@ def field_docs(struct: type[Section]) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs: dict[str, str] = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         text = _string(following)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and text:
             docs[statement.target.id] = " ".join(text.split())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,7 +11,11 @@ from fttui.engine.config.schema import RunConfig
 from fttui.engine.errors import ConfigError
 
 CPU = Hardware(kind="cpu", host_total_bytes=8 << 30, host_free_bytes=4 << 30, processors=2)
-BASE = {"model": {"id": "m"}, "data": {"train": "d.jsonl"}, "train": {"steps": 10, "batch": 2}}
+BASE: dict[str, dict[str, Any]] = {
+    "model": {"id": "m"},
+    "data": {"train": "d.jsonl"},
+    "train": {"steps": 10, "batch": 2},
+}
 PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce", "hard_negatives": 0}}
 
 
@@ -26,7 +32,7 @@ def gpu(*, bf16=True, count=1, flash=False):
 
 def config(*changes):
     """The base configuration with sections merged over it."""
-    merged = {key: dict(value) for key, value in BASE.items()}
+    merged: dict[str, Any] = {key: dict(value) for key, value in BASE.items()}
     for change in changes:
         for key, value in change.items():
             merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value

@@ -81,7 +81,9 @@ def test_labels_are_equal_exactly_when_they_look_equal():
     assert label_number(3) == label_number("3")
     assert label_number(0) is not None
     assert label_number(None) is None
-    assert 0 <= label_number("refund") < 2**63
+    number = label_number("refund")
+    assert number is not None
+    assert 0 <= number < 2**63
 
 
 @pytest.mark.parametrize(
