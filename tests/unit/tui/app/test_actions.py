@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from textual.binding import Binding
 
 from fttui.engine.protocol.commands import COMMANDS, why_illegal
 from fttui.engine.protocol.requests import Beat
@@ -46,7 +47,8 @@ def test_no_key_means_two_things_on_a_screen() -> None:
 
 
 def test_bindings_can_be_rebound_by_action_id() -> None:
-    assert {b.id for b in bindings("run", "plots", "list")} == set(ACTION_OF)
+    made = Binding.make_bindings(bindings("run", "plots", "list"))
+    assert {b.id for b in made} == set(ACTION_OF)
 
 
 @pytest.mark.parametrize("state", list(RunState))
