@@ -92,14 +92,14 @@ async def test_a_factor_is_sent_with_the_generation_it_was_seen_at() -> None:
     assert session.guards == [3, None]
 
 
-async def test_space_resumes_what_is_paused_or_halted() -> None:
-    for held in (RunState.PAUSED, RunState.HALTED):
-        session = FakeSession(eventful())
-        session.script.add(StateChanged(state=held))
-        async with driven(session) as (_, pilot):
-            await pilot.press("space")
-            await until(pilot, lambda s=session: bool(s.submitted))
-        assert session.submitted == [Resume()]
+@pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])
+async def test_space_resumes_what_is_paused_or_halted(held: RunState) -> None:
+    session = FakeSession(eventful())
+    session.script.add(StateChanged(state=held))
+    async with driven(session) as (_, pilot):
+        await pilot.press("space")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [Resume()]
 
 
 async def test_recovery_shows_what_it_does_and_names_the_anomaly() -> None:
@@ -273,7 +273,8 @@ async def test_plot_keys_change_the_view_only() -> None:
         plot = app.state.plot
         assert (plot.span, plot.log_y, plot.smoothing, plot.part) == (620, True, 1, 1)
         await pilot.press("left_square_bracket")
-        assert app.state.plot.cursor == 1200
+        plot = app.state.plot
+        assert plot.cursor == 1200
         await pilot.press("left")
         await until(pilot, lambda: "step 1,1" in text_of(app))
         await pilot.press("f")
