@@ -87,9 +87,9 @@ def test_a_repeated_id_gets_the_stored_reply_even_after_a_restart(
     intake: Intake, log: MemoryLog
 ) -> None:
     first = submit(intake, message())
-    late = {"state": RunState.FINISHED, "now": 1e9}
-    assert intake.submit(message(expires_at=101.0), **late) == first
-    assert Intake(log).submit(message(), **late) == first
+    again = message(expires_at=101.0)
+    assert submit(intake, again, state=RunState.FINISHED, now=1e9) == first
+    assert submit(Intake(log), message(), state=RunState.FINISHED, now=1e9) == first
     assert len(log.entries) == 1
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import ConfigError, NoSuchRun
@@ -49,9 +51,11 @@ def said(lines: ProgressLines, event: AnyEvent, *, step: int = 0, now: float = 0
     return list(lines.lines(record, now))
 
 
-def step(**changes: object) -> StepFinished:
-    values = {"loss": 2.5, "grad_norm": 0.75, "lr": 1e-4, "step_s": 2.0, "tokens_per_s": 812.0}
-    return StepFinished(**{**values, **changes})
+STEP = StepFinished(loss=2.5, grad_norm=0.75, lr=1e-4, step_s=2.0, tokens_per_s=812.0)
+
+
+def step(**changes: Any) -> StepFinished:
+    return msgspec.structs.replace(STEP, **changes)
 
 
 def test_a_step_line_has_what_a_person_follows() -> None:

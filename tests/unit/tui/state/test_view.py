@@ -11,6 +11,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.tui.client.port import (
     BeatArrived,
     CommandAnswered,
+    Delivery,
     HistoryProgressed,
     Link,
     LinkChanged,
@@ -100,7 +101,7 @@ def test_the_hubs_answer_may_come_after_the_effect() -> None:
     state = submitted(AppState(), "c1", ScaleLr(factor=0.5), "", NOW)
     event = CommandApplied(id="c1", command="lr scale 0.5", old="1", new="0.5")
     record = Record(seq=1, time=NOW, step=7, timeline=1, event=event)
-    late = [RecordsArrived([record]), CommandAnswered("c1", True)]
+    late: list[Delivery] = [RecordsArrived([record]), CommandAnswered("c1", True)]
     state = fold(state, late, NOW)
     assert state.run.interventions.items[-1].phase is Phase.APPLIED
 
@@ -138,7 +139,7 @@ def test_undo_takes_the_newest_change_that_was_not_undone() -> None:
 
 def test_a_flood_is_folded_in_slices() -> None:
     records = Script().start().run().train(50).records
-    waiting = [RecordsArrived(records, unknown=2), LinkChanged(Link.LIVE)]
+    waiting: list[Delivery] = [RecordsArrived(records, unknown=2), LinkChanged(Link.LIVE)]
     sizes = []
     state = AppState()
     while waiting:
