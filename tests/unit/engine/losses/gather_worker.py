@@ -63,8 +63,8 @@ def single_gradient() -> torch.Tensor:
 def main() -> None:
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    meeting = (folder / "store").as_uri()
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     gradient = distributed_gradient(rank, slice(0, 3) if rank == 0 else slice(3, 5))
     torch.save(gradient, folder / f"gradient-{rank}.pt")
     dist.destroy_process_group()

@@ -42,6 +42,6 @@ def test_two_ranks_with_uneven_rows_get_the_gradient_of_one_process(tmp_path: Pa
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
     expected = single_gradient()
-    for rank in (0, 1):
-        gradient = torch.load(tmp_path / f"gradient-{rank}.pt")
+    for number in (0, 1):
+        gradient = torch.load(tmp_path / f"gradient-{number}.pt")
         torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fttui.engine.losses.pooling import pool
+from fttui.engine.losses.pooling import Pooling, pool
 
 from . import oracle
 
-HOW = ("mean", "last", "weighted_mean")
+HOW: tuple[Pooling, ...] = ("mean", "last", "weighted_mean")
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -18,14 +18,14 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(
     "mask", [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 1]]
 )
-def test_agrees_with_the_oracle(how: str, mask: list[int]) -> None:
+def test_agrees_with_the_oracle(how: Pooling, mask: list[int]) -> None:
     hidden = random(1, 5, 3)
     got = pool(hidden, torch.tensor([mask]), how)[0].tolist()
     assert got == pytest.approx(oracle.pool(hidden[0].tolist(), mask, how), abs=1e-13)
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_row_does_not_depend_on_side_or_amount_of_padding(how: str) -> None:
+def test_a_row_does_not_depend_on_side_or_amount_of_padding(how: Pooling) -> None:
     tokens = random(1, 3, 4)
     alone = pool(tokens, torch.ones(1, 3), how)
     for left, right in ((0, 5), (5, 0), (2, 3)):
@@ -35,7 +35,7 @@ def test_a_row_does_not_depend_on_side_or_amount_of_padding(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_row_without_tokens_gives_zeros_and_no_gradient(how: str) -> None:
+def test_a_row_without_tokens_gives_zeros_and_no_gradient(how: Pooling) -> None:
     hidden = random(2, 3, 4).requires_grad_()
     pooled = pool(hidden, torch.tensor([[0, 0, 0], [1, 1, 1]]), how)
     pooled.sum().backward()
@@ -46,7 +46,7 @@ def test_a_row_without_tokens_gives_zeros_and_no_gradient(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_half_precision_states_are_pooled_in_fp32(how: str) -> None:
+def test_half_precision_states_are_pooled_in_fp32(how: Pooling) -> None:
     hidden = (1 + random(1, 512, 2) / 100).to(torch.bfloat16)
     pooled = pool(hidden, torch.ones(1, 512, dtype=torch.int64), how)
     exact = pool(hidden.double(), torch.ones(1, 512, dtype=torch.int64), how)
