@@ -243,8 +243,9 @@ def test_check_explains_a_mistake_and_prints_the_schema(tmp_path: Path) -> None:
 def test_check_tells_the_needs_and_refuses_what_cannot_fit(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 128, "vocab_size": 500, "model_type": "llama"}
+    sizes: dict[str, int | str] = {"model_type": "llama", "vocab_size": 500}
+    sizes |= {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 128}
     (model / "config.json").write_text(json.dumps(sizes))
     config = tmp_path / "c.yaml"
     config.write_text(f"model: {{id: {model}}}\ndata: {{train: c/d}}\ntrain: {{steps: 50}}\n")

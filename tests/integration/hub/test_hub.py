@@ -353,7 +353,7 @@ def test_a_hub_nobody_needs_leaves_and_a_watched_one_stays(
     assert endpoint is not None
     viewer = Viewer(endpoint, context)
     viewer.hello()
-    beats = []
+    beats: list[list[bytes]] = []
     while len(beats) < 3:  # three beats are two seconds, four times the idle time
         viewer.ask(Ping(ref=1))
         if viewer.events.poll(100):

@@ -117,13 +117,17 @@ async def test_a_killed_hub_costs_neither_a_gap_nor_a_double(
     run, _ = start_run("--step-s", "0.002")
     async with watching(run) as watcher:
         for _ in range(kills):
-            await eventually(lambda: watcher.link is Link.LIVE)
-            before = len(watcher.records)
-            kill_hub(run, signal.SIGKILL)
-            await eventually(lambda: watcher.link is Link.LOST)
-            await eventually(lambda: watcher.link is Link.LIVE)
-            await eventually(lambda seen=before: len(watcher.records) > seen + 100)
+            await kill_and_recover(run, watcher)
         assert watcher.whole()
+
+
+async def kill_and_recover(run: RunDirectory, watcher: Watcher) -> None:
+    await eventually(lambda: watcher.link is Link.LIVE)
+    before = len(watcher.records)
+    kill_hub(run, signal.SIGKILL)
+    await eventually(lambda: watcher.link is Link.LOST)
+    await eventually(lambda: watcher.link is Link.LIVE)
+    await eventually(lambda: len(watcher.records) > before + 100)
 
 
 async def test_a_command_sent_while_the_hub_is_dead_takes_effect_once(start_run: StartRun) -> None:
