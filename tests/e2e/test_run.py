@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 PATIENCE_S = 150.0
 
 
-def _config(tmp_path: Path, **overrides: object) -> list[str]:
+def _config(tmp_path: Path, **overrides: Any) -> list[str]:
     path, sets = write_config(tmp_path, **overrides)
     return [str(path), *(word for item in sets for word in ("--set", item))]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -84,7 +85,7 @@ def test_a_pause_within_a_step_drops_and_repeats_it(
     sent: list[int] = []
     fetch = Stepper.fetch
 
-    def fetch_then_pause(self: Stepper, micro_batches: int) -> list[dict[str, object]]:
+    def fetch_then_pause(self: Any, micro_batches: int) -> Any:
         batches = fetch(self, micro_batches)
         if self._chronicle.step() == 4 and not sent:
             sent.append(4)
@@ -95,13 +96,13 @@ def test_a_pause_within_a_step_drops_and_repeats_it(
     script = Script(states={RunState.PAUSED: ["eval", "checkpoint", "lr scale 1", "resume"]})
     played = play(new_run(tmp_path), script)
     assert played.losses() == straight["contrastive"].losses()
-    pauses = [r for r in played.records if _entered(r.event, RunState.PAUSED)]
-    assert pauses[0].step == 4
+    assert _entered(played, RunState.PAUSED)[0] == 4
     assert len(played.events(CommandApplied)) == 5
 
 
-def _entered(event: object, state: RunState) -> bool:
-    return isinstance(event, StateChanged) and event.state is state
+def _entered(played: Played, state: RunState) -> list[int]:
+    """The steps at which a state was entered."""
+    return [step for step, event in played.at(StateChanged) if event.state is state]
 
 
 def test_settings_survive_checkpoint_rollback_and_resume(tmp_path: Path) -> None:
@@ -109,10 +110,10 @@ def test_settings_survive_checkpoint_rollback_and_resume(tmp_path: Path) -> None
     script = Script({2: ["lr scale 0.25", "clip 0.5"], 6: ["rollback 4 skip=1"], 7: ["stop"]})
     first = play(run, script)
     second = play(run, resume="last")
-    used = [r for r in second.records if isinstance(r.event, StepFinished) and r.step > 2]
-    assert {r.event.lr_scale for r in used} == {0.25}
-    assert {r.event.clip for r in used} == {0.5}
-    assert all(math.isclose(r.event.lr, r.event.lr_schedule * 0.25) for r in used)
+    used = [event for step, event in second.at(StepFinished) if step > 2]
+    assert {event.lr_scale for event in used} == {0.25}
+    assert {event.clip for event in used} == {0.5}
+    assert all(math.isclose(event.lr, event.lr_schedule * 0.25) for event in used)
     assert first.losses(timeline=2)[5] != first.losses(timeline=1)[5], "one batch was skipped"
 
 
@@ -120,11 +121,7 @@ def test_a_learning_rate_changed_for_a_resumed_run_counts(tmp_path: Path) -> Non
     run = new_run(tmp_path)
     play(run, Script({4: ["stop"]}))
     run.config.write_text(run.config.read_text().replace("lr: 0.01", "lr: 0.001"))
-    used = {
-        r.step: r.event.lr
-        for r in play(run, resume="last").records
-        if isinstance(r.event, StepFinished)
-    }
+    used = {step: event.lr for step, event in play(run, resume="last").at(StepFinished)}
     assert math.isclose(used[5], used[4] / 10 * 4 / 5)
 
 
@@ -139,8 +136,7 @@ def test_commands_take_effect_in_the_order_they_were_accepted(tmp_path: Path) ->
 def test_run_n_pauses_after_n_steps(tmp_path: Path) -> None:
     script = Script({2: ["run 3"]}, states={RunState.PAUSED: ["resume"]})
     played = play(new_run(tmp_path), script)
-    pauses = [r.step for r in played.records if _entered(r.event, RunState.PAUSED)]
-    assert pauses == [5]
+    assert _entered(played, RunState.PAUSED) == [5]
 
 
 def test_an_unknown_checkpoint_fails_the_command_and_training_goes_on(
@@ -167,9 +163,9 @@ def test_a_nan_never_reaches_the_weights(tmp_path: Path, monkeypatch: pytest.Mon
     _poison(monkeypatch, step=5)
     run = new_run(tmp_path, checkpoint__every=1)
     played = play(run, Script())
-    skipped = [r for r in played.records if isinstance(r.event, StepFinished) and r.event.skipped]
-    assert [r.step for r in skipped] == [6]
-    assert math.isnan(skipped[0].event.loss)
+    skipped = [(step, event) for step, event in played.at(StepFinished) if event.skipped]
+    assert [step for step, _ in skipped] == [6]
+    assert math.isnan(skipped[0][1].loss)
     before = load_file(run.checkpoints / "step-000005" / "adapter_model.safetensors")
     after = load_file(run.checkpoints / "step-000006" / "adapter_model.safetensors")
     assert all((before[name] == after[name]).all() for name in before)
@@ -192,7 +188,7 @@ def test_the_halt_policy_waits_for_a_person(
     _poison(monkeypatch, step=5)
     script = Script(states={RunState.HALTED: ["rollback 4 lr=0.5"]})
     played = play(new_run(tmp_path, guard__nonfinite="halt"), script)
-    assert any(_entered(r.event, RunState.HALTED) for r in played.records)
+    assert _entered(played, RunState.HALTED)
     assert played.outcome.state is RunState.FINISHED
     assert played.events(StepFinished)[-1].lr_scale == 0.5
 
@@ -202,7 +198,7 @@ def _poison(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     compute_loss = PairTrainer.compute_loss
     hit: list[int] = []
 
-    def poisoned(self: PairTrainer, *args: object, **kwargs: object) -> object:
+    def poisoned(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
         loss = compute_loss(self, *args, **kwargs)
         if self.state.global_step == step and len(hit) < 2:
             hit.append(step)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
+    Event,
     Record,
     RunStarted,
     StateChanged,
@@ -40,6 +42,8 @@ from fttui.engine.train.signals import StopSignals
 from .tiny import tiny_llama
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
+
+E = TypeVar("E", bound=Event)
 
 
 def write_pairs(path: Path, count: int = 48, seed: int = 0) -> Path:
@@ -157,9 +161,13 @@ class Played:
     outcome: Outcome
     records: list[Record]
 
-    def events(self, kind: type) -> list[AnyEvent]:
+    def events(self, kind: type[E]) -> list[E]:
         """Events of a kind, in order."""
-        return [record.event for record in self.records if isinstance(record.event, kind)]
+        return [event for _, event in self.at(kind)]
+
+    def at(self, kind: type[E]) -> list[tuple[int, E]]:
+        """Events of a kind with the step they happened at, in order."""
+        return [(r.step, r.event) for r in self.records if isinstance(r.event, kind)]
 
     def losses(self, timeline: int | None = None) -> dict[int, float]:
         """Loss by step, of one timeline or the newest of each step."""
