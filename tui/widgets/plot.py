@@ -24,6 +24,8 @@ GUTTER = 8
 """Cells left of the canvas: label and axis."""
 MARK_SHAPE = {"checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴"}
 MARK_RANK = {"command": 0, "checkpoint": 1, "note": 2, "rollback": 3, "anomaly": 4}
+_BLANK = Style()
+"""Textual's NO_COLOR filter needs a style on every segment."""
 _Cell = tuple[str, str]
 """A character and the name of its look."""
 
@@ -201,10 +203,10 @@ class Plot(Widget, can_focus=True):
         width, height = self.content_size
         if not self._rows:
             hint = Segment("no values yet".center(width), looks["axis"])
-            self._strips = [Strip.blank(width)] * (height // 2) + [Strip([hint])]
+            self._strips = [Strip.blank(width, _BLANK)] * (height // 2) + [Strip([hint])]
         else:
             self._strips = [
-                Strip(_segments(row, looks)).adjust_cell_length(width) for row in self._rows
+                Strip(_segments(row, looks)).adjust_cell_length(width, _BLANK) for row in self._rows
             ]
         self.refresh()
 
@@ -212,7 +214,7 @@ class Plot(Widget, can_focus=True):
         """One line of the plot."""
         if y < len(self._strips):
             return self._strips[y]
-        return Strip.blank(self.content_size.width)
+        return Strip.blank(self.content_size.width, _BLANK)
 
     def notify_style_update(self) -> None:
         """Colours changed."""
