@@ -24,7 +24,7 @@ from fttui.engine.run.layout import RunDirectory
 
 from .actions import ACTION_OF, bindings, why_not
 from .client.port import Delivery, Session
-from .messages import DeliveriesWaiting, ListeningEnded
+from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
 from .screens.base import RunScreen
 from .screens.dashboard import Dashboard
@@ -149,6 +149,7 @@ class FttuiApp(App[int]):
         if self._changed:
             self.redraw()
 
+    @on(RoomChanged)
     def redraw(self) -> None:
         """Draw the visible screen."""
         self._changed = False

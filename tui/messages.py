@@ -24,7 +24,9 @@ class ListeningEnded(Message):
 
 
 @dataclass
-class DeedWanted(Message):
-    """Someone asked for an action by its id: the palette or a click."""
+class RoomChanged(Message):
+    """A widget that lays its text out by hand has another width or height."""
 
-    action_id: str
+    def can_replace(self, message: Message) -> bool:
+        """Many at once ask for one redraw."""
+        return isinstance(message, RoomChanged)

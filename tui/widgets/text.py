@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.content import Content
 from textual.widgets import Static
 
 from fttui.engine.protocol.states import RunState
 
+from ..messages import RoomChanged
 from ..state.glyphs import STATE_COLOUR, STATE_SHAPE
 
 DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
@@ -21,6 +23,10 @@ class Line(Static):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__("", id=id, classes=classes, markup=False)
         self._shown: Content | None = None
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Ask for the text to be laid out again."""
+        self.post_message(RoomChanged())
 
     def put(self, content: Content) -> None:
         """Show a text."""
