@@ -39,7 +39,7 @@ from .styles.themes import THEMES
 from .widgets import canvas
 from .widgets.ascii import AsciiFilter
 
-SLICE = 2000
+SLICE = 500
 """Records folded before the event loop gets its turn."""
 TELL_S = 5.0
 
