@@ -102,11 +102,8 @@ def _change_lr(desired: Desired, command: AnyCommand, context: Context) -> Chang
         case _:
             scale = 1.0
     new = msgspec.structs.replace(desired, lr_scale=scale)
-    return Change(new, _describe_lr(desired, context), _describe_lr(new, context))
-
-
-def _describe_lr(desired: Desired, context: Context) -> str:
-    return f"×{desired.lr_scale:.4g} = {context.schedule_lr * desired.lr_scale:.3g}"
+    effective = context.schedule_lr * scale
+    return Change(new, f"×{desired.lr_scale:.4g}", f"×{scale:.4g}, lr {effective:.3g}")
 
 
 def _change_clip(desired: Desired, command: SetClip, context: Context) -> Change:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from peft import PeftModel
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
@@ -131,12 +132,22 @@ def _text_trainer(
         config.contrastive,
         model=model,
         args=SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True}),
-        train_dataset=Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]}),
+        train_dataset=_placeholder(),
         data_collator=lambda rows: rows,
         processing_class=tokenizer,
     )
     _restore_dtypes(model, dtypes)
     return trainer
+
+
+def _placeholder() -> Dataset:
+    """What TRL wants to see of the data; the step loop is fed by the batch source.
+
+    The fingerprint is given because computing one pickles the table, which not every pair of
+    Python and pyarrow survives.
+    """
+    table = InMemoryTable.from_pydict({"input_ids": [[0]], "labels": [[0]]})
+    return Dataset(table, fingerprint="placeholder")
 
 
 def _restore_dtypes(model: PeftModel, dtypes: dict[str, torch.dtype]) -> None:

@@ -39,7 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not options.skip_exactness:
-            show(exactness(Path(folder)))
+            exactness(Path(folder))
         show(steps(Path(folder), options))
 
 
@@ -49,11 +49,10 @@ def show(rows: dict[str, Any]) -> None:
         print(f"{name:44} {value}", flush=True)
 
 
-def exactness(folder: Path) -> dict[str, Any]:
+def exactness(folder: Path) -> None:
     """Rollback and resume on the GPU against the straight run, dropout and accumulation on."""
     from tests.support.training import Script, new_run, play
 
-    rows: dict[str, Any] = {}
     for task in ("contrastive", "sft"):
         for quantize in ("none", "nf4"):
             sets = {"train__deterministic": "true", "model__quantize": quantize}
@@ -66,9 +65,11 @@ def exactness(folder: Path) -> dict[str, Any]:
             play(run, Script({3: ["stop"]}), device="cuda")
             resumed = play(run, resume="last", device="cuda").losses()
             after = {step: loss for step, loss in straight.items() if step > 4}
-            rows[f"exact: rollback, {task}, {quantize}"] = back.losses(timeline=2) == after
-            rows[f"exact: stop and resume, {task}, {quantize}"] = resumed == straight
-    return rows
+            same = back.losses(timeline=2) == after
+            show({
+                f"exact: rollback, {task}, {quantize}": same,
+                f"exact: stop and resume, {task}, {quantize}": resumed == straight,
+            })  # fmt: skip
 
 
 def steps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def steps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     check = fttui("check", str(config), runs=runs).stdout
     print(check, flush=True)
     process = start("run", str(config), "--headless", runs=runs)
-    wait_for_step(runs, 5)
+    wait_for_step(runs, 5, process)
     run = only_run(runs)
     rows: dict[str, Any] = {}
     for words in (["lr", "scale", "0.5"], ["pause"], ["checkpoint"], ["rollback", "last"],
@@ -123,12 +124,14 @@ def figures(found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def wait_for_step(runs: Path, step: int) -> None:
-    """Wait until a step has been journaled."""
+def wait_for_step(runs: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a step has been journaled, or show why it never will be."""
     from tests.support.cli import events, only_run
     from tests.support.waiting import until
 
     def reached() -> bool:
+        if process.poll() is not None:
+            sys.exit(process.communicate()[0][-4000:])
         if not list(runs.glob("*/journal.log")):
             return False
         return any(e["type"] == "StepFinished" and e["step"] >= step
