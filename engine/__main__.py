@@ -33,8 +33,9 @@ from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 log = logging.getLogger("fttui.engine")
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""Spinning threads of a CPU run would fight the app, the hub and everything else for the cores."""
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+"""Before torch loads OpenMP: waiting threads that spin for long starve a CPU run by several times as
+soon as anything else (the app, the hub, a browser) wants a core; on an idle machine it costs a tenth."""
 
 
 def main(arguments: list[str] | None = None) -> int:

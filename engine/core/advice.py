@@ -37,6 +37,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     lr_scale: float = 1.0
     norm_high: float | None = None
     """95 % percentile of recent gradient norms."""
+    clip: float | None = None
+    """Max grad norm in force; None is off."""
     rollbacks: int = 0
     """Done already because of this incident."""
 
@@ -153,16 +155,25 @@ def _why_back(alert: Alert, now: Situation) -> str:
 
 def _calm(alert: Alert, now: Situation) -> list[Action]:
     lower = _lower(f"lr scale {now.lr_scale * 0.7:.3g}", "a little less learning rate")
-    if now.norm_high is None or not math.isfinite(now.norm_high) or now.norm_high <= 0:
+    clip = _calm_clip(now)
+    if clip is None:
         actions = [_first(lower.command, lower.why)]
     else:
-        clip = f"clip {now.norm_high * CALM_CLIP_SHARE:.3g}"
-        actions = [_first(clip, "1.5 × the normal range: no effect on usual steps"), lower]
+        why = "1.5 × the normal range: no effect on usual steps"
+        actions = [_first(f"clip {clip:.3g}", why), lower]
     if now.checkpoint is not None and alert.severity == ALARM:
         command = _rollback(now, f"{now.lr_scale * 0.5:.3g}")
         why = "if the loss follows"
         actions.append(Action(command=command, key="r", why=why))
     return actions
+
+
+def _calm_clip(now: Situation) -> float | None:
+    """A max grad norm above what is normal; None where the one in force is tighter already."""
+    if now.norm_high is None or not math.isfinite(now.norm_high) or now.norm_high <= 0:
+        return None
+    clip = now.norm_high * CALM_CLIP_SHARE
+    return clip if now.clip is None or clip < now.clip else None
 
 
 def _first(command: str, why: str) -> Action:

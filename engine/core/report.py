@@ -97,6 +97,7 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
         checkpoint_step=evidence.checkpoint_step,
         lr_scale=evidence.lr_scale,
         norm_high=evidence.grad_normal[1] if evidence.grad_normal else None,
+        clip=evidence.clip,
         rollbacks=evidence.rollbacks,
     )
     return AnomalyReport(

@@ -85,7 +85,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         agreement=agreement,
         memory=MemoryMeter(place.device).read,
     )
-    arguments = trainer_arguments(config, plan, place.device, run.path / "trainer")
+    arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)
     chronicle.step = lambda: int(trainer.state.global_step)
     conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])

@@ -9,7 +9,7 @@ from datasets import Dataset
 from datasets.table import InMemoryTable
 from peft import PeftModel
 from torch import Tensor
-from transformers import Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from ..config.schema import ContrastiveConfig, RunConfig
@@ -116,6 +116,7 @@ def build_trainer(
         else _text_trainer(config, model, tokenizer, arguments)
     )
     trainer.stepper = stepper
+    trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepCallback(stepper))
     return trainer
 

@@ -122,9 +122,16 @@ def test_skipping_has_a_bound() -> None:
 
 
 def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
-    report = build_report(alert("grad_explosion", "watch"), evidence())
+    report = build_report(alert("grad_explosion", "watch"), evidence(clip=None))
     assert parse_command(report.actions[0].command) == SetClip(value=1.8)
     assert not any(action.command.startswith("rollback") for action in report.actions)
+
+
+def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
+    report = build_report(alert("grad_explosion", "alarm"), evidence(clip=1.0))
+    commands = [parse_command(action.command) for action in report.actions]
+    assert not any(isinstance(command, SetClip) for command in commands)
+    assert report.actions[0].key == "R"
 
 
 def test_markdown_has_what_a_person_needs() -> None:
