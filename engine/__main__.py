@@ -34,8 +34,9 @@ from .train.signals import FORCED_EXIT_CODE, StopSignals
 log = logging.getLogger("fttui.engine")
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-"""Before torch loads OpenMP: waiting threads that spin for long starve a CPU run by several times as
-soon as anything else (the app, the hub, a browser) wants a core; on an idle machine it costs a tenth."""
+"""Before torch loads OpenMP: threads that wait by spinning for long starve a CPU run by several
+times as soon as anything else (the app, the hub, a browser) wants a core; on an idle machine the
+shorter spin costs a tenth."""
 
 
 def main(arguments: list[str] | None = None) -> int:
