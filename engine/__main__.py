@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import traceback
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from .errors import FttuiError, TrainingFailed
 from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
+from .run.control import ControlReader
 from .run.endpoint import EngineMark, ProcessMark, write_mark
 from .run.files import process_started
 from .run.journal import JournalLocked
@@ -32,11 +34,23 @@ from .train.publish import Publisher
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 log = logging.getLogger("fttui.engine")
+_LOST_RANK_SIGNS = ("Connection closed by peer", "Read error", "gloo", "NCCL")
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 """Before torch loads OpenMP: threads that wait by spinning for long starve a CPU run by several
 times as soon as anything else (the app, the hub, a browser) wants a core; on an idle machine the
 shorter spin costs a tenth."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was there when this process came up."""
+
+    history: History
+    resume: str | None
+    """Checkpoint to go on from."""
+    control_seq: int
+    """Newest command; later ones are for this process."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,12 +72,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None) -> int:
     history = read_history(publisher.recovered) if publisher else History()
+    control_seq = ControlReader(run).waiting() if publisher else 0
+    if publisher:
+        Ledger(run).sweep()
     chronicle = Chronicle(publisher)
     chronicle.timeline = history.timeline
     logging.getLogger().addHandler(CallbackHandler(chronicle.log, logging.WARNING))
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
-    ended = _guarded(run, chronicle, signals, history, resume)
+    ended = _guarded(run, chronicle, signals, Before(history, resume, control_seq))
     if publisher is not None:
         chronicle.record(ended)
         publisher.close()
@@ -74,12 +91,11 @@ def _guarded(
     run: RunDirectory,
     chronicle: Chronicle,
     signals: StopSignals,
-    history: History,
-    resume: str | None,
+    before: Before,
 ) -> RunEnded:
     """Train; whatever goes wrong becomes the run's last event."""
     try:
-        return _train(run, chronicle, signals, history, resume)
+        return _train(run, chronicle, signals, before)
     except FttuiError as error:
         log.error("%s", error)
         return _failed(run, str(error), error.exit_code)
@@ -92,15 +108,15 @@ def _train(
     run: RunDirectory,
     chronicle: Chronicle,
     signals: StopSignals,
-    history: History,
-    resume: str | None,
+    before: Before,
 ) -> RunEnded:
-    started = _announce(run, chronicle, history)
+    started = _announce(run, chronicle, before.history)
     from .train.device import leave_place, take_place
     from .train.session import Start, train
 
     place = take_place()
-    outcome = train(Start(run, started, history, resume), place, chronicle, signals)
+    start = Start(run, started, before.history, before.resume, before.control_seq)
+    outcome = train(start, place, chronicle, signals)
     leave_place()
     return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
 
@@ -157,6 +173,11 @@ def explain(error: Exception) -> str:
         return (
             "the GPU is out of memory; lower train.batch or data.max_length, switch "
             "train.activation_checkpointing on, or choose train.optimizer: paged_adamw_8bit"
+        )
+    if any(sign in str(error) for sign in _LOST_RANK_SIGNS):
+        return (
+            "another rank died or stopped answering; logs/rank-*.log and logs/engine.log say why. "
+            "Go on from the last checkpoint with: fttui run --resume"
         )
     return f"{type(error).__name__}: {error} (traceback in logs/engine.log)"
 

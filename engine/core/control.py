@@ -31,7 +31,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     clip: float | None = None
     """Max grad norm; None is off."""
     clip_percentile: float | None = None
-    """When set, `clip` follows this percentile of recent gradient norms."""
+    """When set, the clip follows this percentile of recent norms; `clip` is where it began."""
     paused: bool = False
     pause_at_step: int | None = None
     nonfinite: str = "skip"
@@ -149,9 +149,8 @@ def pause_if_due(desired: Desired, step: int) -> Desired:
     return msgspec.structs.replace(desired, paused=True, pause_at_step=None)
 
 
-def follow_clip(desired: Desired, percentile: Callable[[float], float | None]) -> Desired:
-    """Let a percentile clip follow recent gradient norms."""
+def clip_now(desired: Desired, percentile: Callable[[float], float | None]) -> float | None:
+    """Max grad norm of the next update; a percentile follows recent gradient norms."""
     if desired.clip_percentile is None:
-        return desired
-    clip = percentile(desired.clip_percentile)
-    return desired if clip is None else msgspec.structs.replace(desired, clip=clip)
+        return desired.clip
+    return percentile(desired.clip_percentile) or desired.clip

@@ -162,11 +162,18 @@ _LIVE = frozenset(
 _ANY = frozenset({*_LIVE, RunState.STARTING, RunState.HALTED, RunState.STOPPING})
 
 
+_LARGEST_NUMBER = 1e6
+_LARGEST_COUNT = 10_000_000
+"""Beyond these a value is a slip of the finger, and some would overflow what they are put into."""
+
+
 def _number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
     try:
         value = float(text)
     except ValueError:
         raise CommandError(f"{what} must be a number, got {text!r}") from None
+    if value > _LARGEST_NUMBER:
+        raise CommandError(f"{what} must be ≤ {_LARGEST_NUMBER:g}, got {text}")
     if not math.isfinite(value) or value < low or (strict and value == low):
         raise CommandError(f"{what} must be {'>' if strict else '≥'} {low:g}, got {text}")
     return value
@@ -175,6 +182,8 @@ def _number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> f
 def _count(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise CommandError(f"{what} must be a whole number ≥ 1, got {text!r}")
+    if len(text) > 12 or int(text) > _LARGEST_COUNT:
+        raise CommandError(f"{what} must be ≤ {_LARGEST_COUNT:,}, got {text}")
     return int(text)
 
 

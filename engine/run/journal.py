@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,18 @@ def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, b
             return
         yield end, payload
         at = end
+
+
+def frames_after_damage(tail: bytes) -> Iterator[bytes]:
+    """Whole payloads somewhere in bytes that do not begin with one."""
+    at = 0
+    while at + _HEAD.size < len(tail):
+        found = next(valid_frames(tail, at), None)
+        if found is None:
+            at += 1
+            continue
+        at = found[0]
+        yield found[1]
 
 
 class FrameReader:
@@ -100,17 +113,33 @@ class FrameWriter:
             os.close(self._lock)
             raise JournalLocked(f"{path} is being written by another process") from None
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.cut_off: list[bytes] = []
+        """Whole payloads behind damage in the middle of the file; no longer part of it."""
+        self.kept_in: Path | None = None
+        """Where the damaged part was set aside."""
         self.recovered = list(self._recover(path))
         """Payloads that were there already, oldest first."""
 
     def _recover(self, path: Path) -> Iterator[bytes]:
         if os.pread(self._file, len(MAGIC), 0) != MAGIC:
+            whole = os.pread(self._file, os.fstat(self._file).st_size, 0)
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, MAGIC, 0)
+            self._set_aside(path, whole)
+            return
         reader = FrameReader(path)
         yield from reader
-        os.ftruncate(self._file, reader.offset or len(MAGIC))
+        valid = reader.offset or len(MAGIC)
+        self._set_aside(path, os.pread(self._file, os.fstat(self._file).st_size - valid, valid))
+        os.ftruncate(self._file, valid)
         os.lseek(self._file, 0, os.SEEK_END)
+
+    def _set_aside(self, path: Path, tail: bytes) -> None:
+        """Keep what a crash did not leave behind: whole frames after a damaged one."""
+        self.cut_off = list(frames_after_damage(tail))
+        if self.cut_off:
+            self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+            self.kept_in.write_bytes(tail)
 
     def append(self, *payloads: bytes) -> int:
         """Append frames in one write; in the page cache afterwards, so a killed process loses none.

@@ -111,6 +111,12 @@ class Ledger:
         )
         sync_folder(self.folder)
 
+    def sweep(self) -> None:
+        """Take away folders that never became checkpoints; only before anything is saved."""
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and not (folder / MANIFEST).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+
     def remove(self, name: str) -> None:
         """Take a checkpoint away: first its manifest, then its files."""
         (self.path(name) / MANIFEST).unlink(missing_ok=True)

@@ -39,6 +39,8 @@ class Checkpointer:
     ) -> None:
         self.ledger = Ledger(run)
         self._incarnation = incarnation
+        self._names: set[str] = set()
+        """Given out by this process; never again, not even after retention."""
         self._state = state
         self._agreement = agreement
 
@@ -74,15 +76,16 @@ class Checkpointer:
         name = stem
         if self._agreement.rank == 0:
             taken = 2
-            while self.ledger.path(name).exists():
+            while name in self._names or self.ledger.path(name).exists():
                 name, taken = f"{stem}.{taken}", taken + 1
+            self._names.add(name)
         return self._agreement.share(name.encode()).decode()
 
     def _try(self, action: Callable[[], None]) -> str | None:
         try:
             action()
-        except (OSError, RuntimeError, CheckpointError) as error:
-            return str(error)
+        except Exception as error:  # noqa: BLE001 -- whatever fails a save must not end training
+            return f"{type(error).__name__}: {error}"
         return None
 
     def _write(self, folder: Path, counters: Counters) -> None:

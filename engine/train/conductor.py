@@ -22,7 +22,7 @@ from ..core.control import (
     Desired,
     Inapplicable,
     apply_setting,
-    follow_clip,
+    clip_now,
     is_setting,
     pause_if_due,
 )
@@ -92,6 +92,8 @@ class Conductor:
         """Why training may not go on by itself."""
         self.ending = False
         """The run ends at this boundary."""
+        self.complete = False
+        """All planned steps were done before this process came up."""
         self._signalled = False
 
     def attach(self, operations: Operations) -> None:
@@ -114,10 +116,17 @@ class Conductor:
             self._desired = value
             self._on_desired(value)
 
+    @property
+    def clip(self) -> float | None:
+        """Max grad norm of the next update; None is off."""
+        return clip_now(self._desired, self._norm_percentile)
+
     def at_boundary(self) -> bool:
         """Do what is due before a step; False when the run ends here."""
+        if self.complete:
+            return False
         if self._chronicle.state is RunState.STARTING:
-            self._chronicle.enter(RunState.RUNNING)
+            self._begin()
         self._ops.mark()
         self.desired = pause_if_due(self.desired, self._chronicle.step())
         self._look()
@@ -133,6 +142,11 @@ class Conductor:
             return False
         self._chronicle.enter(RunState.RUNNING)
         return True
+
+    def _begin(self) -> None:
+        self._chronicle.enter(RunState.RUNNING)
+        if self.desired.paused:
+            self._chronicle.log("info", "the run is paused as it was left; resume lets it train")
 
     @property
     def held(self) -> bool:
@@ -157,7 +171,6 @@ class Conductor:
         """With gradients ready: settings that came during the step count for this update."""
         if not self.dropped:
             self._look()
-            self.desired = follow_clip(self.desired, self._norm_percentile)
 
     def after_step(self) -> bool:
         """Counters have moved; True when the step was dropped and has been taken back."""
@@ -179,9 +192,7 @@ class Conductor:
                     reason=entry.reason,
                 )
             )
-            if entry.expires_at is not None and time.time() > entry.expires_at:
-                self.fail(entry, "expired before the run got to it")
-            elif is_setting(entry.command) and not self._due:
+            if is_setting(entry.command) and not self._due:
                 self._set(entry)
             else:
                 self._due.append(entry)

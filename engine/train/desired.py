@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from ..config.schema import RunConfig
 from ..core.control import Desired
 from ..run.files import write_atomically
 from ..run.layout import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 def configured(config: RunConfig) -> Desired:
@@ -20,6 +24,9 @@ def load_desired(run: RunDirectory, config: RunConfig) -> Desired:
     try:
         return msgspec.json.decode((run.path / "desired.json").read_bytes(), type=Desired)
     except FileNotFoundError:
+        return configured(config)
+    except msgspec.DecodeError as error:
+        log.warning("desired.json is damaged (%s); the configured settings are used", error)
         return configured(config)
 
 

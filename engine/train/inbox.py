@@ -31,12 +31,17 @@ class Inbox:
         self._reader = ControlReader(run) if agreement.rank == 0 else None
         self._seen = 0
 
-    def left_over(self, answered: frozenset[str]) -> list[ControlEntry]:
-        """Commands an earlier incarnation accepted and never answered; they count as read."""
-        if self._reader is None:
-            return []
-        self._seen = self._reader.waiting()
-        return [entry for entry in self._reader.take(self._seen) if entry.id not in answered]
+    def left_over(self, control_seq: int, answered: frozenset[str]) -> list[ControlEntry]:
+        """Commands an earlier incarnation accepted and never answered; they count as read.
+
+        Args:
+            control_seq: newest command when this process came up, 0 on every rank but 0; what
+                came later is for this incarnation.
+            answered: ids that the journal has an outcome of.
+        """
+        (self._seen,) = self._agreement.max([control_seq])
+        mine = self._reader.take(self._seen) if self._reader else []
+        return [entry for entry in mine if entry.id not in answered]
 
     def look(self) -> Mail:
         """Agree on what is new; every rank enters this at the same point."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
-from ..protocol.codec import encode, peek_seq
+from ..protocol.codec import DecodeError, decode_record, encode, peek_seq
 from ..protocol.events import AnyEvent, LogEmitted, Record
 from ..run.endpoint import read_endpoint
 from ..run.journal import FrameWriter
@@ -20,6 +23,14 @@ _POLL_S = 0.02
 _SYNC_EVERY_S = 1.0
 _HUB_CHECK_EVERY_S = 1.0
 _MAX_WAITING = 200_000
+_RESERVE_BYTES = 512 * 1024
+
+
+def _numbered(payloads: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Payloads that are records, with their sequence numbers."""
+    for payload in payloads:
+        with suppress(DecodeError):
+            yield peek_seq(payload), payload
 
 
 class Publisher:
@@ -35,7 +46,11 @@ class Publisher:
         self.recovered = self._journal.recovered
         """What earlier incarnations journaled."""
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
+        self._mend()
+        self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
+        self._reserve = run.path / "journal.reserve"
+        self._keep_reserve()
         self._stop = threading.Event()
         self._dropped = 0
         self._degraded = False
@@ -43,6 +58,25 @@ class Publisher:
         self._hub_backoff_s = 1.0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
+
+    def _mend(self) -> None:
+        """Put back what damage on the disk cut off, with stand-ins for the records it hit."""
+        behind = dict(_numbered(self._journal.cut_off))
+        last = decode_record(self.recovered[-1]) if self.recovered else None
+        payloads = []
+        for seq in range(self._seq + 1, max(behind, default=0) + 1):
+            text = f"this record of the journal was damaged; see {self._journal.kept_in}"
+            stand_in = Record(
+                seq=seq,
+                time=last.time if last else time.time(),
+                step=last.step if last else 0,
+                timeline=last.timeline if last else 1,
+                event=LogEmitted(level="error", text=text),
+            )
+            payloads.append(behind.get(seq) or encode(stand_in))
+        if payloads:
+            self._journal.append(*payloads)
+            self.recovered += payloads
 
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
         """Hand an event over."""
@@ -53,12 +87,27 @@ class Publisher:
         self._stop.set()
         self._thread.join()
         self._drain()
-        self._journal.sync()
+        self._reserve.unlink(missing_ok=True)
+        self._drain()
+        if self._waiting:
+            log.error("journal: no room for the last %d events; they are lost", len(self._waiting))
+        self._sync()
         self._journal.close()
+
+    def _keep_reserve(self) -> None:
+        """Hold back a little disk space, so that a full disk cannot swallow the end of a run."""
+        try:
+            with open(self._reserve, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+        except OSError as error:
+            log.warning("journal: no reserve on disk: %s", error)
 
     def _write(self) -> None:
         while not self._stop.wait(_POLL_S):
-            self._drain()
+            try:
+                self._drain()
+            except Exception:
+                log.exception("journal: an event could not be written")
             now = time.monotonic()
             if now - self._synced_at > _SYNC_EVERY_S:
                 self._synced_at = now
@@ -121,5 +170,5 @@ class Publisher:
         self._hub_backoff_s = min(30.0, self._hub_backoff_s * 2)
         try:
             self._launch_hub(self._run)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             log.warning("hub: cannot be started: %s", error)

@@ -12,6 +12,7 @@ import msgspec
 from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
+from ..core.control import Desired
 from ..data.collate import collate_pairs, collate_text
 from ..data.dataset import Example, ExampleSets, load_examples
 from ..data.stream import BatchStream
@@ -60,6 +61,8 @@ class Start:
     """What earlier incarnations journaled."""
     resume: str | None
     """Checkpoint to go on from."""
+    control_seq: int = 0
+    """Newest command when this process came up; 0 on every rank but 0."""
 
 
 def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals) -> Outcome:
@@ -114,6 +117,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     def begin() -> None:
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
         resumed = operations.resume_from(start.resume) if start.resume else None
+        conductor.complete = resumed is not None and resumed.step >= plan.steps
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
         known = describe(start.started, plan, loaded, examples, resumed)
@@ -121,15 +125,18 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     stepper.begin = begin
     trainer.train()
-    return conclude(conductor, operations)
+    return conclude(conductor, operations, chronicle)
 
 
-def conclude(conductor: Conductor, operations: StepOperations) -> Outcome:
+def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:
     """Save what the end of the run needs saved and answer what still waits."""
     if conductor.ending:
         conductor.refuse_rest("the run was stopped")
         return Outcome(RunState.STOPPED, operations.newest)
-    operations.finish()
+    if conductor.complete:
+        chronicle.log("warning", "all planned steps were done before; raise train.steps to go on")
+    else:
+        operations.finish()
     conductor.refuse_rest("the run has finished")
     return Outcome(RunState.FINISHED, operations.newest)
 
@@ -169,7 +176,14 @@ def build_conductor(
     leads: bool,
 ) -> Conductor:
     """The control of this session, with what was asked before it."""
-    store = functools.partial(store_desired, start.run) if leads else (lambda desired: None)
+
+    def store(desired: Desired) -> None:
+        try:
+            if leads:
+                store_desired(start.run, desired)
+        except OSError as error:
+            chronicle.log("error", f"the settings hold, but a restart would not know them: {error}")
+
     conductor = Conductor(
         inbox,
         chronicle,
@@ -177,7 +191,7 @@ def build_conductor(
         norm_percentile=watch.norm_percentile,
         on_desired=store,
     )
-    for entry in inbox.left_over(start.history.answered):
+    for entry in inbox.left_over(start.control_seq, start.history.answered):
         conductor.fail(entry, "the engine ended before it was applied; send it again")
     return conductor
 

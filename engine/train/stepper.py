@@ -55,6 +55,7 @@ class Stepper:
         self._used_lr = (0.0, 1.0)
         self._micro_batch = 0
         self._judged_at = 0.0
+        self._clip: float | None = None
 
     def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
         """Connect the schedule and the optimizer's learning rate."""
@@ -91,7 +92,8 @@ class Stepper:
         self._totals = total(self.tally, self._agreement)
         started = time.perf_counter()
         desired = self._conductor.desired
-        norm = clip(desired.clip if desired.clip is not None else math.inf)
+        self._clip = self._conductor.clip
+        norm = clip(self._clip if self._clip is not None else math.inf)
         self._norm = float(norm)
         self._verdict = self._watch.judge(self._totals.loss, self._norm, desired.nonfinite)
         self._used_lr = (self._lr(), desired.lr_scale)
@@ -123,7 +125,7 @@ class Stepper:
 
     def _event(self) -> StepFinished:
         assert self._totals is not None, "judge() comes before end_step()"
-        totals, tally, desired = self._totals, self.tally, self._conductor.desired
+        totals, tally = self._totals, self.tally
         step_s = time.perf_counter() - tally.started
         schedule, scale = self._used_lr
         memory = self._memory()
@@ -132,8 +134,8 @@ class Stepper:
             loss=totals.loss,
             parts=parts,
             grad_norm=self._norm,
-            clip=desired.clip,
-            clipped=desired.clip is not None and self._norm > desired.clip,
+            clip=self._clip,
+            clipped=self._clip is not None and self._norm > self._clip,
             skipped=not self.may_update(),
             lr=schedule * scale,
             lr_schedule=schedule,

@@ -62,6 +62,8 @@ class Watch:
         """Alarms without a verdict: id of the alert → id it was announced with."""
         self._eval_loss: float | None = None
         self._best_eval_loss: float | None = None
+        self._returned_to: set[str] = set()
+        """Checkpoints the guard went back to by itself; none is tried twice."""
         self.reason = ""
         """Why the last update was refused."""
 
@@ -122,7 +124,10 @@ class Watch:
         """The checkpoint to go back to because of an alert, early warnings considered."""
         near = [a for a in self._alerts if a.severity != INFO and alert.step - a.step <= 50]
         return good_checkpoint(
-            self._ledger.all(), near or [alert], timeline=self._chronicle.timeline
+            self._ledger.all(),
+            near or [alert],
+            timeline=self._chronicle.timeline,
+            exclude=self._returned_to,
         )
 
     def way_back(self) -> Rollback | None:
@@ -131,6 +136,8 @@ class Watch:
         alert = Alert(id="guard", kind="nonfinite", severity=ALARM, step=step, headline="")
         found = self._good(alert) if self._agreement.rank == 0 else None
         wanted = Rollback(checkpoint=found.name, skip=step - found.step) if found else None
+        if found:
+            self._returned_to.add(found.name)
         shared = self._agreement.share(msgspec.msgpack.encode(wanted) if wanted else b"")
         return _rollbacks.decode(shared) if shared else None
 

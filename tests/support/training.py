@@ -93,6 +93,7 @@ data: {{train: {data}, max_length: 32, eval_fraction: 0.2}}
 contrastive: {{kind: {kind}, weight: 0.5, hard_negatives: 0}}
 train: {{steps: 8, batch: 4, accumulate: 2, lr: 0.01, schedule: linear, warmup: 2}}
 checkpoint: {{every: 4, keep: 10}}
+hub: {{idle_s: 5}}
 """
     )
     return path, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
@@ -119,6 +120,8 @@ class Script:
 
     commands: dict[int, list[str]] = field(default_factory=dict)
     calls: dict[int, Callable[[], None]] = field(default_factory=dict)
+    early: list[str] = field(default_factory=list)
+    """Commands that come while the model is still being loaded."""
     states: dict[RunState, list[str]] = field(default_factory=dict)
     """Commands to send the first time a state is entered."""
 
@@ -211,7 +214,10 @@ def play(
         accumulation=2,
     )
     try:
-        start = Start(run, started, history, resume)
+        before = control.last_seq
+        for text in (script or Script()).early:
+            chronicle.send(text)
+        start = Start(run, started, history, resume, before)
         outcome = train(start, Place(0, 1, torch.device(device)), chronicle, StopSignals())
     finally:
         publisher.close()

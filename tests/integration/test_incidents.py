@@ -1,0 +1,147 @@
+"""Incidents around a run: full disks, damaged files, odd commands, bad luck at start and end."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fttui.engine.protocol.events import (
+    CheckpointSaved,
+    CommandApplied,
+    CommandFailed,
+    LogEmitted,
+    RolledBack,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.journal import FrameReader, FrameWriter
+from fttui.engine.train.state import TrainingState
+from fttui.engine.train.trainers import PairTrainer
+from tests.support.training import Played, Script, new_run, play, read_records
+
+
+def test_a_command_sent_while_loading_is_carried_out(tmp_path: Path) -> None:
+    played = play(new_run(tmp_path), Script(early=["note early", "stop"]))
+    assert [e.command for e in played.events(CommandApplied)] == ["note early", "stop"]
+    assert played.outcome.state is RunState.STOPPED
+
+
+def test_a_command_left_by_a_dead_engine_is_answered_not_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    run = new_run(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("fttui.engine.train.inbox.Inbox.look", die)
+        with pytest.raises(KeyboardInterrupt):
+            play(run, Script(early=["lr scale 0.5"]))
+    played = play(run)
+    (failed,) = played.events(CommandFailed)
+    assert "send it again" in failed.reason
+    assert {e.lr_scale for e in played.events(StepFinished)} == {1.0}
+
+
+def test_settings_hold_when_they_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fttui.engine.train.session.store_desired", full)
+    played = play(new_run(tmp_path), Script({3: ["lr scale 0.5"]}))
+    assert played.events(StepFinished)[-1].lr_scale == 0.5
+    assert any("restart would not know" in e.text for e in played.events(LogEmitted))
+
+
+def test_a_percentile_clip_is_stored_once_and_follows_the_norms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[object] = []
+    monkeypatch.setattr(
+        "fttui.engine.train.session.store_desired", lambda run, desired: stored.append(desired)
+    )
+    played = play(new_run(tmp_path), Script({3: ["clip p50"]}))
+    assert len(stored) == 1
+    assert len({e.clip for e in played.events(StepFinished)[3:]}) > 1
+
+
+def test_whatever_fails_a_save_does_not_end_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise OverflowError("can't serialize")
+
+    monkeypatch.setattr(TrainingState, "save_shared", fail)
+    played = play(new_run(tmp_path), Script({3: ["checkpoint"]}))
+    (failed,) = played.events(CommandFailed)
+    assert "OverflowError" in failed.reason
+    assert played.outcome.state is RunState.FINISHED
+    assert not played.events(CheckpointSaved)
+
+
+def test_the_end_of_a_run_fits_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path)
+    append = FrameWriter.append
+
+    def full_while_reserved(self: FrameWriter, *payloads: bytes) -> int:
+        if (run.path / "journal.reserve").exists() and len(read_records(run)) > 20:
+            raise OSError(28, "No space left on device")
+        return append(self, *payloads)
+
+    monkeypatch.setattr(FrameWriter, "append", full_while_reserved)
+    played = play(run)
+    assert list(played.losses()) == list(range(1, 9))
+
+
+def test_damage_in_the_journal_costs_only_the_record_it_hit(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    first = play(run, Script({6: ["stop"]}))
+    offsets = [offset for offset, _ in FrameReader(run.journal).read()]
+    data = bytearray(run.journal.read_bytes())
+    data[offsets[len(offsets) // 2] + 12] ^= 0xFF
+    run.journal.write_bytes(data)
+    second = play(run, resume="last")
+    assert [r.seq for r in second.records] == list(range(1, len(second.records) + 1))
+    kept = [r for r in second.records[: len(first.records)] if r in first.records]
+    assert len(kept) == len(first.records) - 1
+    assert list(run.path.glob("journal.log.damaged-*"))
+
+
+def test_a_checkpoint_that_did_not_help_is_not_returned_to_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_loss = PairTrainer.compute_loss
+
+    def poisoned(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(self, *args, **kwargs)
+        return loss * float("nan") if self.state.global_step >= 5 else loss
+
+    monkeypatch.setattr(PairTrainer, "compute_loss", poisoned)
+    script = Script(states={RunState.HALTED: ["stop no-save"]})
+    played = play(new_run(tmp_path, guard__nonfinite="rollback"), script)
+    targets = [e.checkpoint for e in played.events(RolledBack)]
+    assert targets == ["step-000004", "step-000000"]
+
+
+def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    before = play(run)
+    again = play(run, resume="last")
+    assert again.losses() == before.losses()
+    assert any("raise train.steps" in e.text for e in again.events(LogEmitted))
+    assert len(again.events(CheckpointSaved)) == len(before.events(CheckpointSaved))
+
+
+def test_damaged_settings_fall_back_to_the_configured_ones(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    play(run, Script({2: ["lr scale 0.5"], 3: ["stop"]}))
+    (run.path / "desired.json").write_text("{")
+    played: Played = play(run, resume="last")
+    assert math.isclose(played.events(StepFinished)[-1].lr_scale, 1.0)
