@@ -31,6 +31,11 @@ class Inbox:
         self._reader = ControlReader(run) if agreement.rank == 0 else None
         self._seen = 0
 
+    @property
+    def leads(self) -> bool:
+        """This rank reads the control journal and keeps the settings."""
+        return self._reader is not None
+
     def left_over(self, control_seq: int, answered: frozenset[str]) -> list[ControlEntry]:
         """Commands an earlier incarnation accepted and never answered; they count as read.
 

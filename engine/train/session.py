@@ -78,8 +78,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     source = build_source(config, place, loaded, examples.train)
     reporter = Reporter(run, chronicle, loaded.tokenizer, agreement)
     watch = Watch(config, run, chronicle, reporter, agreement)
-    inbox = Inbox(run, agreement, signals)
-    conductor = build_conductor(start, config, inbox, chronicle, watch, leads=place.rank == 0)
+    conductor = build_conductor(start, config, Inbox(run, agreement, signals), chronicle, watch)
     stepper = Stepper(
         source=source,
         conductor=conductor,
@@ -102,12 +101,13 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         progress=chronicle.progress,
     )
     state = TrainingState(trainer, loaded.model)
+    checkpointer = Checkpointer(run, state, agreement, start.started.incarnation)
     operations = StepOperations(
         config,
         chronicle=chronicle,
         conductor=conductor,
         state=state,
-        checkpointer=Checkpointer(run, state, agreement, start.started.incarnation),
+        checkpointer=checkpointer,
         source=source,
         evaluator=evaluator,
         watch=watch,
@@ -120,8 +120,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         conductor.complete = resumed is not None and resumed.step >= plan.steps
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
-        known = describe(start.started, plan, loaded, examples, resumed)
-        chronicle.record(msgspec.structs.replace(known, devices=devices))
+        chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed))
 
     stepper.begin = begin
     trainer.train()
@@ -172,14 +171,12 @@ def build_conductor(
     inbox: Inbox,
     chronicle: Chronicle,
     watch: Watch,
-    *,
-    leads: bool,
 ) -> Conductor:
     """The control of this session, with what was asked before it."""
 
     def store(desired: Desired) -> None:
         try:
-            if leads:
+            if inbox.leads:
                 store_desired(start.run, desired)
         except OSError as error:
             chronicle.log("error", f"the settings hold, but a restart would not know them: {error}")
@@ -222,6 +219,7 @@ def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | No
 
 def describe(
     started: RunStarted,
+    devices: list[str],
     plan: Plan,
     loaded: LoadedModel,
     examples: ExampleSets,
@@ -230,6 +228,7 @@ def describe(
     """The start of the run, now that everything about it is known."""
     return msgspec.structs.replace(
         started,
+        devices=devices,
         total_steps=plan.steps,
         resumed_from=resumed.name if resumed else None,
         start_step=resumed.step if resumed else 0,
