@@ -7,6 +7,8 @@ sending a command, touches the run.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,6 +90,7 @@ class FttuiApp(App[int]):
         )
         self._waiting: list[Delivery] = []
         self._changed = True
+        self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.settings.theme
@@ -101,14 +104,22 @@ class FttuiApp(App[int]):
 
     def on_mount(self) -> None:
         """Start listening and redrawing."""
-        self.listen()
+        # No worker: those are cancelled before the session can say goodbye over its link.
+        self._listening = asyncio.create_task(self.listen())
         self.warm_up()
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.set_interval(self.settings.redraw_s, self._redraw_if_changed)
         self.set_interval(1.0, self.redraw)
 
+    async def on_unmount(self) -> None:
+        """However the app ends: give control up, then stop listening."""
+        await self.session.close()
+        self._listening.cancel()
+        await asyncio.wait([self._listening])
+
     # deliveries → state → screen
 
-    @work(group="session", exclusive=True)
     async def listen(self) -> None:
         """Collect what the session delivers; the fault that ends it is shown, never raised."""
         fault = ""

@@ -433,7 +433,8 @@ class FakeSession:
         return f"# Report {report}\n\nLoss 9.1 against a baseline of 1.4.\n\n- `clip 0.5`\n"
 
     async def close(self) -> None:
-        """Leave."""
+        """Leave, with control given up."""
+        self.control_calls.append("close")
 
 
 def _state_of(records: Iterable[Record]) -> RunState:

@@ -65,7 +65,8 @@ TICK_S = 0.1
 LEAVE_S = 1.0
 RETRY_S = 1.0
 EXPIRES_S = 30.0
-"""A command that reaches the hub later than this is refused: its moment is over."""
+"""A command that reaches the hub later than this, because the link was down, is refused: its moment
+is over. Once accepted it does not expire, however long a step or an evaluation takes."""
 
 
 class _LineDead(Exception):
@@ -167,8 +168,12 @@ class HubSession:
 
     async def close(self) -> None:
         """Leave; the run goes on."""
-        if self._has_control():
-            await self.release_control()
+        if not (self.read_only or self.one_shot):
+            # Asked even when the last heartbeat gave control to nobody: it may lag behind a
+            # command, and releasing what one does not hold changes nothing.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self.release_control()
         self._closed.set()
         # The tasks of the conversation own the sockets: they close them, not we.
         with suppress(TimeoutError):

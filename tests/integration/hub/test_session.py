@@ -189,6 +189,17 @@ async def test_control_survives_the_hub_and_ends_with_its_viewer(start_run: Star
         await eventually(lambda: bob.beat and bob.beat.controller is None)
 
 
+async def test_leaving_right_after_a_command_gives_control_up(start_run: StartRun) -> None:
+    run, _ = start_run()
+    async with watching(run) as bob:
+        async with watching(run) as ann:
+            await eventually(lambda: ann.link is bob.link is Link.LIVE)
+            ann.session.submit(AddNote(text="bye"))
+        id_ = bob.session.submit(Pause())
+        await eventually(lambda: id_ in bob.answers)
+        assert bob.answers[id_].accepted, bob.answers[id_].reason
+
+
 async def test_a_read_only_viewer_is_refused_kindly(start_run: StartRun) -> None:
     run, _ = start_run()
     async with watching(run, read_only=True) as watcher:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from fttui.engine.errors import FttuiError
@@ -187,6 +190,15 @@ async def test_q_detaches_with_zero_and_asks_nothing_of_the_run() -> None:
         await pilot.pause()
     assert app.return_value == 0
     assert session.submitted == []
+    assert session.control_calls == ["close"]
+
+
+async def test_a_hang_up_of_the_terminal_leaves_in_order() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(pilot, lambda: app.return_value is not None)
+    assert session.control_calls == ["close"]
 
 
 async def test_ctrl_c_neither_quits_nor_stops() -> None:
