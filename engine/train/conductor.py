@@ -126,7 +126,7 @@ class Conductor:
         if self.complete:
             return False
         if self._chronicle.state is RunState.STARTING:
-            self._begin()
+            self._chronicle.enter(RunState.RUNNING)
         self._ops.mark()
         self.desired = pause_if_due(self.desired, self._chronicle.step())
         self._look()
@@ -142,11 +142,6 @@ class Conductor:
             return False
         self._chronicle.enter(RunState.RUNNING)
         return True
-
-    def _begin(self) -> None:
-        self._chronicle.enter(RunState.RUNNING)
-        if self.desired.paused:
-            self._chronicle.log("info", "the run is paused as it was left; resume lets it train")
 
     @property
     def held(self) -> bool:

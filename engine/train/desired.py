@@ -20,9 +20,13 @@ def configured(config: RunConfig) -> Desired:
 
 
 def load_desired(run: RunDirectory, config: RunConfig) -> Desired:
-    """What was asked last in this run; the configuration where nothing was."""
+    """What was asked last in this run; the configuration where nothing was.
+
+    A pause is not kept: whoever starts a process again wants it to train.
+    """
     try:
-        return msgspec.json.decode((run.path / "desired.json").read_bytes(), type=Desired)
+        stored = msgspec.json.decode((run.path / "desired.json").read_bytes(), type=Desired)
+        return msgspec.structs.replace(stored, paused=False, pause_at_step=None)
     except FileNotFoundError:
         return configured(config)
     except msgspec.DecodeError as error:
