@@ -18,6 +18,7 @@ from textual import on, work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from fttui.engine.errors import FttuiError
@@ -36,6 +37,7 @@ from .screens.metrics import Metrics
 from .screens.reading import ReadingScreen
 from .settings import Settings, present_settings
 from .state.app import AppState, fold, submitted, take_slice
+from .state.interventions import Phase
 from .state.plotview import PlotView
 from .styles.themes import THEMES
 from .widgets import canvas
@@ -90,6 +92,8 @@ class FttuiApp(App[int]):
         )
         self._waiting: list[Delivery] = []
         self._changed = True
+        self._asked: list[str] = []
+        """Commands sent from here whose outcome is not known yet."""
         self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
@@ -146,9 +150,21 @@ class FttuiApp(App[int]):
         batch = take_slice(self._waiting, SLICE)
         if batch:
             self.state = fold(self.state, batch, self.clock())
+            self._tell_outcomes()
             self._changed = True
         if self._waiting:
             self.post_message(DeliveriesWaiting())
+
+    def _tell_outcomes(self) -> None:
+        """Say what became of this viewer's commands where the screen does not show it."""
+        found = [self.state.run.interventions.find(id_) for id_ in self._asked]
+        screen = self.screen
+        seen = isinstance(screen, RunScreen) and screen.shows_outcomes()
+        for item in (item for item in found if item is not None and item.settled):
+            self._asked.remove(item.id)
+            if not seen:
+                done = item.phase is Phase.APPLIED
+                self.tell(f"{item.text}: {item.outcome()}", "information" if done else "error")
 
     @on(ListeningEnded)
     def note_end(self, message: ListeningEnded) -> None:
@@ -193,6 +209,7 @@ class FttuiApp(App[int]):
         except FttuiError as error:
             self.tell(str(error))
             return
+        self._asked.append(command_id)
         self.state = submitted(self.state, command_id, command, reason, self.clock())
         self.redraw()
 
@@ -201,9 +218,9 @@ class FttuiApp(App[int]):
         self.state = replace(self.state, plot=plot)
         self.redraw()
 
-    def tell(self, text: str, *, title: str = "") -> None:
+    def tell(self, text: str, severity: SeverityLevel = "warning", *, title: str = "") -> None:
         """A remark that goes away by itself."""
-        self.notify(text, title=title, severity="warning", timeout=TELL_S, markup=False)
+        self.notify(text, title=title, severity=severity, timeout=TELL_S, markup=False)
 
     def action_interrupt(self) -> None:
         """ctrl+c is a reflex; here it must cost nothing."""

@@ -68,6 +68,10 @@ class RunScreen(Screen[None]):
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the screen's own widgets."""
 
+    def shows_outcomes(self) -> bool:
+        """What becomes of a command can be seen here."""
+        return False
+
     def on_screen_resume(self) -> None:
         """Back in view: catch up with what happened meanwhile."""
         self.call_after_refresh(self.fttui.redraw)

@@ -44,6 +44,11 @@ class Dashboard(PlotScreen):
         yield NewestEvent(id="newest")
         yield LogTail(id="log-tail")
 
+    def shows_outcomes(self) -> bool:
+        """In the panel, or in the line that stands in for it."""
+        shown = (self.query_one(InterventionPanel), self.query_one(NewestEvent))
+        return any(bool(widget.region) for widget in shown)
+
     def show_body(self, state: AppState, now: float) -> None:
         """Draw what is visible."""
         self.set_class(state.starting and not state.fault, "-starting")

@@ -218,6 +218,10 @@ class InterventionList(ListScreen):
     NAME = "interventions"
     EMPTY = "No intervention so far; l changes the learning rate, c the clip."
 
+    def shows_outcomes(self) -> bool:
+        """It is the list of them."""
+        return True
+
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per command."""
         return [

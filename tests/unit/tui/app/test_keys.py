@@ -147,6 +147,26 @@ async def test_every_act_answers_in_place() -> None:
         await until(pilot, lambda: "applied 1,240 (0.5 → 0.3)" in text_of(app))
 
 
+@pytest.mark.parametrize(
+    ("way", "toasted"),
+    [([], False), (["5"], False), (["2"], True), (["8"], True), (["down", "enter"], True)],
+)
+async def test_an_outcome_is_toasted_where_no_list_shows_it(way, toasted) -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press(*way)
+        await pilot.pause()
+        await pilot.press("e")
+        await until(pilot, lambda: app.state.run.interventions.items[-1].settled)
+        await pilot.pause()
+        assert ("eval: applied" in told(app)) is toasted
+        session.refuse = "not now"
+        await pilot.press("e")
+        await until(pilot, lambda: app.state.run.interventions.items[-1].refusal == "not now")
+        await pilot.pause()
+        assert ("eval: rejected: not now" in told(app)) is toasted
+
+
 async def test_the_prompt_says_what_it_would_do_and_refuses_nonsense() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
