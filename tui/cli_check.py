@@ -53,7 +53,7 @@ def _check(options: argparse.Namespace) -> int:
         return 0
     if options.config is None:
         raise ConfigError("which configuration? fttui check CONFIG (or --schema)")
-    from fttui.engine.config.checks import check_hardware, require
+    from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.hardware import probe_hardware
     from fttui.engine.config.load import load_config
 
@@ -61,6 +61,8 @@ def _check(options: argparse.Namespace) -> int:
     hardware = probe_hardware()
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
+    for problem in check_sources(loaded.config):
+        print(f"warning: not there yet: {problem.key}: {problem.text}")
     for line in (*course(loaded.config), *needs(loaded.config, hardware)):
         print(line)
     return 0
@@ -78,7 +80,8 @@ def course(config: RunConfig) -> Iterator[str]:
         f"× {train.devices} {'device' if train.devices == 1 else 'devices'}"
     )
     if train.steps is None:
-        yield f"length: {train.epochs:g} epochs; the steps are known once the data are read"
+        epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
+        yield f"length: {epochs}; the steps are known once the data are read"
         return
     warmup = warmup_steps(train.warmup, train.steps)
     yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} steps of warm-up"

@@ -118,15 +118,16 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         "train.devices": options.devices,
     }
     named = [f"{key}={value}" for key, value in short.items() if value is not None]
-    if options.max_steps is not None:
-        named.append("train.epochs=null")
     return [*options.overrides, *named]
 
 
 def _load(path: Path, overrides: list[str]) -> LoadedConfig:
+    from fttui.engine.config.checks import check_sources, require
     from fttui.engine.config.load import load_config
 
-    return load_config(path, overrides)
+    loaded = load_config(path, overrides)
+    require(check_sources(loaded.config), loaded.places, str(path))
+    return loaded
 
 
 def _attach(options: argparse.Namespace) -> int:

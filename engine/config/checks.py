@@ -86,8 +86,8 @@ def _check_length(config: RunConfig) -> Iterator[Problem]:
     if train.steps is not None and train.epochs is not None:
         yield Problem(
             "train.steps",
-            f"both steps ({train.steps}) and epochs ({train.epochs:g}) are given; keep one "
-            "(set the other to null)",
+            f"both steps ({train.steps}) and epochs ({train.epochs:g}) are given; keep one: "
+            "--set train.epochs=null for the steps, --set train.steps=null for the epochs",
         )
 
 

@@ -53,6 +53,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     tree = builder.parse(source)
     for override in overrides:
         tree = builder.override(tree, override)
+    tree = _without_rivals(tree, overrides)
     config = builder.config(tree)
     require(check_config(config), builder.places, str(path))
     config = _with_absolute_paths(config, path.parent)
@@ -213,6 +214,16 @@ def _at(value: Value, place: str) -> Value:
     elif isinstance(data, list):
         data = [_at(child, place) for child in data]
     return Value(data, place, value.text)
+
+
+def _without_rivals(root: Value, overrides: Sequence[str]) -> Value:
+    """The tree without what an override replaces: steps the file's epochs and epochs its steps."""
+    parts = (override.partition("=") for override in overrides)
+    given = {key.strip(): value.strip() for key, _, value in parts}
+    for key, rival in (("train.steps", "train.epochs"), ("train.epochs", "train.steps")):
+        if given.get(key, "null") != "null" and rival not in given:
+            root = _insert(root, rival.split("."), Value(None, f"--set {key}={given[key]}"))
+    return root
 
 
 def _insert(root: Value, keys: list[str], value: Value) -> Value:

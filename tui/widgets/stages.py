@@ -39,7 +39,7 @@ def _facts(run: RunView) -> list[Content]:
         return [assemble(("the engine is coming up", DIM))]
     size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
     params = f"   {size} parameters trained" if started.total_params else ""
-    devices = ", ".join(started.devices) or f"{started.world_size} ranks"
+    devices = ", ".join(started.devices) or fmt.plural(started.world_size, "rank")
     plan = f"{fmt.count(started.total_steps)} steps of {started.micro_batch_size}"
     return [
         assemble((started.model, BOLD), (params, DIM)),

@@ -240,6 +240,21 @@ def test_check_explains_a_mistake_and_prints_the_schema(tmp_path: Path) -> None:
     assert json.loads(fttui("check", "--schema").stdout)["$schema"]
 
 
+def test_data_that_are_not_there_yet_pass_the_check_and_stop_the_run(
+    runs: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("model: {id: a/b}\ndata: {train: no/rows.jsonl}\ntrain: {epochs: 1}\n")
+    checked = fttui("check", str(config))
+    assert checked.returncode == 0, checked.stderr
+    assert "not there yet: data.train: no/rows.jsonl" in checked.stdout
+    assert "1 epoch;" in checked.stdout
+    refused = fttui("run", "--headless", str(config))
+    assert refused.returncode == 2
+    assert "c.yaml:2: data.train: no/rows.jsonl: no such file" in refused.stderr
+    assert not list(runs.glob("*"))
+
+
 def test_check_tells_the_needs_and_refuses_what_cannot_fit(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()

@@ -236,6 +236,29 @@ def test_cross_field_errors_carry_the_line(errors):
     assert errors(GOOD + "  epochs: 2\n")[0].startswith("c.yaml:6: train.steps: both steps (10)")
 
 
+EPOCHS = GOOD.replace("steps: 10", "epochs: 2")
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "steps", "epochs"),
+    [
+        (EPOCHS, "train.steps=5", 5, None),
+        (GOOD, "train.epochs=3", None, 3),
+        (EPOCHS, "train.steps=null", None, 2),
+        (GOOD, "train.epochs=null", 10, None),
+    ],
+)
+def test_an_override_of_the_length_replaces_the_files(load, text, override, steps, epochs):
+    train = load(text, override).config.train
+    assert (train.steps, train.epochs) == (steps, epochs)
+
+
+def test_two_overrides_of_the_length_conflict(errors):
+    (line,) = errors(GOOD, "train.epochs=3", "train.steps=5")
+    assert "both steps (5) and epochs (3)" in line
+    assert "--set train.epochs=null" in line
+
+
 def test_existing_paths_become_absolute(load, tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text("{}")
     monkeypatch.chdir("/")

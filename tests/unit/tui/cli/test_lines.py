@@ -158,7 +158,6 @@ def test_short_options_become_overrides() -> None:
         "train.lr=1e-3",
         "name=n",
         "train.steps=7",
-        "train.epochs=null",
     ]
 
 
