@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from fttui.engine.errors import FttuiError, NotOwner
 
 from . import cli_check, cli_control, cli_doctor, cli_read, cli_run
+from .cli_options import Parser
 
 INTERRUPTED = 130
 
@@ -47,7 +48,7 @@ class _VersionAction(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fttui",
         description="Fine-tune an LLM adapter and watch and steer it from the terminal.",
         epilog=_EPILOG,

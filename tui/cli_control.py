@@ -36,19 +36,17 @@ _EXIT_CODES = {
 
 def add_commands(commands: Commands) -> None:
     """Add the subcommand."""
-    width = max(len(spec.usage) for spec in COMMANDS)
-    table = "\n".join(f"  {spec.usage:<{width}}  {spec.help}" for spec in COMMANDS)
     parser = commands.add_parser(
         "ctl",
         help="send one command to a live run and wait for its outcome",
         usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [RUN] COMMAND…",
-        epilog=f"commands:\n{table}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
+        epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
         "7 rejected or failed, 124 no outcome in time",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "words",
-        nargs="+",
+        nargs="*",
         metavar="[RUN] COMMAND",
         help="such as: my-run lr scale 0.5; without a run, the newest live one",
     )
@@ -81,6 +79,8 @@ def _send(options: argparse.Namespace) -> int:
 
 def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
     """The run and the command; the first word is the run unless only the whole is a command."""
+    if not words:
+        raise ConfigError(f"which command? fttui ctl [RUN] COMMAND, one of:\n{_table()}")
     whole = _parsed_or_none(words)
     if whole is not None and _parsed_or_none(words[1:]) is None:
         return find_run(root, None, live=True), whole
@@ -92,7 +92,15 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
         if whole is None:
             raise
         return find_run(root, None, live=True), whole
+    if not words[1:]:
+        raise ConfigError(f"which command for {run.id}? one of:\n{_table()}")
     return run, _parsed(words[1:])
+
+
+def _table() -> str:
+    """All commands, one a line."""
+    width = max(len(spec.usage) for spec in COMMANDS)
+    return "\n".join(f"  {spec.usage:<{width}}  {spec.help}" for spec in COMMANDS)
 
 
 def _parsed_or_none(words: list[str]) -> AnyCommand | None:

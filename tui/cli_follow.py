@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 
+import msgspec
+
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.events import (
@@ -31,6 +33,7 @@ from fttui.engine.protocol.events import (
     StateChanged,
     StepFinished,
 )
+from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
@@ -54,6 +57,9 @@ class ProgressLines:
         self._next_progress_line = 0.0
         self._step_s: float | None = None
         """Smoothed seconds per step."""
+        self._state: RunState | None = None
+        self._error = ""
+        """The newest error in the log."""
 
     def lines(self, record: Record, now: float) -> Iterator[str]:
         """The lines for a record; `now` is monotonic seconds."""
@@ -64,11 +70,26 @@ class ProgressLines:
                 if now >= self._next_progress_line or done >= total:
                     self._next_progress_line = now + _LINE_EVERY_S
                     yield f"{label} {100 * done / total:.0f} %" if total else label
-            case RunStarted(total_steps=total_steps):
+            case RunStarted(total_steps=total_steps, devices=devices):
                 self._total_steps = total_steps
+                if devices:  # the first of the two words of a start knows none yet
+                    yield from _plain_lines(record.event, record.step)
+            case StateChanged():
+                yield from self._change(record.event)
+            case LogEmitted(level="error", text=text):
+                self._error = text
                 yield from _plain_lines(record.event, record.step)
+            case RunEnded(error=error) as ended if error and error in self._error:
+                yield from _plain_lines(msgspec.structs.replace(ended, error=""), record.step)
             case _:
                 yield from _plain_lines(record.event, record.step)
+
+    def _change(self, event: StateChanged) -> Iterator[str]:
+        """A new state; a checkpoint in between has its own line and is none."""
+        if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
+            return
+        self._state = event.state
+        yield f"state {event.state.value}{f': {event.detail}' if event.detail else ''}"
 
     def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
         before = self._step_s
@@ -100,8 +121,6 @@ def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
             if event.resumed_from:
                 yield f"resumed from {event.resumed_from}"
             yield from (f"{key}: {value}" for key, value in event.facts.items())
-        case StateChanged(state=state, detail=detail):
-            yield f"state {state.value}{f': {detail}' if detail else ''}"
         case EvalFinished(metrics=metrics):
             values = "  ".join(f"{key} {number(value)}" for key, value in metrics.items())
             yield f"eval at step {step}: {values}"

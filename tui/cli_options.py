@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fttui.engine.run.layout import RunDirectory, runs_root
@@ -12,6 +13,19 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Commands = object
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that lets options stand between the WORDS of a subcommand, if it takes any."""
+
+    def parse_known_args(  # type: ignore[override]  # typeshed knows overloads only
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As in argparse, which gives up on words that come after a later option."""
+        found, rest = super().parse_known_args(args, namespace)
+        if hasattr(found, "words") and not any(word.startswith("-") for word in rest):
+            found.words, rest = [*found.words, *rest], []
+        return found, rest
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +22,7 @@ from fttui.engine.run.reports import read_report, report_names
 
 from .cli_options import Commands, add_run, add_runs_dir, chosen_run
 from .cli_words import age, number
+from .state.format import clip_to
 
 _FOLLOW_POLL_S = 0.1
 
@@ -60,12 +63,14 @@ def _plain(summary: RunSummary) -> Any:
 def _print_table(runs: list[RunSummary], now: float) -> None:
     width = max(len(run.id) for run in runs)
     print(f"{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST NEWS")
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for run in runs:
         step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
         last = age(now - run.last_time) + " ago" if run.last_time else "none yet"
         error = f"  {run.error.splitlines()[0]}" if run.error else ""
         loss = number(run.loss)
-        print(f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}")
+        line = f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
+        print(clip_to(line, room))
 
 
 def _events(options: argparse.Namespace) -> int:

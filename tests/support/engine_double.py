@@ -95,6 +95,7 @@ class EngineDouble:
                 total_steps=self.total_steps,
                 micro_batch_size=1,
                 accumulation=1,
+                devices=["cpu"],
             )
         )
         self.go(RunState.RUNNING)

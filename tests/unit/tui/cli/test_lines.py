@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.tui.cli import build_parser
+from fttui.tui.cli import build_parser, main
 from fttui.tui.cli_control import _addressed
 from fttui.tui.cli_follow import ProgressLines
 from fttui.tui.cli_read import finite
@@ -110,6 +111,65 @@ def test_a_nan_is_shown_as_one() -> None:
 )
 def test_everything_else_has_its_line_at_once(event: AnyEvent, line: str) -> None:
     assert said(ProgressLines(), event, step=5) == [line]
+
+
+def test_a_start_has_one_line_although_it_is_told_twice() -> None:
+    lines = ProgressLines()
+    assert said(lines, msgspec.structs.replace(STARTED, devices=[], facts={})) == []
+    assert said(lines, STARTED) == ["run demo: sft on tiny, 10 steps, cpu", "rows dropped: 3"]
+
+
+def test_saving_is_no_state_of_its_own() -> None:
+    lines = ProgressLines()
+    states = (RunState.RUNNING, RunState.SAVING, RunState.RUNNING, RunState.PAUSED)
+    told = [line for state in states for line in said(lines, StateChanged(state=state))]
+    assert told == ["state running", "state paused"]
+
+
+def test_an_error_that_ends_the_run_is_said_once() -> None:
+    lines = ProgressLines()
+    assert said(lines, LogEmitted(level="error", text="no rows")) == ["error: no rows"]
+    ended = RunEnded(state=RunState.FAILED, exit_code=9, error="no rows")
+    assert said(lines, ended) == ["failed at step 0"]
+    other = RunEnded(state=RunState.FAILED, exit_code=9, error="no room")
+    assert said(lines, other) == ["failed at step 0: no room"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "demo --take lr scale 2",
+        "--take demo lr scale 2",
+        "demo lr --take scale 2",
+        "demo lr scale 2 --take",
+    ],
+)
+def test_options_may_stand_anywhere_in_a_command(words: str) -> None:
+    options = build_parser().parse_args(["ctl", *words.split()])
+    assert options.take
+    assert options.words == ["demo", "lr", "scale", "2"]
+
+
+def test_a_run_without_a_command_lists_the_commands(tmp_path: Path) -> None:
+    EngineDouble(make_run(tmp_path, name="demo")).start()
+    with pytest.raises(ConfigError, match=r"which command for demo.*\n  lr scale FACTOR"):
+        _addressed(["demo"], tmp_path)
+
+
+def test_a_list_of_runs_keeps_to_the_width_of_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = EngineDouble(make_run(tmp_path, name="demo"))
+    engine.start()
+    engine.emit(RunEnded(state=RunState.FAILED, exit_code=9, error="no " * 99))
+    main(["ls", "--runs-dir", str(tmp_path)])
+    assert len(capsys.readouterr().out.splitlines()[1]) > 300
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    main(["ls", "--runs-dir", str(tmp_path)])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert len(line) == 90
+    assert line.endswith("…")
 
 
 def test_chatter_is_left_out_and_progress_thinned() -> None:
