@@ -29,7 +29,7 @@ from .actions import ACTION_OF, bindings, why_not
 from .client.port import Delivery, Session
 from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
-from .screens.base import RunScreen
+from .screens.base import PlotScreen, RunScreen
 from .screens.dashboard import Dashboard
 from .screens.deeds import ask_rollback, perform
 from .screens.lists import Anomalies, Checkpoints, InterventionList, ListScreen, Log, Samples
@@ -232,6 +232,8 @@ class FttuiApp(App[int]):
         """Show a screen by its mode."""
         if self.current_mode != mode:
             self.switch_mode(mode)
+        elif isinstance(self.screen, PlotScreen) and self.screen.has_class("-maximised"):
+            self.screen.toggle_maximised()
 
     def back(self) -> None:
         """Drop the cursor, the filter, the page, then go to the dashboard."""

@@ -233,7 +233,7 @@ class InterventionList(ListScreen):
                     cell(item.text),
                     cell(item.outcome(), _PHASE_STYLE.get(item.phase, "")),
                     cell(fmt.duration(item.seconds) if item.seconds else "", DIM),
-                    cell(item.reason, DIM),
+                    cell(state.run.interventions.why(item), DIM),
                 ),
             )
             for item in reversed(state.run.interventions.items)

@@ -50,12 +50,12 @@ class PromptScreen(ModalScreen[Asked]):
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
-        """Close with a command; an error keeps the prompt open."""
+        """Close with a command; an error, or nothing where something is needed, keeps it open."""
         asked = self._read(event.value)
         if asked.command is not None:
             self.dismiss(asked)
-        elif asked.error:
-            self._preview(asked)
+        elif asked.error or asked.needs:
+            self._preview(Asked(error=asked.error or asked.needs))
         else:
             self.dismiss(None)
 

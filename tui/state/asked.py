@@ -30,6 +30,8 @@ class Asked:
     command: AnyCommand | None = None
     preview: str = ""
     error: str = ""
+    needs: str = ""
+    """What is missing when nothing was typed; said on Enter only."""
     relative: bool = False
     """Computed from the value in force now: refuse it if that has moved on."""
 
@@ -98,8 +100,10 @@ def read_clip(text: str, run: RunView) -> Asked:
 def read_count(verb: str, text: str, run: RunView) -> Asked:
     """`run N` and `skip N`."""
     asked = _verb(verb, text.strip())
-    if asked.error or not text.strip():
-        return Asked(error=asked.error if text.strip() else "")
+    if not text.strip():
+        return Asked(needs="a number of steps is needed, such as 12; esc cancels")
+    if asked.error:
+        return Asked(error=asked.error)
     steps = int(text)
     if verb == "skip":
         return Asked(asked.command, f"the data of the next {steps:,} steps is dropped")
@@ -110,7 +114,7 @@ def read_text(verb: str, text: str, preview: str) -> Asked:
     """A free text behind a verb, such as a note."""
     words = [*verb.split(), text.strip()]
     if not text.strip():
-        return Asked()
+        return Asked(needs="some text is needed; esc cancels")
     try:
         return Asked(parse_command(words), preview)
     except CommandError as error:

@@ -13,6 +13,8 @@ from enum import IntEnum
 from fttui.engine.protocol.commands import AnyCommand
 
 LIMIT = 1000
+SHORTEST_VALUE = 4
+"""Characters below which a value says nothing any more."""
 
 
 class Phase(IntEnum):
@@ -55,7 +57,7 @@ class Intervention:
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:
-        """Such as `applied 641 (1.00 → 0.50)`; without the values where there is no room."""
+        """Such as `applied 641 (1.00 → 0.50)`; the values shortened where there is no room."""
         word = self.phase.name.lower()
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{word}: {self.refusal}"
@@ -63,7 +65,13 @@ class Intervention:
             return word
         change = " → ".join(value for value in (self.old, self.new) if value)
         full = f"{word} {self.step:,} ({change})" if change else f"{word} {self.step:,}"
-        return full if len(full) <= room else f"{word} {self.step:,}"
+        if len(full) <= room:
+            return full
+        each = (room - len(f"{word} {self.step:,} ( → )")) // 2
+        if self.old and self.new and each >= SHORTEST_VALUE:
+            old, new = (_shortened(value, each) for value in (self.old, self.new))
+            return f"{word} {self.step:,} ({old} → {new})"
+        return f"{word} {self.step:,}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,11 @@ class Interventions:
                 return Interventions((*self.items[:at], merged, *self.items[at + 1 :]))
         return Interventions((*self.items, entry)[-LIMIT:])
 
+    def why(self, item: Intervention) -> str:
+        """The reason of an entry in words: an undo names the command that it undid."""
+        undone = item.reason.startswith(UNDO) and self.find(item.reason.removeprefix(UNDO))
+        return f"{UNDO}{undone.text}" if undone else item.reason
+
     def last_undoable(self) -> Intervention | None:
         """The newest change of a value that is in force and was not undone yet."""
         undone = {i.reason.removeprefix(UNDO) for i in self.items if i.reason.startswith(UNDO)}
@@ -104,6 +117,14 @@ class Interventions:
 
 UNDO = "undo "
 """Reason prefix of an undo; the id of the undone command follows, so every viewer can tell."""
+
+
+def _shortened(text: str, room: int) -> str:
+    """Both ends of a text, `…` in the middle where it is longer than the room."""
+    if len(text) <= room:
+        return text
+    tail = room // 2
+    return f"{text[: room - tail - 1]}…{text[-tail:]}"
 
 
 def _advance(known: Intervention, entry: Intervention) -> Intervention:

@@ -41,12 +41,7 @@ def intervention_line(item: Intervention, width: int) -> Content:
     left = assemble((f"{step}  ", DIM), item.text)
     colour = _PHASE_COLOUR[item.phase]
     who = item.issuer.split("@")[0] if width >= 50 else ""
-    room = (
-        width
-        - 9
-        - min(len(item.text), width // 2 if item.phase is Phase.APPLIED else width // 4)
-        - (len(who[:8]) + 2 if who else 0)
-    )
+    room = width - 9 - min(len(item.text), width // 4) - (len(who[:8]) + 2 if who else 0)
     outcome = fmt.clip_to(item.outcome(room), max(12, room))
     right: list[Piece] = [(outcome, colour) if colour else outcome]
     if who:

@@ -326,6 +326,32 @@ async def test_a_plot_is_maximised_and_the_next_one_takes_its_place() -> None:
         await until(pilot, lambda: "throughput" in text_of(app) and "loss ──" in text_of(app))
 
 
+async def test_1_restores_a_maximised_plot() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: app.screen.has_class("-maximised"))
+        await pilot.press("1")
+        await until(pilot, lambda: not app.screen.has_class("-maximised"))
+
+
+@pytest.mark.parametrize(
+    ("key", "need"), [("N", "number of steps is needed"), ("g", "text is needed")]
+)
+async def test_enter_on_nothing_says_what_is_needed(key, need) -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press(key, "enter")
+        await until(pilot, lambda: need in text_of(app))
+        assert isinstance(app.screen, PromptScreen)
+    assert session.submitted == []
+
+
+async def test_the_reason_of_an_undo_names_the_command() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("c", *"p90", "enter", "u", "5")
+        await until(pilot, lambda: "undo clip p90" in text_of(app))
+
+
 async def test_a_rollback_can_be_chosen_while_steps_go_on() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):

@@ -91,6 +91,14 @@ def test_a_command_lives_from_sent_to_applied() -> None:
     assert len(state.run.interventions) == 1
 
 
+def test_an_outcome_shortens_its_values_before_it_drops_them() -> None:
+    item = Intervention("a", "rollback", "ann", Phase.APPLIED, step=641)
+    item = replace(item, old="step 1,000,814", new="step 1,000,800")
+    assert item.outcome(48) == "applied 641 (step 1,000,814 → step 1,000,800)"
+    assert item.outcome(36) == "applied 641 (step…,814 → step…,800)"
+    assert item.outcome(20) == "applied 641"
+
+
 def test_a_rejection_says_why() -> None:
     state = submitted(AppState(), "c1", ScaleLr(factor=0.5), "", NOW)
     state = fold(state, [CommandAnswered("c1", False, "ann has control")], NOW)
