@@ -93,15 +93,22 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
-    from .client.spawn import checkpoint_to_resume, replace_config, start_engine
+    from .client.spawn import (
+        checkpoint_to_resume,
+        only_starter,
+        replace_config,
+        start_engine,
+    )
 
     name, step = _name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
-    checkpoint = checkpoint_to_resume(run, step)
-    overrides = _overrides(options)
-    loaded = _load(options.config or run.config, overrides)
-    replace_config(run, loaded)
-    return start_engine(run, loaded.config.train.devices, checkpoint)
+    with only_starter(run):
+        checkpoint = checkpoint_to_resume(run, step)
+        loaded = _load(options.config or run.config, _overrides(options))
+        replace_config(run, loaded)
+        engine = start_engine(run, loaded.config.train.devices, checkpoint)
+        engine.wait_until_marked(_ENGINE_STARTS_IN_S)
+    return engine
 
 
 def _name_and_step(text: str) -> tuple[str, str | None]:

@@ -102,8 +102,10 @@ def _change_lr(desired: Desired, command: AnyCommand, context: Context) -> Chang
         case _:
             scale = 1.0
     new = msgspec.structs.replace(desired, lr_scale=scale)
-    effective = context.schedule_lr * scale
-    return Change(new, f"×{desired.lr_scale:.4g}", f"×{scale:.4g}, lr {effective:.3g}")
+    if isinstance(command, SetLr):
+        old = context.schedule_lr * desired.lr_scale
+        return Change(new, f"{old:.3g}", f"{command.value:.3g}")
+    return Change(new, f"×{desired.lr_scale:.4g}", f"×{scale:.4g}")
 
 
 def _change_clip(desired: Desired, command: SetClip, context: Context) -> Change:

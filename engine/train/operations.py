@@ -112,7 +112,7 @@ class StepOperations:
                 outcome = self._skip(steps)
             case AddNote(text=text):
                 self._chronicle.record(NoteAdded(text=text, issuer=issuer))
-                outcome = "", text
+                outcome = "", ""
             case Stop(save=save):
                 outcome = self._stop(save=save)
             case _:
@@ -226,7 +226,7 @@ class StepOperations:
         )
         self._watch.rolled_back(manifest.step)
         self.mark()
-        return f"step {from_step}", f"step {manifest.step}, timeline {self._chronicle.timeline}"
+        return f"{from_step}", f"{manifest.step}, timeline {self._chronicle.timeline}"
 
     def _timed_restore(self, wanted: str) -> tuple[Manifest, Counters, float]:
         started = time.monotonic()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +93,14 @@ class StartedEngine:
         mark = read_engine(self.run)
         return None if mark == self.before else mark
 
+    def wait_until_marked(self, timeout_s: float) -> None:
+        """Wait until the engine has taken the run, or has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self.mark() is None and self.process.poll() is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_S)
+
     def wait_until_served(self, timeout_s: float) -> None:
         """Wait for the engine and its hub.
 
@@ -134,6 +145,23 @@ def start_engine(
             close_fds=True,
         )
     return StartedEngine(run, process, before, journal.offset)
+
+
+@contextmanager
+def only_starter(run: RunDirectory) -> Iterator[None]:
+    """Keep two starts of one run apart: from the check to the new engine's mark, one at a time.
+
+    Raises:
+        FttuiError: another start of this run is under way.
+    """
+    with open(run.path / "start.lock", "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FttuiError(
+                f"another start of {run.id} is under way; attach to it: fttui attach {run.id}"
+            ) from None
+        yield
 
 
 def _launcher(devices: int) -> list[str]:

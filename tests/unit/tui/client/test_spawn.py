@@ -13,6 +13,7 @@ from fttui.tui.client.spawn import (
     EngineDied,
     checkpoint_to_resume,
     new_run,
+    only_starter,
     replace_config,
     start_engine,
 )
@@ -115,3 +116,15 @@ def test_more_than_one_device_goes_through_torchrun(
         "2",
     ]
     assert called[1][6:] == ["-m", "fttui.engine", str(run.path)]
+
+
+def test_two_starts_of_one_run_do_not_mix(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with (
+        only_starter(run),
+        pytest.raises(FttuiError, match="another start of"),
+        only_starter(run),
+    ):
+        pass
+    with only_starter(run):
+        pass
