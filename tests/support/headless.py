@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.engine_double import make_run
 
 
 def main() -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests may ignore it
     engine = start_engine(make_run(Path(os.environ["FTTUI_RUNS"])), 1, program=sys.argv[1])
     try:
         return follow(engine, lambda line: print(line, flush=True))
