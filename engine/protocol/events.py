@@ -16,7 +16,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
-    """The engine came up on a run; one per incarnation (process start)."""
+    """The engine came up on a run: told at once, and again when everything is loaded and known.
+
+    The first has no `devices`; both carry the same incarnation (process start).
+    """
 
     name: str
     incarnation: int
