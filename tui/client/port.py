@@ -39,6 +39,24 @@ class RecordsArrived:
 
 
 @dataclass(frozen=True)
+class PreviewArrived:
+    """A thinned picture of history that is still on its way: real records, with holes between them.
+
+    Good for drawing until `RecordsArrived` has come as far as `head_seq`; it takes nothing from
+    what that delivers. A later preview replaces the one before, unless it extends it.
+    """
+
+    records: list[Record]
+    """In sequence order."""
+    head_seq: int
+    """Newest sequence number in the journal when this was made."""
+    exact: bool = False
+    """Smallest and largest loss and gradient norm of every part are among them; else samples."""
+    extends: bool = False
+    """The newest records only: they come behind those of the preview before."""
+
+
+@dataclass(frozen=True)
 class BeatArrived:
     """The hub's heartbeat."""
 
@@ -70,7 +88,14 @@ class CommandAnswered:
     reason: str = ""
 
 
-Delivery = RecordsArrived | BeatArrived | LinkChanged | HistoryProgressed | CommandAnswered
+Delivery = (
+    RecordsArrived
+    | PreviewArrived
+    | BeatArrived
+    | LinkChanged
+    | HistoryProgressed
+    | CommandAnswered
+)
 Deliver = Callable[[Delivery], None]
 
 

@@ -15,6 +15,7 @@ from ..client.port import (
     HistoryProgressed,
     Link,
     LinkChanged,
+    PreviewArrived,
     RecordsArrived,
 )
 from .apply import apply_many
@@ -88,6 +89,8 @@ def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
             run = replace(run, unknown=run.unknown + unknown) if unknown else run
             link = replace(state.link.heard(now), read_seq=run.seq)
             return replace(state, run=run, link=link)
+        case PreviewArrived():
+            return state
         case BeatArrived(beat=beat):
             return replace(state, link=state.link.with_beat(beat, now))
         case LinkChanged(link=link_state, detail=detail):
