@@ -100,6 +100,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     gpu_power_w: float | None = None
     skew_s: float = 0.0
     """Slowest minus fastest rank in this step."""
+    rank_s: list[float] = []
+    """With several ranks: each one's own time, before it waits for the others."""
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
 

@@ -1,49 +1,83 @@
 """Agreement of all ranks over a gloo side group, never the training group.
 
 Every method is entered by every rank at the same point of the step. With one rank all of them are
-plain functions.
+plain functions. What is needed at every step is started early and read late, so that it travels
+while the rank computes; only what a command brings is waited for at once.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
-_TIMEOUT = timedelta(seconds=120)
+TIMEOUT_S = float(os.environ.get("FTTUI_AGREEMENT_TIMEOUT_S", "120"))
 """Longest silence of a rank; a paused run ticks far more often."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pending(Generic[T]):
+    """An answer on its way."""
+
+    read: Callable[[], T]
+    """Waits for the ranks that are late; called once."""
 
 
 class Agreement:
     """What the ranks decide together."""
 
-    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, rank: int = 0, world_size: int = 1, timeout_s: float | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT) if world_size > 1 else None
+        timeout = timedelta(seconds=TIMEOUT_S if timeout_s is None else timeout_s)
+        self._group = dist.new_group(backend="gloo", timeout=timeout) if world_size > 1 else None
 
     @property
     def alone(self) -> bool:
         """There is one rank."""
         return self._group is None
 
+    def start_max(self, values: list[int]) -> Pending[list[int]]:
+        """Element-wise maximum over ranks, to be read later."""
+        if self._group is None:
+            return Pending(lambda: values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+        def read() -> list[int]:
+            work.wait()
+            return [int(v) for v in tensor.tolist()]
+
+        return Pending(read)
+
     def max(self, values: list[int]) -> list[int]:
         """Element-wise maximum over ranks."""
+        return self.start_max(values).read()
+
+    def start_rows(self, values: list[float]) -> Pending[list[list[float]]]:
+        """Every rank's values, by rank, to be read later; NaN and infinities stay."""
         if self._group is None:
-            return values
-        tensor = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
-        return [int(v) for v in tensor.tolist()]
+            return Pending(lambda: [values])
+        mine = torch.tensor(values, dtype=torch.float64)
+        every = [torch.empty_like(mine) for _ in range(self.world_size)]
+        work = dist.all_gather(every, mine, group=self._group, async_op=True)
+
+        def read() -> list[list[float]]:
+            work.wait()
+            return [row.tolist() for row in every]
+
+        return Pending(read)
 
     def rows(self, values: list[float]) -> list[list[float]]:
         """Every rank's values, by rank; NaN and infinities stay."""
-        if self._group is None:
-            return [values]
-        mine = torch.tensor(values, dtype=torch.float64)
-        every = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(every, mine, group=self._group)
-        return [row.tolist() for row in every]
+        return self.start_rows(values).read()
 
     def share(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""

@@ -9,6 +9,7 @@ what makes going back in place possible.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -78,17 +79,36 @@ def guard_optimizer(optimizer: Any, may_update: Callable[[], bool]) -> None:
     optimizer.step = guarded
 
 
+def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
+    """Make a loss that is not finite leave its mark on every gradient.
+
+    The all-reduce carries the mark to every rank, so all judge the step alike without asking, and
+    no rank waits for its device to learn that all is well.
+    """
+    backward = accelerator.backward
+
+    @functools.wraps(backward)
+    def marked(loss: Tensor, **kwargs: Any) -> None:
+        stepper.backward_begins()
+        finite = torch.isfinite(loss.detach())
+        backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
+
+    accelerator.backward = marked
+
+
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Tells the stepper when training begins and when a step's counters have moved."""
 
-    def __init__(self, stepper: Stepper) -> None:
+    def __init__(self, stepper: Stepper, accelerator: Any) -> None:
         self._stepper = stepper
+        self._accelerator = accelerator
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
         guard_optimizer(kwargs["optimizer"], self._stepper.may_update)
+        poison_nonfinite(self._accelerator, self._stepper)
         self._stepper.begin()
 
     def on_step_end(

@@ -3,9 +3,13 @@
 The loop asks four times per step: `at_boundary` before the batches are fetched, `interrupted`
 before every further micro-batch, `before_update` with gradients ready, `after_step` when the
 counters have moved. Commands take effect in the order they were accepted: a setting is applied at
-once unless a one-shot command before it still waits. Pause and rollback do not wait for a step to
-end: the step is dropped and started again later from its boundary, with the same data and the
-same random numbers.
+once unless a one-shot command before it still waits. Pause, rollback and a stop signal do not wait
+for a step to end: the step is dropped and started again later from its boundary, with the same
+data and the same random numbers.
+
+With several ranks the question what is new travels while a micro-batch is computed, so the answer
+costs nothing and is one micro-batch old: of a command that comes just after the question left, at
+most one more micro-batch is begun.
 """
 
 from __future__ import annotations
@@ -141,6 +145,7 @@ class Conductor:
         if self.ending:
             return False
         self._chronicle.enter(RunState.RUNNING)
+        self._inbox.ask()
         return True
 
     @property
@@ -159,13 +164,16 @@ class Conductor:
         if not self.dropped:
             self._look()
             urgent = any(isinstance(entry.command, Pause | Rollback) for entry in self._due)
-            self.dropped = self.desired.paused or urgent
+            self.dropped = self.desired.paused or self._signalled or urgent
+        if not self.dropped:
+            self._inbox.ask()
         return self.dropped
 
     def before_update(self) -> None:
         """With gradients ready: settings that came during the step count for this update."""
         if not self.dropped:
             self._look()
+            self._inbox.ask()
 
     def after_step(self) -> bool:
         """Counters have moved; True when the step was dropped and has been taken back."""
@@ -268,6 +276,7 @@ class Conductor:
 
     def refuse_rest(self, reason: str) -> None:
         """Answer everything still waiting, because the run ends."""
-        for entry in [*self._due, *self._inbox.look().entries]:
+        asked_before = self._inbox.look().entries
+        for entry in [*self._due, *asked_before, *self._inbox.look().entries]:
             self.fail(entry, reason)
         self._due.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,3 +49,33 @@ def leave_place() -> None:
     """Part from the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class Stopwatch:
+    """Times a stretch of work on the device that does it, without waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._started = self._mark()
+        self._lapped = self._started
+
+    def _mark(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
+        event.record()
+        return event
+
+    def start(self) -> None:
+        """The stretch begins."""
+        self._started = self._lapped = self._mark()
+
+    def lap(self) -> None:
+        """The stretch ends here, unless it is called again."""
+        self._lapped = self._mark()
+
+    def lapped_s(self) -> float:
+        """Seconds from `start` to the last `lap`; the device must have come that far."""
+        if self._cuda:
+            return float(self._started.elapsed_time(self._lapped)) / 1e3
+        return float(self._lapped - self._started)

@@ -27,7 +27,7 @@ from .checkpoints import Checkpointer
 from .chronicle import Chronicle
 from .conductor import Conductor
 from .desired import load_desired, store_desired
-from .device import Place
+from .device import Place, Stopwatch
 from .evaluate import Evaluator
 from .history import History
 from .inbox import Inbox
@@ -86,6 +86,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         watch=watch,
         agreement=agreement,
         memory=MemoryMeter(place.device).read,
+        stopwatch=Stopwatch(place.device),
     )
     arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)

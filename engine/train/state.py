@@ -2,26 +2,50 @@
 
 The base model is not part of it: it never changes. The state of a step is taken at the boundary
 before its first micro-batch.
+
+Going back has two phases, so that a bad file on one rank changes nothing on any:
+
+    staged = state.stage(folder, rank)   # reads and checks every file; raises, touches nothing
+    ...                                  # all ranks agree that none of them failed
+    counters = state.apply(staged)       # files can no longer make this fail
+    ...                                  # all ranks compare state.fingerprint(counters)
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import safetensors.torch
 import torch
-from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import safe_open
+from torch import Tensor
 
 from ..core.control import Desired
 from ..errors import CheckpointError
+from .ema import AdapterEma
+from .optimizer_state import (
+    bit_sums,
+    capture_optimizer,
+    misfit,
+    restore_optimizer,
+    state_scalars,
+    state_tensors,
+)
 from .rng import RngState, capture_rng, restore_rng, rng_from_tensors, rng_to_tensors
 
 ADAPTER = "adapter_model.safetensors"
+EMA = "ema_model.safetensors"
 OPTIMIZER = "optimizer.pt"
 COUNTERS = "state.msgpack"
+
+T = TypeVar("T")
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +69,26 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     rng: RngState
 
 
+@dataclass(frozen=True)
+class Average:
+    """A saved moving average of the adapter."""
+
+    weights: dict[str, Tensor]
+    updates: int
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A checkpoint read and checked, on the host; ready to be applied."""
+
+    adapter: dict[str, Tensor]
+    machinery: dict[str, Any]
+    rng: RngState
+    counters: Counters
+    average: Average | None
+    """None when the checkpoint has none or this run keeps none."""
+
+
 def rng_file(rank: int) -> str:
     """The file with one rank's generators."""
     return f"rng-{rank}.pt"
@@ -53,9 +97,11 @@ def rng_file(rank: int) -> str:
 class TrainingState:
     """Moves the live objects of a run to a folder and back, in place."""
 
-    def __init__(self, trainer: Any, model: PeftModel) -> None:
+    def __init__(self, trainer: Any, model: PeftModel, ema: AdapterEma | None = None) -> None:
         self._trainer = trainer
         self._model = model
+        self._ema = ema
+        self._adapter = adapter_weights(model)
 
     def mark(self, position: int) -> Boundary:
         """Remember the boundary before a step."""
@@ -73,11 +119,10 @@ class TrainingState:
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Rank 0's part: adapter, optimizer, schedule, scaler, counters."""
-        adapter = {
-            name: tensor.detach().to("cpu").contiguous() for name, tensor in self._adapter().items()
-        }
-        save_file(adapter, folder / ADAPTER, metadata={"format": "pt"})
+        """Rank 0's part: adapter, its average, optimizer, schedule, scaler, counters."""
+        _save_weights(self._adapter, folder / ADAPTER)
+        if self._ema is not None:
+            _save_weights(self._ema.average, folder / EMA, updates=str(self._ema.updates))
         self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -86,57 +131,142 @@ class TrainingState:
         """This rank's part: its random generators."""
         torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
 
-    def _adapter(self) -> dict[str, torch.Tensor]:
-        state: dict[str, torch.Tensor] = get_peft_model_state_dict(
-            self._model, save_embedding_layers=False
-        )
-        return state
-
     def _machinery(self) -> dict[str, Any]:
         scaler = self._trainer.accelerator.scaler
         return {
-            "optimizer": self._trainer.optimizer.state_dict(),
+            "optimizer": capture_optimizer(self._trainer.optimizer),
             "scheduler": self._trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
 
-    def load(self, folder: Path, rank: int) -> Counters:
-        """Put everything back in place; nothing is touched unless every file reads.
+    def stage(self, folder: Path, rank: int) -> Staged:
+        """Read and check a checkpoint; nothing live is touched.
 
         Raises:
-            CheckpointError: naming the file that does not fit.
+            CheckpointError: naming the file that cannot be read or does not fit.
         """
-        try:
-            adapter = load_file(folder / ADAPTER)
-            machinery = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-            rng = torch.load(folder / rng_file(rank), map_location="cpu", weights_only=True)
-            counters = read_counters(folder)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {folder.name} cannot be read: {error}") from None
-        self._check_fit(folder, adapter)
-        set_peft_model_state_dict(self._model, adapter)
-        self._trainer.optimizer.load_state_dict(machinery["optimizer"])
-        restore_schedule(self._trainer.lr_scheduler, machinery["scheduler"])
-        if self._trainer.accelerator.scaler is not None and machinery["scaler"]:
-            self._trainer.accelerator.scaler.load_state_dict(machinery["scaler"])
-        self._trainer.state.global_step = counters.step
-        self._model.zero_grad(set_to_none=True)
-        restore_rng(rng_from_tensors(rng))
-        return counters
+        read = _Reader(folder)
+        staged = Staged(
+            adapter=read(ADAPTER, _weights),
+            machinery=read(OPTIMIZER, _tensors),
+            rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
+            counters=read(COUNTERS, lambda _: read_counters(folder)),
+            average=read(EMA, _average) if self._ema and (folder / EMA).exists() else None,
+        )
+        self._check_weights(folder, ADAPTER, staged.adapter)
+        if staged.average:
+            self._check_weights(folder, EMA, staged.average.weights)
+        if problem := misfit(self._trainer.optimizer, staged.machinery["optimizer"]):
+            raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
+        return staged
 
-    def _check_fit(self, folder: Path, adapter: dict[str, torch.Tensor]) -> None:
-        own = self._adapter()
-        if missing := sorted(own.keys() ^ adapter.keys()):
+    def apply(self, staged: Staged) -> Counters:
+        """Put everything in place; returns what belongs to others: position, settings, watch."""
+        with torch.no_grad():
+            for name, weight in self._adapter.items():
+                weight.copy_(staged.adapter[name])
+        restore_optimizer(self._trainer.optimizer, staged.machinery["optimizer"])
+        restore_schedule(self._trainer.lr_scheduler, staged.machinery["scheduler"])
+        if self._trainer.accelerator.scaler is not None and staged.machinery["scaler"]:
+            self._trainer.accelerator.scaler.load_state_dict(staged.machinery["scaler"])
+        if self._ema is not None:
+            _restore_average(self._ema, staged.average)
+        self._trainer.state.global_step = staged.counters.step
+        self._model.zero_grad(set_to_none=True)
+        restore_rng(staged.rng)
+        return staged.counters
+
+    def fingerprint(self, counters: Counters) -> bytes:
+        """A checksum of the live state that is equal on every rank when their states are.
+
+        Random generators are left out: each rank has its own.
+        """
+        machinery = self._machinery()
+        average = list(self._ema.average.values()) if self._ema else []
+        live = [*self._adapter.values(), *average, *state_tensors(machinery["optimizer"])]
+        plain = (
+            bit_sums(live),
+            state_scalars(machinery["optimizer"]),
+            machinery["optimizer"]["groups"],
+            self._trainer.lr_scheduler.last_epoch,
+            machinery["scaler"],
+            self._trainer.state.global_step,
+            msgspec.msgpack.encode(counters),
+        )
+        return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
+
+    def _check_weights(self, folder: Path, file: str, found: dict[str, Tensor]) -> None:
+        own = self._adapter
+        if missing := sorted(own.keys() ^ found.keys()):
             raise CheckpointError(
-                f"checkpoint {folder.name} holds another set of adapter weights than this run "
-                f"trains, such as {missing[0]}; resume with the adapter settings it was made with"
+                f"checkpoint {folder.name}: {file} holds another set of adapter weights than this "
+                f"run trains, such as {missing[0]}; resume with the adapter settings it was made "
+                "with"
             )
-        for name, tensor in adapter.items():
+        for name, tensor in found.items():
             if tensor.shape != own[name].shape:
                 raise CheckpointError(
-                    f"checkpoint {folder.name}: {name} is {list(tensor.shape)}, this run has "
-                    f"{list(own[name].shape)}; resume with the adapter settings it was made with"
+                    f"checkpoint {folder.name}: {file}: {name} is {list(tensor.shape)}, this run "
+                    f"has {list(own[name].shape)}; resume with the adapter settings it was made "
+                    "with"
                 )
+
+
+def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
+    """The live adapter weights by the names PEFT saves them under."""
+    trained = {p.data_ptr(): p for p in model.parameters() if p.requires_grad}
+    saved = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
+
+
+def _save_weights(weights: dict[str, Tensor], file: Path, **facts: str) -> None:
+    host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
+    safetensors.torch.save_file(host, file, metadata={"format": "pt", **facts})
+
+
+def _weights(file: Path) -> dict[str, Tensor]:
+    """Read into memory: a mapped file could still change under the staged state."""
+    weights: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
+    return weights
+
+
+def _average(file: Path) -> Average:
+    with safe_open(file, "pt") as opened:
+        updates = int(opened.metadata()["updates"])
+    return Average(_weights(file), updates)
+
+
+def _tensors(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return loaded
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads files of one checkpoint and names the one that fails."""
+
+    folder: Path
+
+    def __call__(self, name: str, read: Callable[[Path], T]) -> T:
+        try:
+            return read(self.folder / name)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"checkpoint {self.folder.name}: {name} is missing; choose another one"
+            ) from None
+        except Exception as error:  # noqa: BLE001 -- damaged bytes make readers raise anything
+            raise CheckpointError(
+                f"checkpoint {self.folder.name}: {name} cannot be read "
+                f"({type(error).__name__}: {error}); choose another one"
+            ) from None
+
+
+def _restore_average(ema: AdapterEma, average: Average | None) -> None:
+    """A checkpoint made without an average starts one from its adapter."""
+    if average is None:
+        ema.restart()
+    else:
+        ema.restore(average.weights, average.updates)
 
 
 def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:

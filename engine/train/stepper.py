@@ -14,12 +14,13 @@ from torch import Tensor
 
 from ..core.guard import Verdict
 from ..protocol.events import StepFinished
-from .agree import Agreement
+from .agree import Agreement, Pending
 from .chronicle import Chronicle
 from .conductor import Conductor
+from .device import Stopwatch
 from .memory import MemoryReading
 from .source import Batch, BatchSource
-from .steps import StepTally, StepTotals, total
+from .steps import StepTally, StepTotals, settle, start_total
 from .watch import Watch
 
 _LOSS_PARTS = frozenset({"ce", "contrastive"})
@@ -37,6 +38,7 @@ class Stepper:
         watch: Watch,
         agreement: Agreement,
         memory: Callable[[], MemoryReading],
+        stopwatch: Stopwatch,
     ) -> None:
         self.source = source
         self.tally = StepTally()
@@ -45,12 +47,13 @@ class Stepper:
         self._watch = watch
         self._agreement = agreement
         self._memory = memory
+        self._stopwatch = stopwatch
         self.begin: Callable[[], None] = lambda: None
         """Called once, when optimizer and schedule exist."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
         self._verdict = Verdict.APPLY
-        self._totals: StepTotals | None = None
+        self._totals: Pending[StepTotals] | None = None
         self._norm = 0.0
         self._used_lr = (0.0, 1.0)
         self._micro_batch = 0
@@ -66,6 +69,7 @@ class Stepper:
         if not self._conductor.at_boundary():
             return False
         self.tally = StepTally()
+        self._stopwatch.start()
         self._totals = None
         self._micro_batch = 0
         self._verdict = Verdict.APPLY
@@ -84,18 +88,27 @@ class Stepper:
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._conductor.interrupted()
 
+    def backward_begins(self) -> None:
+        """Before every backward pass; from the last one on, this rank waits for the others."""
+        self._stopwatch.lap()
+
     def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Late settings, totals over ranks, clipping, verdict; returns the norm before clipping."""
+        """Late settings, clipping, verdict; returns the gradient norm before clipping.
+
+        The verdict needs no word from the other ranks: a loss that is not finite on one of them
+        has made the gradients, and so their norm, not finite on all.
+        """
         if self._conductor.dropped:
             return torch.zeros(())
         self._conductor.before_update()
-        self._totals = total(self.tally, self._agreement)
         started = time.perf_counter()
         desired = self._conductor.desired
         self._clip = self._conductor.clip
         norm = clip(self._clip if self._clip is not None else math.inf)
-        self._norm = float(norm)
-        self._verdict = self._watch.judge(self._totals.loss, self._norm, desired.nonfinite)
+        own = settle(self.tally, norm)
+        self._norm = own.grad_norm
+        self._totals = start_total(own, self.tally, self._stopwatch.lapped_s(), self._agreement)
+        self._verdict = self._watch.judge(own.loss, self._norm, desired.nonfinite)
         self._used_lr = (self._lr(), desired.lr_scale)
         self._set_lr(self._used_lr[0] * self._used_lr[1])
         self._judged_at = started
@@ -125,7 +138,7 @@ class Stepper:
 
     def _event(self) -> StepFinished:
         assert self._totals is not None, "judge() comes before end_step()"
-        totals, tally = self._totals, self.tally
+        totals, tally = self._totals.read(), self.tally
         step_s = time.perf_counter() - tally.started
         schedule, scale = self._used_lr
         memory = self._memory()
@@ -157,5 +170,6 @@ class Stepper:
             gpu_temp_c=memory.gpu_temp_c,
             gpu_power_w=memory.gpu_power_w,
             skew_s=totals.skew_s,
+            rank_s=totals.rank_s if len(totals.rank_s) > 1 else [],
             extra={k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS},
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .agree import Agreement
+from .agree import Agreement, Pending
 
 
 @dataclass
@@ -50,6 +50,26 @@ class StepTally:
 
 
 @dataclass(frozen=True)
+class OwnStep:
+    """What this rank knows of the step before the others have said theirs."""
+
+    loss: float
+    """This rank's share; the mean over ranks is the step's loss."""
+    grad_norm: float
+    """After the all-reduce and before clipping: the same on every rank."""
+    parts: dict[str, float]
+
+
+def settle(tally: StepTally, grad_norm: Tensor) -> OwnStep:
+    """Bring losses and gradient norm to the host: the one wait for the device in a step."""
+    losses = tally.losses or [grad_norm.new_zeros(())]
+    loss = sum(losses, losses[0].new_zeros(())).float()
+    values = torch.stack([loss, grad_norm.detach().float().to(loss.device), *tally.parts.values()])
+    own_loss, norm, *parts = values.cpu().tolist()
+    return OwnStep(own_loss, norm, dict(zip(tally.parts, parts, strict=True)))
+
+
+@dataclass(frozen=True)
 class StepTotals:
     """The step over all ranks."""
 
@@ -57,20 +77,25 @@ class StepTotals:
     parts: dict[str, float]
     tokens: int
     samples: int
-    skew_s: float
-    """Slowest minus fastest rank, forward and backward."""
+    rank_s: list[float]
+    """Each rank's own time, up to the last backward pass, where the ranks begin to wait."""
+
+    @property
+    def skew_s(self) -> float:
+        """Slowest minus fastest rank."""
+        return max(self.rank_s) - min(self.rank_s)
 
 
-def total(tally: StepTally, agreement: Agreement) -> StepTotals:
-    """Combine the ranks' tallies; the one host sync of a step, with the gradient norm.
+def start_total(
+    own: OwnStep, tally: StepTally, own_s: float, agreement: Agreement
+) -> Pending[StepTotals]:
+    """Begin to combine the ranks' steps; read it when the update is done."""
+    mine = [own.loss, *own.parts.values(), float(tally.tokens), float(tally.samples), own_s]
+    rows = agreement.start_rows(mine)
+    return Pending(lambda: _combine(rows.read(), list(own.parts)))
 
-    The loss shares are scaled so that their mean over ranks is the step's loss.
-    """
-    losses = tally.losses or [torch.tensor(0.0)]
-    names = list(tally.parts)
-    values = torch.stack([sum(losses, losses[0].new_zeros(())).float(), *tally.parts.values()])
-    mine = [*values.cpu().tolist(), float(tally.tokens), float(tally.samples), tally.compute_s]
-    rows = agreement.rows(mine)
+
+def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
     columns = list(zip(*rows, strict=True))
     means = [sum(column) / len(rows) for column in columns]
     return StepTotals(
@@ -78,5 +103,5 @@ def total(tally: StepTally, agreement: Agreement) -> StepTotals:
         parts=dict(zip(names, means[1 : 1 + len(names)], strict=True)),
         tokens=round(sum(columns[-3])),
         samples=round(sum(columns[-2])),
-        skew_s=max(columns[-1]) - min(columns[-1]),
+        rank_s=list(columns[-1]),
     )

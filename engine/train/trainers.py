@@ -117,7 +117,7 @@ def build_trainer(
     )
     trainer.stepper = stepper
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepCallback(stepper))
+    trainer.add_callback(StepCallback(stepper, trainer.accelerator))
     return trainer
 
 
