@@ -47,6 +47,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     """Smoothed training loss at that step."""
     eval_loss: float | None = None
+    number: int = 0
+    """Counts the checkpoints of a run: their order, whatever the clock does."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +68,11 @@ class Ledger:
 
     def all(self) -> list[Manifest]:
         """Complete checkpoints, oldest first; unreadable manifests are left out."""
-        return sorted(self._manifests(), key=lambda m: (m.time, m.step))
+        return sorted(self._manifests(), key=lambda m: (m.number, m.time, m.step))
+
+    def next_number(self) -> int:
+        """The number of a checkpoint committed now."""
+        return max((manifest.number for manifest in self._manifests()), default=0) + 1
 
     def _manifests(self) -> Iterator[Manifest]:
         for file in self.folder.glob(f"*/{MANIFEST}"):

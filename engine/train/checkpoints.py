@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, TrainingFailed
 from ..run.layout import RunDirectory
 from ..run.ledger import Ledger, Manifest, seal_files
 from .agree import Agreement
-from .state import Counters, TrainingState, free_bytes
+from .state import Counters, Staged, TrainingState, free_bytes
 
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
@@ -125,7 +125,8 @@ class Checkpointer:
     def _seal(self, folder: Path, draft: Manifest, sealed: list[Manifest]) -> None:
         if self._agreement.rank != 0:
             return
-        manifest = msgspec.structs.replace(draft, files=seal_files(folder))
+        number = self.ledger.next_number()
+        manifest = msgspec.structs.replace(draft, number=number, files=seal_files(folder))
         self.ledger.commit(manifest)
         sealed.append(manifest)
 
@@ -134,18 +135,37 @@ class Checkpointer:
 
         Raises:
             CheckpointError: nothing was changed on any rank.
+            TrainingFailed: the ranks came back to different states.
         """
-        manifest: Manifest | None = None
+        found: tuple[Manifest, Staged] | None = None
         error: str | None = None
         try:
-            manifest = self.ledger.find(wanted)
-            self._check(manifest)
+            found = self._stage(wanted)
         except CheckpointError as problem:
             error = str(problem)
         if errors := self._agreement.errors(error):
             raise CheckpointError("; ".join(errors) if len(errors) < 2 else errors[0])
-        assert manifest is not None
-        return manifest, self._state.load(self.ledger.path(manifest.name), self._agreement.rank)
+        assert found is not None
+        manifest, staged = found
+        counters = self._state.apply(staged)
+        self._require_same_state(manifest.name, counters)
+        return manifest, counters
+
+    def _stage(self, wanted: str) -> tuple[Manifest, Staged]:
+        manifest = self.ledger.find(wanted)
+        self._check(manifest)
+        return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)
+
+    def _require_same_state(self, name: str, counters: Counters) -> None:
+        """Ranks that went back to different states would train different models from here on."""
+        prints = self._agreement.gather(self._state.fingerprint(counters))
+        if len(set(prints)) > 1:
+            listed = ", ".join(f"rank {rank}: {p.hex()[:8]}" for rank, p in enumerate(prints))
+            raise TrainingFailed(
+                f"after going back to {name} the ranks hold different states ({listed}), so the "
+                "run ends here; its checkpoints are untouched: see that every rank reads the same "
+                "run folder, then resume"
+            )
 
     def _check(self, manifest: Manifest) -> None:
         if manifest.world_size != self._agreement.world_size:
@@ -153,5 +173,4 @@ class Checkpointer:
                 f"checkpoint {manifest.name} was made by {manifest.world_size} ranks, this run has "
                 f"{self._agreement.world_size}; start with train.devices={manifest.world_size}"
             )
-        if self._agreement.rank == 0:
-            self.ledger.verify(manifest)
+        self.ledger.verify(manifest)

@@ -12,12 +12,12 @@ RngState = dict[str, Any]
 
 
 def capture_rng() -> RngState:
-    """The state of the Python, NumPy, CPU and (all visible) CUDA generators."""
+    """The state of the Python, NumPy and CPU generators and of this rank's CUDA device."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
     }
 
 
@@ -27,8 +27,8 @@ def restore_rng(state: RngState) -> None:
     random.setstate((python[0], tuple(python[1]), python[2]))
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["cpu"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"][0])
 
 
 def rng_to_tensors(state: RngState) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""The optimizer's state, to plain values and back into the live optimizer, in place.
+
+The loaders of torch and bitsandbytes put new tensors where the old ones were: during a rollback
+both exist, paged buffers come back as plain device memory, and state is cast to the dtype of its
+weight. Here the live tensors stay and take the saved values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+OptimizerState = dict[str, Any]
+"""`kind`, `groups` (their settings) and `state` (of each weight in group order, or None)."""
+
+_CONFIGURED = frozenset({"params", "lr", "initial_lr", "weight_decay"})
+"""Of a group, what the configuration and the schedule decide: a change for a resumed run counts."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A trained weight and its place in the optimizer."""
+
+    tensor: Tensor
+    group: dict[str, Any]
+    group_index: int
+    index: int
+
+
+def bare(optimizer: Any) -> Any:
+    """The optimizer itself, without accelerate's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def kind_of(optimizer: Any) -> str:
+    """What a state belongs to; paged or not makes no difference, the number of bits does."""
+    own = bare(optimizer)
+    package = type(own).__module__.partition(".")[0]
+    bits = getattr(getattr(own, "args", None), "optim_bits", None)
+    return f"{package} {type(own).__name__}{f' {bits}-bit' if bits else ''}"
+
+
+def capture_optimizer(optimizer: Any) -> OptimizerState:
+    """The state as it is now; its tensors share memory with the live ones."""
+    own = bare(optimizer)
+    wait_for_device()
+    return {
+        "kind": kind_of(own),
+        "groups": [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in own.param_groups
+        ],
+        "state": [_capture(own.state.get(weight.tensor)) for weight in _weights(own)],
+    }
+
+
+def _capture(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A paged tensor is marked by an attribute, which `detach` leaves behind."""
+    if not state:
+        return None
+    return {k: v.detach() if isinstance(v, Tensor) else v for k, v in state.items()}
+
+
+def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
+    """Why a saved state cannot be put into this optimizer; None when it can."""
+    own = bare(optimizer)
+    if saved["kind"] != kind_of(own):
+        return (
+            f"the state of {saved['kind']}, this run has {kind_of(own)}; resume with the "
+            "train.optimizer it was made with"
+        )
+    lengths = [len(group["params"]) for group in own.param_groups]
+    if len(saved["groups"]) != len(lengths) or len(saved["state"]) != sum(lengths):
+        return (
+            f"the state of {len(saved['state'])} weights in {len(saved['groups'])} groups, this "
+            f"run trains {sum(lengths)} in {len(lengths)}; resume with the adapter settings it "
+            "was made with"
+        )
+    return None
+
+
+@torch.no_grad()
+def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
+    """Put a state that fits into the live optimizer; tensors stay where they are."""
+    own = bare(optimizer)
+    wait_for_device()
+    for group, stored in zip(own.param_groups, saved["groups"], strict=True):
+        group.update({k: v for k, v in stored.items() if k not in _CONFIGURED})
+    for weight, stored in zip(_weights(own), saved["state"], strict=True):
+        if stored is None:
+            _forget(own, weight)
+        else:
+            _restore(own, weight, stored)
+
+
+def _restore(own: Any, weight: _Weight, stored: dict[str, Any]) -> None:
+    state = own.state[weight.tensor]
+    if not state and _makes_buffers(own):
+        own.init_state(weight.group, weight.tensor, weight.group_index, weight.index)
+    for name in state.keys() - stored.keys():
+        del state[name]
+    for name, value in stored.items():
+        live = state.get(name)
+        if not isinstance(value, Tensor):
+            state[name] = value
+        elif isinstance(live, Tensor) and (live.shape, live.dtype) == (value.shape, value.dtype):
+            live.copy_(value)
+        else:
+            state[name] = value.to(_home(weight, name), copy=True)
+
+
+def _home(weight: _Weight, name: str) -> torch.device:
+    """Where torch's optimizers keep a value: a step counter stays on the host unless fused."""
+    on_device = weight.group.get("fused") or weight.group.get("capturable")
+    return torch.device("cpu") if name == "step" and not on_device else weight.tensor.device
+
+
+def _forget(own: Any, weight: _Weight) -> None:
+    """As before the first step. Paged buffers are never given back, so they are kept and reset."""
+    state = own.state.get(weight.tensor)
+    if not state or not _makes_buffers(own):
+        own.state.pop(weight.tensor, None)
+        return
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            state[name] = 0
+        elif not name.startswith("qmap"):
+            value.zero_()
+
+
+def _makes_buffers(own: Any) -> bool:
+    """A bitsandbytes optimizer, which allocates (paged) buffers of its own."""
+    return hasattr(own, "get_state_buffer")
+
+
+def _weights(own: Any) -> Iterator[_Weight]:
+    for group_index, group in enumerate(own.param_groups):
+        for index, tensor in enumerate(group["params"]):
+            yield _Weight(tensor, group, group_index, index)
+
+
+def wait_for_device() -> None:
+    """Paged memory is read and written from the host: let kernels that use it finish first."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def state_tensors(saved: OptimizerState) -> Iterator[Tensor]:
+    """Every tensor of a state, in order."""
+    for stored in saved["state"]:
+        yield from (value for value in (stored or {}).values() if isinstance(value, Tensor))
+
+
+def state_scalars(saved: OptimizerState) -> list[Any]:
+    """Everything else of a state, in order."""
+    values = ((stored or {}).items() for stored in saved["state"])
+    return [item for items in values for item in items if not isinstance(item[1], Tensor)]
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
+    """One number per tensor that a changed bit changes: the sum of its elements' bit patterns."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        bits = tensor.detach().reshape(-1).view(_BITS[tensor.element_size()])
+        by_device.setdefault(tensor.device, []).append(bits.sum(dtype=torch.int64))
+    return [total for sums in by_device.values() for total in torch.stack(sums).tolist()]
