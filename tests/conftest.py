@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Socket paths must stay short, and no test may meet the user's own runs.
     folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
     config.stash[_runtime] = folder
 
 

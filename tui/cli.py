@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from fttui.engine.errors import FttuiError, NotOwner
 
-from . import cli_check, cli_control, cli_doctor, cli_read, cli_run
+from . import cli_bridge, cli_check, cli_control, cli_doctor, cli_read, cli_run
 from .cli_options import Parser
 
 INTERRUPTED = 130
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (cli_run, cli_control, cli_read, cli_check, cli_doctor):
+    for module in (cli_run, cli_control, cli_read, cli_check, cli_doctor, cli_bridge):
         module.add_commands(commands)
     return parser
 

@@ -23,6 +23,7 @@ from ..run.endpoint import (
     write_mark,
 )
 from ..run.journal import JournalLocked
+from ..run.known import remember_run
 from ..run.layout import RunDirectory
 from .server import Hub
 from .sockets import HubSockets
@@ -80,6 +81,7 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
         me = ProcessMark.current()
         endpoint = Endpoint(pid=me.pid, started=me.started, folder=str(folder))
         write_mark(run.endpoint, endpoint)
+        remember_run(run)
         _log.info("serving %s from %s", run.path, folder)
         announced = time.monotonic()
         while not (terminated.asked or hub.done()):

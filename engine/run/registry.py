@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from ..protocol.events import Record, RunEnded, RunStarted, StateChanged, StepFi
 from ..protocol.states import RunState
 from .endpoint import read_engine
 from .journal import FrameReader, valid_frames
+from .known import known_runs
 from .layout import RunDirectory
 
 _TAIL_BYTES = 256 * 1024
@@ -37,12 +39,22 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_runs(root: Path) -> list[RunSummary]:
     """Every run below a folder, newest first."""
-    found = [RunDirectory(file.parent) for file in root.glob("*/run.json")]
+    return _summaries(RunDirectory(file.parent) for file in root.glob("*/run.json"))
+
+
+def list_known_runs(root: Path) -> list[RunSummary]:
+    """Every run of this user on this machine that is known of, and those below `root`."""
+    below = (RunDirectory(file.parent) for file in root.glob("*/run.json"))
+    every = {run.path.resolve(): run for run in (*known_runs(), *below)}
+    return _summaries(every.values())
+
+
+def _summaries(runs: Iterable[RunDirectory]) -> list[RunSummary]:
     summaries = []
-    for run in found:
+    for run in runs:
         try:
             summaries.append(summarize(run))
-        except NoSuchRun:
+        except (NoSuchRun, PermissionError):
             continue
     return sorted(summaries, key=lambda s: s.created, reverse=True)
 
@@ -55,25 +67,35 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDirectory(Path(wanted).absolute())
-    runs = list_runs(root)
+    return choose_run(list_runs(root), wanted, str(root), live=live)
+
+
+def choose_run(
+    runs: list[RunSummary], wanted: str | None, place: str, *, live: bool = False
+) -> RunDirectory:
+    """One of these runs (newest first), by name, unique prefix or, unnamed, the newest.
+
+    Raises:
+        NoSuchRun: none or several match; `place` says where they were looked for.
+    """
     if not wanted:
-        return _newest(root, runs, live=live)
+        return _newest(place, runs, live=live)
     exact = [s for s in runs if s.id == wanted]
     matching = exact or [s for s in runs if s.id.startswith(wanted)]
     if len(matching) == 1:
         return RunDirectory(Path(matching[0].path))
     if not matching:
         names = ", ".join(s.id for s in runs[:5]) or "none"
-        raise NoSuchRun(f"no run {wanted!r} in {root}; the newest there: {names} (see: fttui ls)")
+        raise NoSuchRun(f"no run {wanted!r} in {place}; the newest there: {names} (see: fttui ls)")
     names = ", ".join(s.id for s in matching[:5])
     raise NoSuchRun(f"{wanted!r} fits {len(matching)} runs: {names}; give more of the name")
 
 
-def _newest(root: Path, runs: list[RunSummary], *, live: bool) -> RunDirectory:
+def _newest(place: str, runs: list[RunSummary], *, live: bool) -> RunDirectory:
     fitting = [s for s in runs if not (live and s.state.ended)]
     if not fitting:
         what = "live run" if live and runs else "run"
-        raise NoSuchRun(f"no {what} in {root}; start one with: fttui run CONFIG")
+        raise NoSuchRun(f"no {what} in {place}; start one with: fttui run CONFIG")
     return RunDirectory(Path(fitting[0].path))
 
 
@@ -134,7 +156,7 @@ def read_ends(path: Path) -> list[Record]:
     head = FrameReader(path).read(limit_bytes=64 * 1024)
     payloads = [payload for _, payload in head]
     if size > 64 * 1024:
-        payloads += _tail(path, size)
+        payloads += read_tail(path)[0]
     unique = {record.seq: record for record in _decode(payloads)}
     return [unique[seq] for seq in sorted(unique)]
 
@@ -149,12 +171,17 @@ def _decode(payloads: list[bytes]) -> Iterator[Record]:
             yield record
 
 
-def _tail(path: Path, size: int) -> list[bytes]:
-    with open(path, "rb") as file:
-        file.seek(max(0, size - _TAIL_BYTES))
-        data = file.read()
-    for start in range(min(len(data), 65536)):
-        frames = list(valid_frames(data, start))
+def read_tail(path: Path) -> tuple[list[bytes], int]:
+    """The records in the last 256 KiB of a journal, and the offset behind the last of them."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+            file.seek(start)
+            data = file.read()
+    except FileNotFoundError:
+        return [], 0
+    for at in range(min(len(data), 65536)):
+        frames = list(valid_frames(data, at))
         if len(frames) > 1 or (frames and frames[-1][0] == len(data)):
-            return [payload for _, payload in frames]
-    return []
+            return [payload for _, payload in frames], start + frames[-1][0]
+    return [], 0

@@ -6,12 +6,10 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-import msgspec
-
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry
+from fttui.engine.run.control import decision_on
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory
@@ -58,12 +56,9 @@ def last_beat(run: RunDirectory, state: RunState, last_seq: int) -> Beat:
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
     """What a hub that is gone decided about a command."""
-    decoder = msgspec.msgpack.Decoder(ControlEntry)
-    for payload in FrameReader(run.control):
-        entry = decoder.decode(payload)
-        if entry.id == id_:
-            accepted = entry.rejected is None
-            return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
+    if (entry := decision_on(run, id_)) is not None:
+        accepted = entry.rejected is None
+        return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
     reason = "the run ended before the command reached it"
     return CommandAnswered(id=id_, accepted=False, reason=reason)
 

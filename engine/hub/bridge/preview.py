@@ -1,0 +1,130 @@
+"""A picture of a long history before it has arrived: a few of its records, well chosen."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ...run.journal import FrameReader, valid_frames
+
+SAMPLES = 300
+_PEEK_BYTES = 8 * 1024
+_HEAD_BYTES = 16 * 1024
+_SCAN_BYTES = 256 * 1024
+_PARTS = 400
+"""Parts of the history of which an exact picture has the extremes; a wide terminal has 400 dots."""
+_DEEDS = 2_000
+"""Of the rarer events, the newest so many."""
+_CHATTER = frozenset({"StepFinished", "LogEmitted", "ProgressMade"})
+
+
+class _Curve(msgspec.Struct, frozen=True):
+    """What of an event a picture is chosen by."""
+
+    k: str
+    loss: float | None = None
+    grad_norm: float | None = None
+
+
+class _Thin(msgspec.Struct, frozen=True, array_like=True):
+    seq: int
+    time: float
+    step: int
+    timeline: int
+    event: _Curve
+
+
+_decoder = msgspec.msgpack.Decoder(_Thin)
+
+
+def _thin(payload: bytes) -> _Thin | None:
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError:
+        return None
+
+
+def sample_records(path: Path, after_offset: int) -> list[bytes]:
+    """Records from evenly spaced places of the journal, in order; cheap for any length."""
+    with open(path, "rb") as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        chosen = {}
+        for payload in _at(descriptor, after_offset, _HEAD_BYTES):
+            if (record := _thin(payload)) is not None and record.event.k != "StepFinished":
+                chosen[record.seq] = payload
+        for part in range(SAMPLES):
+            at = after_offset + part * (size - after_offset) // SAMPLES
+            for payload in _at(descriptor, at, _PEEK_BYTES):
+                if (record := _thin(payload)) is not None and record.event.k == "StepFinished":
+                    chosen[record.seq] = payload
+                    break
+    return [chosen[seq] for seq in sorted(chosen)]
+
+
+def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
+    """Payloads of whole frames somewhere behind an offset that need not be a frame's start."""
+    data = os.pread(descriptor, length, offset)
+    for start in range(len(data)):
+        frames = list(valid_frames(data, start))
+        if frames:
+            return (payload for _, payload in frames)
+    return iter(())
+
+
+class Extremes:
+    """An exact picture, worked out a little at a time.
+
+    Of every part of the history: the records with the smallest and largest loss, the largest
+    gradient norm, the first loss that is no number; and all rarer events.
+    """
+
+    def __init__(self, path: Path, after_offset: int, after_seq: int, head_seq: int) -> None:
+        self._reader = FrameReader(path, after_offset)
+        self._after = after_seq
+        self._span = max(1, head_seq - after_seq)
+        self.head_seq = head_seq
+        self._best: dict[tuple[int, str], tuple[float, int, bytes]] = {}
+        self._deeds: dict[int, bytes] = {}
+
+    def advance(self) -> bool:
+        """Read on, some milliseconds' worth; True when all is read."""
+        frames = self._reader.read(_SCAN_BYTES)
+        for _, payload in frames:
+            record = _thin(payload)
+            if record is not None and record.seq > self.head_seq:
+                return True
+            if record is not None:
+                self._weigh(record, payload)
+        return not frames
+
+    def _weigh(self, record: _Thin, payload: bytes) -> None:
+        if record.event.k not in _CHATTER:
+            self._deeds[record.seq] = payload
+            if len(self._deeds) > _DEEDS:
+                self._deeds.pop(next(iter(self._deeds)))
+        if record.event.k != "StepFinished" or record.event.loss is None:
+            return
+        part = (record.seq - self._after) * _PARTS // self._span
+        loss, norm = record.event.loss, record.event.grad_norm
+        if not math.isfinite(loss):
+            self._best.setdefault((part, "odd"), (0.0, record.seq, payload))
+            return
+        self._keep((part, "low"), -loss, record.seq, payload)
+        self._keep((part, "high"), loss, record.seq, payload)
+        if norm is not None and math.isfinite(norm):
+            self._keep((part, "norm"), norm, record.seq, payload)
+
+    def _keep(self, place: tuple[int, str], height: float, seq: int, payload: bytes) -> None:
+        best = self._best.get(place)
+        if best is None or height > best[0]:
+            self._best[place] = (height, seq, payload)
+
+    def records(self) -> list[bytes]:
+        """The chosen records, in order."""
+        chosen = {seq: payload for _, seq, payload in self._best.values()} | self._deeds
+        return [chosen[seq] for seq in sorted(chosen)]

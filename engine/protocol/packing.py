@@ -1,0 +1,72 @@
+"""Many encoded records in few bytes: records of one length are stored column by column.
+
+Records of one kind mostly have one length and the same bytes in the same places (keys, signs,
+exponents), so a block turned on its side compresses about a third better and faster.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+
+_COUNT = struct.Struct("<I")
+_LEVEL = 1
+MAX_BLOCK_BYTES = 64 * 1024 * 1024
+"""Nothing larger is unpacked, whatever a peer sends."""
+
+
+class BadBlock(ValueError):
+    """Bytes that are no packed block."""
+
+
+def pack_block(payloads: Sequence[bytes]) -> bytes:
+    """Pack payloads; `unpack_block` gives the same ones in the same order."""
+    groups: dict[int, list[bytes]] = {}
+    for payload in payloads:
+        groups.setdefault(len(payload), []).append(payload)
+    lengths = struct.pack(f"<{len(payloads)}I", *map(len, payloads))
+    turned = (_turn(b"".join(group), length) for length, group in groups.items())
+    return zlib.compress(b"".join((_COUNT.pack(len(payloads)), lengths, *turned)), _LEVEL)
+
+
+def unpack_block(block: bytes) -> list[bytes]:
+    """The payloads of a block.
+
+    Raises:
+        BadBlock: it is damaged or too large.
+    """
+    data = _inflate(block)
+    try:
+        (count,) = _COUNT.unpack_from(data)
+        lengths = struct.unpack_from(f"<{count}I", data, _COUNT.size)
+    except struct.error as error:
+        raise BadBlock(f"a packed block is cut short: {error}") from None
+    at = _COUNT.size * (count + 1)
+    if len(data) - at != sum(lengths):
+        raise BadBlock(f"a packed block has {len(data) - at} bytes, expected {sum(lengths)}")
+    groups = {}
+    for length, number in Counter(lengths).items():
+        rows = _turn(data[at : at + length * number], number)
+        groups[length] = iter([rows[i * length : (i + 1) * length] for i in range(number)])
+        at += length * number
+    return [next(groups[length]) for length in lengths]
+
+
+def _inflate(block: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(block, MAX_BLOCK_BYTES)
+    except zlib.error as error:
+        raise BadBlock(f"a packed block is damaged: {error}") from None
+    if not inflater.eof:
+        raise BadBlock(f"a packed block is cut short or holds over {MAX_BLOCK_BYTES} bytes")
+    return data
+
+
+def _turn(data: bytes, width: int) -> bytes:
+    """Rows of `width` bytes to columns; with the number of rows as width, back again."""
+    if width <= 1 or width == len(data):
+        return data
+    return b"".join([data[i::width] for i in range(width)])
