@@ -301,7 +301,7 @@ class FttuiApp(App[int]):
             self.tell(refusal, title="control")
 
 
-def run_app(session: Session, *, run: RunDirectory) -> int:
+def run_app(session: Session, *, run: RunDirectory | None = None) -> int:
     """Show a run until the person leaves; training goes on. Returns the exit code."""
     app = FttuiApp(session, run=run, settings=present_settings())
     return app.run() or 0

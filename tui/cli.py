@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 
 from fttui.engine.errors import FttuiError, NotOwner
 
-from . import cli_bridge, cli_check, cli_control, cli_doctor, cli_read, cli_run
+from . import cli_attach, cli_bridge, cli_check, cli_control, cli_doctor, cli_read, cli_run
 from .cli_options import Parser
 
 INTERRUPTED = 130
 
 _EPILOG = """\
-RUN is a run's name, a unique beginning of it, or its folder; left out, the newest live run.
+RUN is a run's name, a unique beginning of it, or its folder; left out, the newest live run. With
+attach, show and ctl it may be on another machine, reached through ssh: [USER@]HOST:RUN.
 Runs live in --runs-dir, else $FTTUI_RUNS, else ./runs.
 
 exit codes:
@@ -32,7 +33,9 @@ exit codes:
   10   a checkpoint is missing or damaged
   11   training failed
   124  ctl: no outcome within --timeout
+  127  another machine was reached, but fttui was not found there
   130  interrupted
+  255  another machine could not be reached, or refused the login
 """
 
 
@@ -56,7 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (cli_run, cli_control, cli_read, cli_check, cli_doctor, cli_bridge):
+    modules = (cli_run, cli_attach, cli_control, cli_read, cli_check, cli_doctor, cli_bridge)
+    for module in modules:
         module.add_commands(commands)
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 import textwrap
@@ -16,11 +17,13 @@ from fttui.engine.run.endpoint import read_engine
 from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import find_run
 
-from .cli_options import Commands, add_runs_dir
+from .cli_options import Commands, add_remote_cmd, add_runs_dir
 from .cli_words import change
+from .client.ssh import Far, is_remote, parse_target
 
 if TYPE_CHECKING:
     from .client.command import Outcome
+    from .client.port import Session
 
 _DEFAULT_TIMEOUT_S = 60.0
 _NO_OUTCOME = 124
@@ -39,7 +42,7 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add_parser(
         "ctl",
         help="send one command to a live run and wait for its outcome",
-        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [RUN] COMMAND…",
+        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [[HOST:]RUN] COMMAND…",
         epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
         "7 rejected or failed, 124 no outcome in time",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -51,6 +54,7 @@ def add_commands(commands: Commands) -> None:
         help="such as: my-run lr scale 0.5; without a run, the newest live one",
     )
     add_runs_dir(parser)
+    add_remote_cmd(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     parser.add_argument("--reason", default="", metavar="T", help="why, for the journal")
     parser.add_argument(
@@ -63,18 +67,56 @@ def add_commands(commands: Commands) -> None:
 
 
 def _send(options: argparse.Namespace) -> int:
-    run, command = _addressed(options.words, runs_root(options.runs_dir))
-    _require_engine(run)
+    session, command = _session(options)
     from .client.command import send_command  # deferred: loads asyncio and ZeroMQ
 
     outcome = send_command(
-        run, command, reason=options.reason, timeout_s=options.timeout, take=options.take
+        session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
     )
     if options.json:
         print(json.dumps(asdict(outcome), ensure_ascii=False))
     else:
         print(sentence(outcome), file=sys.stdout if outcome.status == "applied" else sys.stderr)
     return _EXIT_CODES[outcome.status]
+
+
+def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
+    """The command, and a session of the run it is for."""
+    words = options.words
+    if words and is_remote(words[0]) and _parsed_or_none(words) is None:
+        return _session_there(words, options.remote_cmd)
+    run, command = _addressed(words, runs_root(options.runs_dir))
+    _require_engine(run)
+    from .client.hub import HubSession
+
+    return HubSession(run, only_news=True), command
+
+
+def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
+    target = parse_target(words[0])
+    if not words[1:]:
+        raise ConfigError(f"which command for {words[0]}? one of:\n{_table()}")
+    command = _parsed(words[1:])
+    from .client.far import Connection
+    from .client.remote import RemoteSession
+
+    far = Far(target.host, remote_cmd)
+    session = RemoteSession(far, only_news=True)
+
+    async def connect() -> None:
+        connection = Connection(far, may_prompt=True)
+        connection.attach()
+        try:
+            await session.open(connection, target.run)
+            if not session.engine_alive:
+                raise EngineGone(f"no engine works on {session.run_id} on {target.host}")
+        except BaseException:
+            await connection.close()
+            raise
+        connection.detach()
+
+    asyncio.run(connect())
+    return session, command
 
 
 def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:

@@ -44,6 +44,20 @@ def add_run(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
     add_runs_dir(parser)
 
 
+def add_remote_cmd(parser: argparse.ArgumentParser) -> None:
+    """`--remote-cmd`."""
+    parser.add_argument(
+        "--remote-cmd",
+        metavar="CMD",
+        help="how fttui is called on the other machine, such as /opt/venv/bin/fttui",
+    )
+
+
+def say(line: str) -> None:
+    """A line for the person, at once."""
+    print(line, flush=True)
+
+
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
     """The run that the options name; without a name the newest one, a live one if asked.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.run.endpoint import read_engine
@@ -20,9 +20,8 @@ from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import RunSummary, list_runs
 from fttui.engine.run.reports import read_report, report_names
 
-from .cli_options import Commands, add_run, add_runs_dir, chosen_run
-from .cli_words import age, number
-from .state.format import clip_to
+from .cli_options import Commands, add_remote_cmd, add_run, add_runs_dir, chosen_run
+from .cli_words import print_runs
 
 _FOLLOW_POLL_S = 0.1
 
@@ -30,8 +29,10 @@ _FOLLOW_POLL_S = 0.1
 def add_commands(commands: Commands) -> None:
     """Add the subcommands."""
     listing = commands.add_parser("ls", help="list runs, newest first")
+    listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="of other machines")
     listing.add_argument("--json", action="store_true", help="as a JSON array")
     add_runs_dir(listing)
+    add_remote_cmd(listing)
     listing.set_defaults(handler=_list)
     events = commands.add_parser("events", help="print a run's journal as JSON lines")
     add_run(events)
@@ -46,31 +47,36 @@ def add_commands(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     root = runs_root(options.runs_dir)
+    if options.hosts:
+        return _list_there(options)
     runs = list_runs(root)
     if options.json:
         print(msgspec.json.format(msgspec.json.encode([_plain(run) for run in runs])).decode())
     elif not runs:
         print(f"no runs in {root}; start one with: fttui run CONFIG")
     else:
-        _print_table(runs, time.time())
+        print_runs(runs)
     return 0
+
+
+def _list_there(options: argparse.Namespace) -> int:
+    """The runs of other machines; one that cannot be reached does not hide the others."""
+    from .client.elsewhere import runs_of
+
+    found = runs_of(options.hosts, options.remote_cmd)
+    if options.json:
+        plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]
+        print(msgspec.json.format(msgspec.json.encode(plain)).decode())
+    else:
+        shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
+        print_runs(shown)
+    for error in found.errors:
+        print(f"fttui: {error}", file=sys.stderr)
+    return found.errors[0].exit_code if found.errors else 0
 
 
 def _plain(summary: RunSummary) -> Any:
     return finite(msgspec.to_builtins(summary))
-
-
-def _print_table(runs: list[RunSummary], now: float) -> None:
-    width = max(len(run.id) for run in runs)
-    print(f"{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST NEWS")
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for run in runs:
-        step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
-        last = age(now - run.last_time) + " ago" if run.last_time else "none yet"
-        error = f"  {run.error.splitlines()[0]}" if run.error else ""
-        loss = number(run.loss)
-        line = f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
-        print(clip_to(line, room))
 
 
 def _events(options: argparse.Namespace) -> int:

@@ -1,40 +1,28 @@
-"""`run`, `attach`, `show`: starting a run and looking at one."""
+"""`run`: starting a run, or going on with one."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.layout import runs_root
 from fttui.engine.run.registry import find_run
 
-from .cli_options import Commands, add_run, add_runs_dir, chosen_run
+from .cli_attach import open_app, require_terminal
+from .cli_options import Commands, add_runs_dir, say
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
 
-    from .client.port import Session
     from .client.spawn import StartedEngine
 
 _ENGINE_STARTS_IN_S = 180.0
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommands."""
-    _add_run_command(commands)
-    attach = commands.add_parser("attach", help="watch and steer a live run")
-    add_run(attach)
-    attach.add_argument("--read-only", action="store_true", help="only watch")
-    attach.set_defaults(handler=_attach)
-    show = commands.add_parser("show", help="look at a finished or dead run")
-    add_run(show, optional=False)
-    show.set_defaults(handler=_show)
-
-
-def _add_run_command(commands: Commands) -> None:
+    """Add the subcommand."""
     run = commands.add_parser("run", help="train, and watch and steer it in the app")
     run.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
     run.add_argument(
@@ -60,25 +48,21 @@ def _add_run_command(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if not options.headless:
-        _require_terminal("use --headless where there is none")
+        require_terminal("use --headless where there is none")
     engine = _resumed(options) if options.resume else _started(options)
     if options.headless:
         from .cli_follow import follow
 
-        _say(f"run {engine.run.id} in {engine.run.path}")
-        return follow(engine, _say)
-    _say(f"starting {engine.run.id} …")
+        say(f"run {engine.run.id} in {engine.run.path}")
+        return follow(engine, say)
+    say(f"starting {engine.run.id} …")
     try:
         engine.wait_until_served(_ENGINE_STARTS_IN_S)
     except KeyboardInterrupt:
-        _say(f"the run goes on; attach with: fttui attach {engine.run.id}, or end it with: ")
-        _say(f"fttui ctl {engine.run.id} stop")
+        say(f"the run goes on; attach with: fttui attach {engine.run.id}, or end it with: ")
+        say(f"fttui ctl {engine.run.id} stop")
         raise
-    return _open_app(engine.run)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+    return open_app(engine.run)
 
 
 def _started(options: argparse.Namespace) -> StartedEngine:
@@ -135,32 +119,3 @@ def _load(path: Path, overrides: list[str]) -> LoadedConfig:
     loaded = load_config(path, overrides)
     require(check_sources(loaded.config), loaded.places, str(path))
     return loaded
-
-
-def _attach(options: argparse.Namespace) -> int:
-    return _open_app(chosen_run(options, live=True), read_only=options.read_only)
-
-
-def _show(options: argparse.Namespace) -> int:
-    return _open_app(chosen_run(options, live=False), read_only=True)
-
-
-def _require_terminal(way_out: str) -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError(
-            f"the app needs a terminal, and standard input or output is none; {way_out}"
-        )
-
-
-def _open_app(run: RunDirectory, *, read_only: bool = False) -> int:
-    _require_terminal(f"to read along, use: fttui events {run.id} --follow")
-    from .app import run_app
-    from .client.open import engine_lives, open_session
-
-    session: Session = open_session(run, read_only)
-    code = run_app(session, run=run)
-    if engine_lives(run):
-        _say(f"the run goes on; come back with: fttui attach {run.id}")
-    else:
-        _say(f"look at it again with: fttui show {run.id}")
-    return code

@@ -9,10 +9,8 @@ from typing import Any
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand, describe_command
 from fttui.engine.protocol.events import CommandApplied, CommandFailed, Record, RunEnded
-from fttui.engine.run.layout import RunDirectory
 
-from .hub import HubSession
-from .port import BeatArrived, CommandAnswered, Delivery, Link, LinkChanged, RecordsArrived
+from .port import BeatArrived, CommandAnswered, Delivery, Link, LinkChanged, RecordsArrived, Session
 
 _DEAD_BEATS = 2
 """Heartbeats without an engine after which no outcome is expected: the last records are in."""
@@ -36,12 +34,12 @@ class Outcome:
 
 
 def send_command(
-    run: RunDirectory, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
+    session: Session, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
 ) -> Outcome:
     """Submit a command to a live run and wait for its outcome.
 
     Args:
-        run: the run, whose engine must be alive.
+        session: of the run, whose engine must be alive; only news are needed.
         command: what is asked for.
         reason: why, for the journal.
         timeout_s: how long to wait for the outcome.
@@ -50,14 +48,14 @@ def send_command(
     Raises:
         FttuiError: control cannot be taken, or the hub cannot be reached.
     """
-    return asyncio.run(_Errand(run, command, reason, take).run(timeout_s))
+    return asyncio.run(_Errand(session, command, reason, take).run(timeout_s))
 
 
 class _Errand:
     """One command's way through a session."""
 
-    def __init__(self, run: RunDirectory, command: AnyCommand, reason: str, take: bool) -> None:
-        self._session = HubSession(run, only_news=True)
+    def __init__(self, session: Session, command: AnyCommand, reason: str, take: bool) -> None:
+        self._session = session
         self._command = command
         self._reason = reason
         self._take = take

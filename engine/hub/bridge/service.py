@@ -149,13 +149,14 @@ class Service:
         self._window.sent = self._wire.sent_bytes
         remaining = self._feed.remaining_bytes()
         self._picture(remaining)
-        if remaining and self._window.room_bytes > 0:
-            if (batch := self._feed.next(self._chunk_bytes())) is not None:
-                self._due.busy_until = now + _BUSY_S
-                block = pack_block(batch.payloads)
-                self._shrinks_by = sum(map(len, batch.payloads)) / len(block)
-                head = max(self._head.seq, batch.last_seq)
-                self._wire.say(Records(block=block, head_seq=head, offset=batch.offset))
+        if not remaining or self._window.room_bytes <= 0:
+            return
+        if (batch := self._feed.next(self._chunk_bytes())) is not None:
+            self._due.busy_until = now + _BUSY_S
+            block = pack_block(batch.payloads)
+            self._shrinks_by = sum(map(len, batch.payloads)) / len(block)
+            head = max(self._head.seq, batch.last_seq)
+            self._wire.say(Records(block=block, head_seq=head, offset=batch.offset))
 
     def _chunk_bytes(self) -> int:
         """As much journal as fills half the window once it is packed."""

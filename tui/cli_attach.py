@@ -1,0 +1,150 @@
+"""`attach`, `show`: looking at a run, here or on another machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import ConfigError, NoSuchRun
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.registry import RunSummary
+
+from .cli_options import Commands, add_remote_cmd, add_runs_dir, chosen_run, say
+from .cli_words import print_runs
+
+if TYPE_CHECKING:
+    from .client.far import Connection
+    from .client.remote import RemoteSession
+    from .client.ssh import Far, Target
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    attach = commands.add_parser("attach", help="watch and steer a live run, here or over ssh")
+    attach.add_argument(
+        "run",
+        metavar="RUN | [USER@]HOST[:RUN]",
+        nargs="?",
+        help="default: the newest live run; of a HOST alone its runs are shown",
+    )
+    attach.add_argument("--read-only", action="store_true", help="only watch")
+    show = commands.add_parser("show", help="look at a finished or dead run")
+    show.add_argument("run", metavar="RUN", help="as for attach")
+    for parser, handler in ((attach, _attach), (show, _show)):
+        add_runs_dir(parser)
+        add_remote_cmd(parser)
+        parser.set_defaults(handler=handler)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    return _look(options, live=True, read_only=options.read_only)
+
+
+def _show(options: argparse.Namespace) -> int:
+    return _look(options, live=False, read_only=True)
+
+
+def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
+    from .client.ssh import UnknownHost, is_remote, parse_target
+
+    if options.run and is_remote(options.run):
+        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+    try:
+        run = chosen_run(options, live=live)
+    except NoSuchRun as no_run:
+        if not options.run or "/" in options.run:
+            raise
+        try:
+            return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+        except (UnknownHost, ConfigError):
+            raise no_run from None
+    return open_app(run, read_only=read_only)
+
+
+def require_terminal(way_out: str) -> None:
+    """Refuse to draw into a pipe.
+
+    Raises:
+        ConfigError: naming the way out.
+    """
+    if not _at_terminal():
+        raise ConfigError(
+            f"the app needs a terminal, and standard input or output is none; {way_out}"
+        )
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
+    """Show a run of this machine until the person leaves."""
+    require_terminal(f"to read along, use: fttui events {run.id} --follow")
+    from .app import run_app
+    from .client.open import engine_lives, open_session
+
+    code = run_app(open_session(run, read_only), run=run)
+    if engine_lives(run):
+        say(f"the run goes on; come back with: fttui attach {run.id}")
+    else:
+        say(f"look at it again with: fttui show {run.id}")
+    return code
+
+
+def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> int:
+    """Show a run of another machine; without a name or a terminal, what runs there are."""
+    from .client.remote import RemoteSession
+    from .client.ssh import Far
+
+    if target.run is not None:
+        require_terminal(f"for one command, use: fttui ctl {target.host}:{target.run} COMMAND")
+    far = Far(target.host, remote_cmd)
+    session = RemoteSession(far, read_only=read_only)
+    if not asyncio.run(_connect(session, far, target)):
+        return 0
+    from .app import run_app
+
+    code = run_app(session)
+    say(f"come back with: fttui attach {target.host}:{session.run_id}")
+    return code
+
+
+async def _connect(session: RemoteSession, far: Far, target: Target) -> bool:
+    """Have a run served while ssh may still ask things; False when only a list was wanted."""
+    from .client.far import Connection
+
+    connection = Connection(far, may_prompt=True)
+    connection.attach()
+    try:
+        wanted = target.run or await _chosen(connection, target.host)
+        if wanted is None:
+            await connection.close()
+            return False
+        await session.open(connection, wanted)
+    except BaseException:
+        await connection.close()
+        raise
+    connection.detach()
+    return True
+
+
+async def _chosen(connection: Connection, host: str) -> str | None:
+    """The run a person picks from the list of another machine's runs."""
+    runs = await connection.runs()
+    if not runs:
+        raise NoSuchRun(f"no runs on {host}; start one there with: fttui run CONFIG")
+    if not _at_terminal():
+        print_runs(runs)
+        return None
+    return runs[0].path if len(runs) == 1 else _ask_which(runs, host)
+
+
+def _ask_which(runs: list[RunSummary], host: str) -> str:
+    print_runs(runs, numbered=True)
+    live = next((i for i, run in enumerate(runs, 1) if not run.state.ended), 1)
+    answer = input(f"which run of {host}? [{live}] ").strip() or str(live)
+    if answer.isdigit() and 1 <= int(answer) <= len(runs):
+        return runs[int(answer) - 1].path
+    return answer
