@@ -103,6 +103,7 @@ class FrameWriter:
 
     Raises:
         JournalLocked: another process has the lock.
+        OSError: the disk is failing.
     """
 
     def __init__(self, path: Path, lock: Path) -> None:
@@ -119,6 +120,10 @@ class FrameWriter:
         """Where the damaged part was set aside."""
         self.recovered = list(self._recover(path))
         """Payloads that were there already, oldest first."""
+        os.fdatasync(self._file)
+        self._unsynced = bytearray()
+        self._unsynced_at = os.fstat(self._file).st_size
+        self._sync_failed = False
 
     def _recover(self, path: Path) -> Iterator[bytes]:
         if os.pread(self._file, len(MAGIC), 0) != MAGIC:
@@ -158,15 +163,30 @@ class FrameWriter:
         except OSError:
             os.ftruncate(self._file, end)
             raise
+        self._unsynced += data
         return end
 
     def cut(self, offset: int) -> None:
         """Take back everything appended from `offset` on."""
         os.ftruncate(self._file, offset)
+        del self._unsynced[max(0, offset - self._unsynced_at) :]
 
     def sync(self) -> None:
-        """Make everything appended so far survive a power loss."""
+        """Make everything appended so far survive a power loss.
+
+        A failed sync may have dropped what was written and called it clean, so that the next one
+        succeeds without it; what is not known to be on the disk is therefore written again first.
+
+        Raises:
+            OSError: the disk is failing; call it again later.
+        """
+        if self._sync_failed:
+            os.pwrite(self._file, self._unsynced, self._unsynced_at)
+        self._sync_failed = True
         os.fdatasync(self._file)
+        self._sync_failed = False
+        self._unsynced_at += len(self._unsynced)
+        self._unsynced.clear()
 
     def close(self) -> None:
         """Give the file and the lock back."""

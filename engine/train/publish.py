@@ -54,6 +54,7 @@ class Publisher:
         self._stop = threading.Event()
         self._dropped = 0
         self._degraded = False
+        self._unsynced = False
         self._synced_at = self._hub_checked_at = 0.0
         self._hub_backoff_s = 1.0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
@@ -160,7 +161,13 @@ class Publisher:
         try:
             self._journal.sync()
         except OSError as error:
-            log.error("journal: sync failed: %s", error)
+            if not self._unsynced:
+                log.error(
+                    "journal: the disk does not take it (%s); tried again every second", error
+                )
+            self._unsynced = True
+        else:
+            self._unsynced = False
 
     def _keep_hub(self) -> None:
         endpoint = read_endpoint(self._run)

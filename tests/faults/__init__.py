@@ -1,0 +1,22 @@
+"""Faults injected into real processes, what must hold afterwards, and the table of figures."""
+
+from __future__ import annotations
+
+from . import agreement, hubs, journals, rollbacks, saves
+from .book import FAULTS, Box, Fault, Figures, Row, play_all
+from .stage import Stage
+
+__all__ = [
+    "FAULTS",
+    "Box",
+    "Fault",
+    "Figures",
+    "Row",
+    "Stage",
+    "agreement",
+    "hubs",
+    "journals",
+    "play_all",
+    "rollbacks",
+    "saves",
+]
