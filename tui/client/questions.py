@@ -16,6 +16,7 @@ class Questions:
     def __init__(self) -> None:
         self._refs = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[AnyHubMessage]] = {}
+        self._asked: dict[int, ClientMessage] = {}
 
     def next_ref(self) -> int:
         """A request number not used before."""
@@ -34,12 +35,12 @@ class Questions:
         """
         message = make(self.next_ref())
         reply: asyncio.Future[AnyHubMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[message.ref] = reply
+        self._waiting[message.ref], self._asked[message.ref] = reply, message
         send(message)
         try:
             await asyncio.wait([reply], timeout=timeout_s)
         finally:
-            del self._waiting[message.ref]
+            del self._waiting[message.ref], self._asked[message.ref]
         if reply.cancelled():
             raise EngineGone("the connection was cut before the answer")
         if not reply.done():
@@ -51,6 +52,11 @@ class Questions:
         waiting = self._waiting.get(reply.ref)
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
+
+    def repeat(self, send: Callable[[ClientMessage], None]) -> None:
+        """Ask again what is not answered: who was asked first may have died over it."""
+        for message in self._asked.values():
+            send(message)
 
     def give_up(self) -> None:
         """The connection is cut: nobody waits any longer."""

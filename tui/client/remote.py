@@ -268,6 +268,7 @@ class RemoteSession:
             case Welcome(controller=controller):
                 if self._holds_control and controller is None:
                     self._send(self._take_over(self._questions.next_ref()))
+                self._questions.repeat(self._send)
                 self._send_pending(unanswered_since=time.monotonic())
             case Accepted(id=id_):
                 self._answered(CommandAnswered(id=id_, accepted=True))

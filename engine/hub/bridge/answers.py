@@ -46,7 +46,7 @@ class Answers:
             case SubmitCommand() | TakeControl() | ReleaseControl():
                 if (refusal := self._why_not(message)) is not None:
                     return refusal
-                self._hub.send(message)
+                self._hub.ask(message)
                 return None
         return Refused(ref=message.ref, reason="a bridge sends the history by itself")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 
 import zmq
@@ -12,8 +13,8 @@ from ...run.endpoint import Endpoint, read_endpoint, read_engine
 from ...run.layout import RunDirectory
 from ..launch import launch_hub
 
-OWN_REF = 0
-"""Request number of the bridge's own messages; viewers count from 1."""
+OWN_REF = -1
+"""Request number of the bridge's own messages; viewers count from 0."""
 _LOOK_S = 0.2
 _PING_S = 2.0
 _RELAUNCH_S = 2.0
@@ -31,6 +32,7 @@ class HubLine:
         self._requests: zmq.Socket[bytes] | None = None
         self._beats: zmq.Socket[bytes] | None = None
         self._look_at = self._ping_at = self._launch_at = 0.0
+        self._held: deque[ClientMessage] = deque(maxlen=_QUEUED)
         self.greeted = False
         """The hub takes this viewer's requests now."""
         self.refusal = ""
@@ -54,7 +56,7 @@ class HubLine:
             self._look(now)
         if self.greeted and now >= self._ping_at:
             self._ping_at = now + _PING_S
-            self.send(Ping(ref=OWN_REF))
+            self._send(Ping(ref=OWN_REF))
 
     def _look(self, now: float) -> None:
         engine = read_engine(self._run)
@@ -78,7 +80,7 @@ class HubLine:
         self._beats.connect(endpoint.events)
         self._requests = self._open(zmq.DEALER)
         self._requests.connect(endpoint.requests)
-        self.send(self._hello)
+        self._send(self._hello)
 
     def _open(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -94,15 +96,19 @@ class HubLine:
         self._requests = self._beats = self._endpoint = None
         self.greeted = False
 
-    def send(self, message: ClientMessage) -> bool:
-        """Ask the hub; False when it cannot take it now (the viewer asks again)."""
-        if self._requests is None or not (self.greeted or isinstance(message, Hello)):
-            return False
-        try:
-            self._requests.send(encode(message), zmq.DONTWAIT)
-        except zmq.Again:
-            return False
-        return True
+    def ask(self, message: ClientMessage) -> None:
+        """Ask the hub, or the next one; of what waits for one, the newest so many are kept."""
+        self._held.append(message)
+        self._send_held()
+
+    def _send_held(self) -> None:
+        while self.greeted and self._held:
+            self._send(self._held.popleft())
+
+    def _send(self, message: ClientMessage) -> None:
+        if self._requests is not None:
+            with suppress(zmq.Again):
+                self._requests.send(encode(message), zmq.DONTWAIT)
 
     def replies(self) -> list[AnyHubMessage]:
         """What the hub answered since the last call, answers to pings left out."""
@@ -114,6 +120,7 @@ class HubLine:
                 continue
             if isinstance(reply, Welcome):
                 self.greeted = True
+                self._send_held()
             elif isinstance(reply, Refused) and reply.ref == OWN_REF:
                 self.refusal = reply.reason
             if isinstance(reply, Welcome) or reply.ref != OWN_REF:
