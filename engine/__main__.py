@@ -12,9 +12,14 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from .config.load import parse_resolved
 from .errors import FttuiError, TrainingFailed
@@ -23,18 +28,25 @@ from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.control import ControlReader
 from .run.endpoint import EngineMark, ProcessMark, write_mark
-from .run.files import process_started
-from .run.journal import JournalLocked
+from .run.files import last_lines, process_started
+from .run.journal import FrameReader, JournalLocked
 from .run.layout import RunDirectory
 from .run.ledger import Ledger
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.chronicle import Chronicle
 from .train.history import History, read_history
 from .train.publish import Publisher
+from .train.restarts import Attempt
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
+if TYPE_CHECKING:
+    from .train.device import Place
+
 log = logging.getLogger("fttui.engine")
-_LOST_RANK_SIGNS = ("Connection closed by peer", "Read error", "gloo", "NCCL")
+_LOST_RANK_SIGNS = ("Connection closed by peer", "Connection reset", "Read error", "gloo", "NCCL")
+
+_NOTICED_IN_S = 1.0
+"""By when a rank's death is known for what it is."""
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 """Before torch loads OpenMP: threads that wait by spinning for long starve a CPU run by several
@@ -51,6 +63,7 @@ class Before:
     """Checkpoint to go on from."""
     control_seq: int
     """Newest command; later ones are for this process."""
+    attempt: Attempt
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,7 +84,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None) -> int:
-    history = read_history(publisher.recovered) if publisher else History()
+    attempt = Attempt.of(os.environ)
+    history = _history(run, publisher, attempt)
+    if attempt.repeated and history.exit_code is not None:
+        # What the attempt before ended with is no crash: a mistake repeats, a stop was wanted.
+        return history.exit_code
     control_seq = ControlReader(run).waiting() if publisher else 0
     if publisher:
         Ledger(run).sweep()
@@ -80,11 +97,36 @@ def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None)
     logging.getLogger().addHandler(CallbackHandler(chronicle.log, logging.WARNING))
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
-    ended = _guarded(run, chronicle, signals, Before(history, resume, control_seq))
+    before = Before(history, _checkpoint(run, resume, attempt), control_seq, attempt)
+    ended = _guarded(run, chronicle, signals, before)
     if publisher is not None:
-        chronicle.record(ended)
+        _tell_end(chronicle, ended, attempt)
         publisher.close()
     return ended.exit_code
+
+
+def _history(run: RunDirectory, publisher: Publisher | None, attempt: Attempt) -> History:
+    if publisher:
+        return read_history(publisher.recovered)
+    return read_history(FrameReader(run.journal)) if attempt.repeated else History()
+
+
+def _checkpoint(run: RunDirectory, asked: str | None, attempt: Attempt) -> str | None:
+    """Where to go on from; after a crash that is the last checkpoint, if there is any."""
+    return "last" if attempt.repeated and Ledger(run).all() else asked
+
+
+def _tell_end(chronicle: Chronicle, ended: RunEnded, attempt: Attempt) -> None:
+    """The run's last event, unless the ranks are about to be started again."""
+    crashed = ended.exit_code == TrainingFailed.exit_code
+    if crashed and attempt.may_repeat:
+        count = f"restart {attempt.number + 1} of {attempt.limit}"
+        chronicle.log("error", f"{ended.error}; {count} from the last checkpoint")
+        return
+    if crashed and ended.checkpoint:
+        way_on = f"go on from {ended.checkpoint} with: fttui run --resume"
+        ended = msgspec.structs.replace(ended, error=f"{ended.error}; {way_on}")
+    chronicle.record(ended)
 
 
 def _guarded(
@@ -114,11 +156,50 @@ def _train(
     from .train.device import leave_place, take_place
     from .train.session import Start, train
 
-    place = take_place()
-    start = Start(run, started, before.history, before.resume, before.control_seq)
-    outcome = train(start, place, chronicle, signals)
+    place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
+    with _peers_watched(run, chronicle, place, before.attempt):
+        start = Start(
+            run,
+            started,
+            before.history,
+            before.resume,
+            before.control_seq,
+            restarted=before.attempt.repeated,
+        )
+        outcome = train(start, place, chronicle, signals)
     leave_place()
     return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
+
+
+@contextmanager
+def _peers_watched(
+    run: RunDirectory, chronicle: Chronicle, place: Place, attempt: Attempt
+) -> Iterator[None]:
+    """While training, a lost rank ends this one too, with a word about which one it was."""
+    from .train.peers import PeerWatch
+
+    def lost(rank: int) -> None:
+        ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
+        _tell_end(chronicle, ended, attempt)
+        chronicle.close()
+
+    watch = PeerWatch(place.rank, place.world_size, lost, TrainingFailed.exit_code)
+    try:
+        yield
+        watch.say_goodbye()
+    except Exception as error:
+        rank = watch.take_over(_NOTICED_IN_S)
+        if rank is None or isinstance(error, FttuiError):
+            raise
+        raise TrainingFailed(_lost_rank(run, rank)) from error
+
+
+def _lost_rank(run: RunDirectory, rank: int) -> str:
+    said = last_lines(run.logs / f"rank-{rank}.log", 1)
+    return (
+        f"rank {rank} died{f'; its last word: {said[0]}' if said else ''} "
+        f"(logs/rank-{rank}.log and logs/engine.log say more)"
+    )
 
 
 def _announce(run: RunDirectory, chronicle: Chronicle, history: History) -> RunStarted:
@@ -139,7 +220,7 @@ def _announce(run: RunDirectory, chronicle: Chronicle, history: History) -> RunS
         versions={"fttui": version("fttui"), "torch": version("torch")},
     )
     if int(os.environ.get("RANK", "0")) == 0:
-        _mark(run, started.incarnation, launched=world_size > 1)
+        _mark(run, started.incarnation, launched="TORCHELASTIC_RUN_ID" in os.environ)
     chronicle.record(started)
     return started
 
@@ -175,10 +256,7 @@ def explain(error: Exception) -> str:
             "train.activation_checkpointing on, or choose train.optimizer: paged_adamw_8bit"
         )
     if any(sign in str(error) for sign in _LOST_RANK_SIGNS):
-        return (
-            "another rank died or stopped answering; logs/rank-*.log and logs/engine.log say why. "
-            "Go on from the last checkpoint with: fttui run --resume"
-        )
+        return "another rank died or stopped answering; logs/rank-*.log and logs/engine.log say why"
     return f"{type(error).__name__}: {error} (traceback in logs/engine.log)"
 
 

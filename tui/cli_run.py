@@ -73,7 +73,8 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     overrides = _overrides(options)
     loaded = _load(options.config, overrides)
     run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
-    return start_engine(run, loaded.config.train.devices)
+    train = loaded.config.train
+    return start_engine(run, train.devices, restarts=train.restarts)
 
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
@@ -90,7 +91,8 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         checkpoint = checkpoint_to_resume(run, step)
         loaded = _load(options.config or run.config, _overrides(options))
         replace_config(run, loaded)
-        engine = start_engine(run, loaded.config.train.devices, checkpoint)
+        train = loaded.config.train
+        engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
 

@@ -122,6 +122,10 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     seed: CountOrZero = 0
     devices: Count = 1
     """Processes, one per device, started by torchrun when more than one."""
+    restarts: CountOrZero = 0
+    """Times the processes are started again after a crash, from the last checkpoint."""
+    collective_timeout_s: Positive = 600.0
+    """Longest a device waits for another rank's gradients."""
     adapter_precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto = fp32 on the CPU, bf16 with nf4 on a GPU."""
     deterministic: bool = False

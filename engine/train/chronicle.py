@@ -35,6 +35,11 @@ class Chronicle:
         if self._publisher is not None:
             self._publisher.emit(event, step=self.step(), timeline=self.timeline)
 
+    def close(self) -> None:
+        """Write everything down; called once, when nothing follows."""
+        if self._publisher is not None:
+            self._publisher.close()
+
     def enter(self, state: RunState, detail: str = "") -> None:
         """Move to another state; staying in it says nothing."""
         if state is self.state:

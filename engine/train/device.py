@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # of torch, not listed
+from torch.distributed.rendezvous import rendezvous
+
+from .restarts import Attempt
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,12 @@ class Place:
         return f"{self.device} {properties.name} {properties.total_memory / 2**30:.1f} GiB"
 
 
-def take_place() -> Place:
-    """Choose the device and join the other ranks, if torchrun started any."""
+def take_place(timeout_s: float) -> Place:
+    """Choose the device and join the other ranks, if torchrun started any.
+
+    Args:
+        timeout_s: longest a rank waits in a collective of the training group.
+    """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -38,11 +47,23 @@ def take_place() -> Place:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     if world_size > 1 and not dist.is_initialized():
-        if device.type == "cuda":
-            dist.init_process_group("nccl", device_id=device)
-        else:
-            dist.init_process_group("gloo")
+        _join(device, timedelta(seconds=timeout_s))
     return Place(rank, world_size, device)
+
+
+def _join(device: torch.device, timeout: timedelta) -> None:
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    # The store outlives a crash, and with it the addresses of ranks that are dead: every attempt
+    # has names of its own.
+    attempt = Attempt.of(os.environ).number
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore(f"attempt-{attempt}", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
 
 
 def leave_place() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..protocol.codec import decode_record
-from ..protocol.events import CommandApplied, CommandFailed, RunStarted, StepFinished
+from ..protocol.events import CommandApplied, CommandFailed, RunEnded, RunStarted, StepFinished
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,27 @@ class History:
     """Last step finished on that timeline."""
     answered: frozenset[str] = frozenset()
     """Ids of commands that were applied or failed."""
+    exit_code: int | None = None
+    """Of the newest incarnation, when it ended with a word."""
 
 
 def read_history(payloads: Iterable[bytes]) -> History:
     """Sum up a journal's records."""
     incarnations, timeline, step = 0, 1, 0
     answered = set()
+    exit_code: int | None = None
     for record in filter(None, map(decode_record, payloads)):
         if record.timeline > timeline:
             timeline, step = record.timeline, record.step
         match record.event:
             case RunStarted(incarnation=number):
-                incarnations = max(incarnations, number)
+                incarnations, exit_code = max(incarnations, number), None
+            case RunEnded(exit_code=code):
+                exit_code = code
             case StepFinished():
                 step = max(step, record.step)
             case CommandApplied(id=ident) | CommandFailed(id=ident):
                 answered.add(ident)
             case _:
                 pass
-    return History(incarnations, timeline, step, frozenset(answered))
+    return History(incarnations, timeline, step, frozenset(answered), exit_code)

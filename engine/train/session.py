@@ -63,6 +63,8 @@ class Start:
     """Checkpoint to go on from."""
     control_seq: int = 0
     """Newest command when this process came up; 0 on every rank but 0."""
+    restarted: bool = False
+    """After a crash, and by itself: what a person asked for holds, a pause too."""
 
 
 def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals) -> Outcome:
@@ -178,14 +180,17 @@ def build_conductor(
     def store(desired: Desired) -> None:
         try:
             if inbox.leads:
-                store_desired(start.run, desired)
+                store_desired(start.run, desired, config)
         except OSError as error:
             chronicle.log("error", f"the settings hold, but a restart would not know them: {error}")
 
+    wanted = load_desired(start.run, config, restarted=start.restarted)
+    for change in wanted.overridden:
+        chronicle.log("warning", f"the configuration overrides what was asked: {change}")
     conductor = Conductor(
         inbox,
         chronicle,
-        desired=load_desired(start.run, config),
+        desired=wanted.desired,
         norm_percentile=watch.norm_percentile,
         on_desired=store,
     )

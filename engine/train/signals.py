@@ -1,30 +1,51 @@
-"""SIGINT and SIGTERM: the first asks for save-and-stop, the second ends the process now."""
+"""SIGINT and SIGTERM: the first asks for save-and-stop, a later one ends the process now."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 
 FORCED_EXIT_CODE = 130
+_ECHO_S = 1.0
+"""Whoever signals a whole process group reaches a rank twice: once directly and once through
+torchrun, which passes on what it gets."""
 
 
 class StopSignals:
-    """Counts stop signals; SIGHUP is ignored, so that a closed terminal ends nothing."""
+    """Counts stop requests; SIGHUP is ignored, so that a closed terminal ends nothing."""
 
-    def __init__(self, on_forced: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_forced: Callable[[], None] = lambda: None,
+        *,
+        launched: bool | None = None,
+        now: Callable[[], float] = time.monotonic,
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
         self.count = 0
         self._on_forced = on_forced
+        launched = "TORCHELASTIC_RUN_ID" in os.environ if launched is None else launched
+        self._echo_s = _ECHO_S if launched else 0.0
+        self._now = now
+        self._leave = leave
+        self._first_at = 0.0
 
     def install(self) -> None:
         """Take over the process's signal handlers."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
+            signal.signal(number, self.receive)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Take one signal in; the second request does not return."""
+        if self.count == 0:
+            self._first_at = self._now()
+        elif self._now() - self._first_at < self._echo_s:
+            return
         self.count += 1
         if self.count > 1:
             self._on_forced()
-            os._exit(FORCED_EXIT_CODE)
+            self._leave(FORCED_EXIT_CODE)

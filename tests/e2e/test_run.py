@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from fttui.engine.run.endpoint import EngineMark
@@ -136,3 +138,57 @@ def test_commands_are_applied_by_all_ranks_at_one_step(tmp_path: Path, devices: 
 def _paused_at(run: str, runs: Path, step: int) -> bool:
     states = [e for e in events(run, runs) if e["type"] == "StateChanged"]
     return (states[-1]["state"], states[-1]["step"]) == ("paused", step)
+
+
+def _rank_pid(run: str, rank: int) -> int:
+    """The process of a rank of this run, from its command line and environment."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        with suppress(psutil.Error):
+            mine = any(word.endswith(run) for word in words) and "fttui.engine" in words
+            if mine and process.environ().get("RANK") == str(rank):
+                return process.pid
+    raise LookupError(f"rank {rank} of {run} is not running")
+
+
+def test_a_lost_rank_is_named_and_a_restart_goes_on_as_it_was_asked(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    sets = _config(
+        tmp_path, train__steps=100_000, train__batch=2, train__devices=2, train__restarts=1
+    )
+    process = start("run", *sets, "--headless", runs=runs)
+    until(lambda: _is_running(runs, 5), PATIENCE_S)
+    run = only_run(runs)
+    assert fttui("ctl", run, "lr", "scale", "0.5", runs=runs).returncode == 0
+    assert fttui("ctl", run, "pause", runs=runs).returncode == 0
+    os.kill(_rank_pid(run, 1), signal.SIGKILL)
+    until(lambda: _newest(run, runs) == (2, "paused"), PATIENCE_S)
+    assert fttui("ctl", run, "run", "2", runs=runs).returncode == 0
+    until(lambda: _trained(run, runs) == 2 and _newest(run, runs) == (2, "paused"), PATIENCE_S)
+    found = events(run, runs)
+    assert [e["seq"] for e in found] == list(range(1, len(found) + 1))
+    assert _steps(found)[-1]["lr_scale"] == 0.5
+    assert [e["incarnation"] for e in found if e["type"] == "RunStarted"][-1] == 2
+    assert any("rank 1" in e.get("text", "") and "restart 1 of 1" in e["text"] for e in found)
+    os.kill(_rank_pid(run, 1), signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 11, output
+    assert "rank 1" in output
+    assert "--resume" in output
+
+
+def _since_start(run: str, runs: Path) -> list[dict[str, Any]]:
+    """Events of the newest incarnation."""
+    found = events(run, runs)
+    return found[max(i for i, e in enumerate(found) if e["type"] == "RunStarted") :]
+
+
+def _newest(run: str, runs: Path) -> tuple[int, str]:
+    """The newest incarnation and the state it said it is in."""
+    found = _since_start(run, runs)
+    states = [e["state"] for e in found if e["type"] == "StateChanged"]
+    return found[0]["incarnation"], states[-1] if states else ""
+
+
+def _trained(run: str, runs: Path) -> int:
+    return len(_steps(_since_start(run, runs)))

@@ -63,7 +63,8 @@ def test_a_percentile_clip_is_stored_once_and_follows_the_norms(
 ) -> None:
     stored: list[object] = []
     monkeypatch.setattr(
-        "fttui.engine.train.session.store_desired", lambda run, desired: stored.append(desired)
+        "fttui.engine.train.session.store_desired",
+        lambda run, desired, config: stored.append(desired),
     )
     played = play(new_run(tmp_path), Script({3: ["clip p50"]}))
     assert len(stored) == 1

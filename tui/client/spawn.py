@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from fttui.engine.run.ledger import Ledger
 
 _POLL_S = 0.05
 _LOG_LINES = 15
+_SAVING_S = "120"
+"""What torchrun gives the ranks to save when it is told to end."""
 
 
 class EngineDied(FttuiError):
@@ -124,10 +127,14 @@ class StartedEngine:
 
 
 def start_engine(
-    run: RunDirectory, devices: int, checkpoint: str | None = None, program: str = "fttui.engine"
+    run: RunDirectory,
+    devices: int,
+    checkpoint: str | None = None,
+    program: str = "fttui.engine",
+    restarts: int = 0,
 ) -> StartedEngine:
     """Start the engine in a session of its own: no terminal can end it."""
-    command = [*_launcher(devices), "-m", program, str(run.path)]
+    command = [*_launcher(devices, restarts), "-m", program, str(run.path)]
     if checkpoint is not None:
         command += ["--from", checkpoint]
     before = read_engine(run)
@@ -143,6 +150,7 @@ def start_engine(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
+            env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S, **os.environ},
         )
     return StartedEngine(run, process, before, journal.offset)
 
@@ -164,8 +172,8 @@ def only_starter(run: RunDirectory) -> Iterator[None]:
         yield
 
 
-def _launcher(devices: int) -> list[str]:
-    if devices == 1:
+def _launcher(devices: int, restarts: int) -> list[str]:
+    if devices == 1 and not restarts:
         return [sys.executable]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
-    return [sys.executable, *torchrun]
+    return [sys.executable, *torchrun, "--max-restarts", str(restarts)]

@@ -107,6 +107,7 @@ def test_more_than_one_device_goes_through_torchrun(
     run = make_run(tmp_path)
     start_engine(run, 1, "step-3")
     start_engine(run, 2)
+    start_engine(run, 1, restarts=3)
     assert called[0] == [sys.executable, "-m", "fttui.engine", str(run.path), "--from", "step-3"]
     assert called[1][1:6] == [
         "-m",
@@ -115,7 +116,8 @@ def test_more_than_one_device_goes_through_torchrun(
         "--nproc-per-node",
         "2",
     ]
-    assert called[1][6:] == ["-m", "fttui.engine", str(run.path)]
+    assert called[1][6:] == ["--max-restarts", "0", "-m", "fttui.engine", str(run.path)]
+    assert called[2][5:8] == ["1", "--max-restarts", "3"]
 
 
 def test_two_starts_of_one_run_do_not_mix(tmp_path: Path) -> None:

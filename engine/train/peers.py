@@ -1,0 +1,84 @@
+"""Noticing that another rank is gone, even while this one is stuck in a collective of the GPU.
+
+Rank 0 and every other rank hold an open receive from each other on a group of their own. It ends
+when the peer says good-bye, or, at once, when its process dies and its sockets close. (A host
+that vanishes closes nothing; that is what the timeout of the agreement is for.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+log = logging.getLogger(__name__)
+
+_FOREVER = timedelta(days=365)
+_GRACE_S = 4.0
+"""For the main thread to meet the failure itself and end in good order."""
+
+
+class PeerWatch:
+    """Ends this process when a peer is lost and nothing else does."""
+
+    def __init__(
+        self, rank: int, world_size: int, on_lost: Callable[[int], None], exit_code: int
+    ) -> None:
+        self.lost: int | None = None
+        """The rank whose process ended without a word."""
+        self._rank = rank
+        self._on_lost = on_lost
+        self._exit_code = exit_code
+        self._leaving = threading.Event()
+        self._noticed = threading.Event()
+        self._parted = False
+        self._group = dist.new_group(backend="gloo", timeout=_FOREVER) if world_size > 1 else None
+        self._peers = [] if world_size == 1 else [0] if rank else list(range(1, world_size))
+        for peer in self._peers:
+            receive = dist.irecv(torch.empty(1), src=peer, group=self._group)
+            threading.Thread(
+                target=self._watch, args=(peer, receive), name=f"peer-{peer}", daemon=True
+            ).start()
+
+    def _watch(self, peer: int, receive: dist.Work) -> None:
+        try:
+            receive.wait()
+        except RuntimeError:
+            if not self._parted:
+                self._mourn(peer)
+
+    def _mourn(self, peer: int) -> None:
+        self.lost = peer if self.lost is None else self.lost
+        self._noticed.set()
+        log.error("rank %d is gone", peer)
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline:
+            if self._leaving.wait(0.1):
+                return
+        self._on_lost(peer)
+        os._exit(self._exit_code)
+
+    def take_over(self, wait_s: float) -> int | None:
+        """From here on this rank reports for itself; says which rank was lost, if one was.
+
+        Args:
+            wait_s: an error in a collective may be seen a moment before its cause.
+        """
+        self._leaving.set()
+        self._noticed.wait(wait_s if self._peers else 0.0)
+        return self.lost
+
+    def say_goodbye(self) -> None:
+        """Tell the peers that this rank ends in good order."""
+        self._leaving.set()
+        self._parted = True
+        for peer in self._peers:
+            with suppress(RuntimeError):
+                dist.send(torch.zeros(1), dst=peer, group=self._group)
