@@ -47,7 +47,15 @@ def require(problems: Iterable[Problem], places: Mapping[str, str], file: str) -
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Contradictions inside a configuration, whatever machine it runs on."""
-    checks = (_check_length, _check_task, _check_candidates, _check_losses, _check_data, _check_way)
+    checks = (
+        _check_length,
+        _check_task,
+        _check_candidates,
+        _check_losses,
+        _check_data,
+        _check_packing,
+        _check_way,
+    )
     return [problem for check in checks for problem in check(config)]
 
 
@@ -174,6 +182,24 @@ def _check_data(config: RunConfig) -> Iterator[Problem]:
             "data.eval",
             "is the training data itself; name other data, or leave it out and set "
             "data.eval_fraction to hold some back",
+        )
+
+
+def _check_packing(config: RunConfig) -> Iterator[Problem]:
+    if not config.data.packing:
+        return
+    if config.task != "sft" or config.contrastive.kind != "off":
+        yield Problem(
+            "data.packing",
+            "rows of several records serve next-token training alone; set data.packing: false, or "
+            "task: sft with contrastive.kind: off",
+        )
+    if config.model.attention == "flash_attention_2" and config.train.batch > 1:
+        yield Problem(
+            "train.batch",
+            f"got {config.train.batch}, but flash_attention_2 keeps packed records apart in one "
+            "row at a time only; set train.batch: 1 with a larger data.max_length, or "
+            "model.attention: sdpa",
         )
 
 

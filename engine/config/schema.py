@@ -73,6 +73,8 @@ class DataConfig(Section, frozen=True, kw_only=True):
     eval_limit: Count | None = 256
     completion_only: bool = True
     """Loss on the completion (assistant) tokens only, where the format tells them apart."""
+    packing: bool = False
+    """Put several records into one row of max_length (task sft): no padding, records stay apart."""
 
 
 class ContrastiveConfig(Section, frozen=True, kw_only=True):
@@ -130,6 +132,9 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """auto = fp32 on the CPU, bf16 with nf4 on a GPU."""
     deterministic: bool = False
     """Deterministic kernels: slower, bit-exact on a GPU too."""
+    ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Decay of a moving average of the adapter, such as 0.99; 0 is off. It is what is evaluated and
+    sampled, and is saved beside the adapter."""
 
 
 class EvalConfig(Section, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .examples import IGNORED, PairExample, TextExample
+from .examples import IGNORED, PackedExample, PairExample, TextExample
 
 NO_LABEL = -1
 """In `label`: the pair has none."""
@@ -24,6 +24,30 @@ def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]
     batch = _padded([example.input_ids for example in examples], pad_id)
     labels = _padded([example.labels for example in examples], IGNORED)["input_ids"]
     return {**batch, "labels": labels, "ids": [example.id for example in examples]}
+
+
+def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]:
+    """Batch packed rows: `input_ids`, `labels`, `position_ids` [B, T], `token_count`, `ids`.
+
+    There is no attention mask: positions begin at 0 in every document, by which transformers keeps
+    documents apart. The first token of a document has no label, because what stands before it is
+    another document. Padding forms a document of its own without labels.
+    """
+    batch = _padded([row.input_ids for row in rows], pad_id)
+    labels = [
+        [label for one in row.documents for label in (IGNORED, *one.labels[1:])] for row in rows
+    ]
+    positions = [[n for one in row.documents for n in range(one.length)] for row in rows]
+    width = batch["input_ids"].shape[1]
+    filled = [[*row, *range(width - len(row))] for row in positions]
+    return {
+        "input_ids": batch["input_ids"],
+        "labels": _padded(labels, IGNORED)["input_ids"],
+        "position_ids": torch.tensor(filled, dtype=torch.long),
+        "token_count": sum(row.length for row in rows),
+        "document_count": sum(len(row.documents) for row in rows),
+        "ids": [row.id for row in rows],
+    }
 
 
 def collate_pairs(

@@ -11,8 +11,9 @@ from typing import TypeVar
 from ..config.checks import STDLIB_PAIRS
 from ..config.schema import RunConfig
 from ..errors import DataError
-from .examples import Example, PairExample, TextExample
+from .examples import Example, PackedExample, PairExample, TextExample
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
+from .packing import pack_examples
 from .sources import Row, read_rows
 from .stdlib_pairs import stdlib_pairs
 from .stream import epoch_order
@@ -57,7 +58,22 @@ def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -
     if config.data.eval is not None:
         _require_some(evaluation, config.data.eval, options)
     _require_candidates(config, train.examples)
-    return ExampleSets(train.examples, evaluation.examples, _facts(train, evaluation, options))
+    facts = _facts(train, evaluation, options)
+    if not config.data.packing:
+        return ExampleSets(train.examples, evaluation.examples, facts)
+    texts = [example for example in train.examples if isinstance(example, TextExample)]
+    rows = pack_examples(texts, options.max_length)
+    facts |= _packing_facts(rows, options.max_length)
+    return ExampleSets(list(rows), evaluation.examples, facts)
+
+
+def _packing_facts(rows: Sequence[PackedExample], max_length: int) -> dict[str, str]:
+    filled = sum(row.length for row in rows) / (len(rows) * max_length)
+    documents = sum(len(row.documents) for row in rows) / len(rows)
+    return {
+        "packed rows": f"{len(rows):,} of {max_length:,} tokens, {filled:.0%} filled, "
+        f"{documents:.1f} records each"
+    }
 
 
 def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[list[T], list[T]]:

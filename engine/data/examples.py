@@ -40,4 +40,26 @@ class PairExample:
         return sum(len(ids) for ids in (self.anchor, self.positive, *self.negatives))
 
 
-Example = TextExample | PairExample
+@dataclass(frozen=True)
+class PackedExample:
+    """Documents that share a row and do not see each other."""
+
+    documents: tuple[TextExample, ...]
+
+    @property
+    def id(self) -> str:
+        """The ids of its documents."""
+        return " + ".join(document.id for document in self.documents)
+
+    @property
+    def length(self) -> int:
+        """Tokens of all its documents."""
+        return sum(document.length for document in self.documents)
+
+    @property
+    def input_ids(self) -> list[int]:
+        """The tokens of all its documents in a row."""
+        return [token for document in self.documents for token in document.input_ids]
+
+
+Example = TextExample | PairExample | PackedExample

@@ -111,6 +111,13 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         poison_nonfinite(self._accelerator, self._stepper)
         self._stepper.begin()
 
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The weights have changed, unless the guard or the scaler refused."""
+        if self._stepper.may_update() and not kwargs["optimizer"].step_was_skipped:
+            self._stepper.updated()
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class Evaluator:
         *,
         agreement: Agreement,
         progress: Callable[[str, float, float], None],
+        weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._config = config
         self._trainer = trainer
@@ -51,6 +52,8 @@ class Evaluator:
         self._collate = collate
         self._agreement = agreement
         self._progress = progress
+        self._weights = weights
+        """Puts the weights to evaluate into the model for a while."""
 
     def __len__(self) -> int:
         """Held-out examples."""
@@ -71,7 +74,7 @@ class Evaluator:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad(), self._trainer.compute_loss_context_manager():
+            with self._weights(), torch.no_grad(), self._trainer.compute_loss_context_manager():
                 yield
         finally:
             model.train(was_training)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
 from ..core.control import Desired
-from ..data.collate import collate_pairs, collate_text
+from ..data.collate import collate_packed, collate_pairs, collate_text
 from ..data.dataset import Example, ExampleSets, load_examples
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
@@ -28,6 +29,7 @@ from .chronicle import Chronicle
 from .conductor import Conductor
 from .desired import load_desired, store_desired
 from .device import Place, Stopwatch
+from .ema import AdapterEma
 from .evaluate import Evaluator
 from .history import History
 from .inbox import Inbox
@@ -36,7 +38,7 @@ from .operations import StepOperations
 from .reporting import Reporter
 from .signals import StopSignals
 from .source import Batch, BatchSource
-from .state import TrainingState
+from .state import TrainingState, adapter_weights
 from .stepper import Stepper
 from .trainers import PairTrainer, TextTrainer, build_trainer
 from .watch import Watch
@@ -94,16 +96,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)
     chronicle.step = lambda: int(trainer.state.global_step)
     conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
-    evaluator = Evaluator(
-        config,
-        trainer,
-        loaded.tokenizer,
-        examples.eval,
-        source.collate,
-        agreement=agreement,
-        progress=chronicle.progress,
-    )
-    state = TrainingState(trainer, loaded.model)
+    ema = build_ema(config, loaded, stepper)
+    evaluator = build_evaluator(config, trainer, loaded, examples, agreement, chronicle, ema)
+    state = TrainingState(trainer, loaded.model, ema)
     checkpointer = Checkpointer(run, state, agreement, start.started.incarnation)
     operations = StepOperations(
         config,
@@ -156,16 +151,50 @@ def build_source(
         place.world_size,
         train.seed,
     )
-    return BatchSource(examples, stream, collator(config, loaded))
+    return BatchSource(examples, stream, collator(config, loaded, packed=config.data.packing))
 
 
-def collator(config: RunConfig, loaded: LoadedModel) -> Callable[[Sequence[Any]], Batch]:
+def collator(
+    config: RunConfig, loaded: LoadedModel, *, packed: bool
+) -> Callable[[Sequence[Any]], Batch]:
     """From examples to a batch, by task."""
     pad = int(loaded.tokenizer.pad_token_id)
     if config.task == "contrastive":
         negatives = config.contrastive.hard_negatives
         return lambda examples: collate_pairs(examples, pad, negatives)
-    return lambda examples: collate_text(examples, pad)
+    collate = collate_packed if packed else collate_text
+    return lambda examples: collate(examples, pad)
+
+
+def build_ema(config: RunConfig, loaded: LoadedModel, stepper: Stepper) -> AdapterEma | None:
+    """The moving average of the adapter, if one is wanted."""
+    if not config.train.ema:
+        return None
+    ema = AdapterEma(adapter_weights(loaded.model), config.train.ema)
+    stepper.updated = ema.update
+    return ema
+
+
+def build_evaluator(
+    config: RunConfig,
+    trainer: TextTrainer | PairTrainer,
+    loaded: LoadedModel,
+    examples: ExampleSets,
+    agreement: Agreement,
+    chronicle: Chronicle,
+    ema: AdapterEma | None,
+) -> Evaluator:
+    """Evaluates the averaged adapter where there is one; its records are never packed."""
+    return Evaluator(
+        config,
+        trainer,
+        loaded.tokenizer,
+        examples.eval,
+        collator(config, loaded, packed=False),
+        agreement=agreement,
+        progress=chronicle.progress,
+        weights=ema.in_place_of_weights if ema else nullcontext,
+    )
 
 
 def build_conductor(

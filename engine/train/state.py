@@ -102,6 +102,8 @@ class TrainingState:
         self._model = model
         self._ema = ema
         self._adapter = adapter_weights(model)
+        self._others: dict[str, Tensor] = getattr(trainer, "own_parameters", {})
+        """What is trained and belongs to no adapter."""
 
     def mark(self, position: int) -> Boundary:
         """Remember the boundary before a step."""
@@ -135,6 +137,7 @@ class TrainingState:
         scaler = self._trainer.accelerator.scaler
         return {
             "optimizer": capture_optimizer(self._trainer.optimizer),
+            "others": {name: tensor.detach() for name, tensor in self._others.items()},
             "scheduler": self._trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
@@ -148,7 +151,7 @@ class TrainingState:
         read = _Reader(folder)
         staged = Staged(
             adapter=read(ADAPTER, _weights),
-            machinery=read(OPTIMIZER, _tensors),
+            machinery=read(OPTIMIZER, _machinery),
             rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
             counters=read(COUNTERS, lambda _: read_counters(folder)),
             average=read(EMA, _average) if self._ema and (folder / EMA).exists() else None,
@@ -156,15 +159,26 @@ class TrainingState:
         self._check_weights(folder, ADAPTER, staged.adapter)
         if staged.average:
             self._check_weights(folder, EMA, staged.average.weights)
-        if problem := misfit(self._trainer.optimizer, staged.machinery["optimizer"]):
-            raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
+        self._check_machinery(folder, staged.machinery)
         return staged
+
+    def _check_machinery(self, folder: Path, found: dict[str, Any]) -> None:
+        missing = self._others.keys() - found["others"].keys()
+        problem = (
+            f"no {min(missing)}, which this run trains; resume with the loss it was made with"
+            if missing
+            else misfit(self._trainer.optimizer, found["optimizer"])
+        )
+        if problem:
+            raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
 
     def apply(self, staged: Staged) -> Counters:
         """Put everything in place; returns what belongs to others: position, settings, watch."""
         with torch.no_grad():
             for name, weight in self._adapter.items():
                 weight.copy_(staged.adapter[name])
+            for name, tensor in self._others.items():
+                tensor.copy_(staged.machinery["others"][name])
         restore_optimizer(self._trainer.optimizer, staged.machinery["optimizer"])
         restore_schedule(self._trainer.lr_scheduler, staged.machinery["scheduler"])
         if self._trainer.accelerator.scaler is not None and staged.machinery["scaler"]:
@@ -183,7 +197,8 @@ class TrainingState:
         """
         machinery = self._machinery()
         average = list(self._ema.average.values()) if self._ema else []
-        live = [*self._adapter.values(), *average, *state_tensors(machinery["optimizer"])]
+        live = [*self._adapter.values(), *self._others.values(), *average]
+        live += state_tensors(machinery["optimizer"])
         plain = (
             bit_sums(live),
             state_scalars(machinery["optimizer"]),
@@ -238,6 +253,13 @@ def _average(file: Path) -> Average:
 
 def _tensors(file: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return loaded
+
+
+def _machinery(file: Path) -> dict[str, Any]:
+    loaded = _tensors(file)
+    if missing := sorted({"optimizer", "others", "scheduler", "scaler"} - loaded.keys()):
+        raise ValueError(f"no {missing[0]} in it; another version wrote it")
     return loaded
 
 

@@ -50,6 +50,8 @@ class Stepper:
         self._stopwatch = stopwatch
         self.begin: Callable[[], None] = lambda: None
         """Called once, when optimizer and schedule exist."""
+        self.updated: Callable[[], None] = lambda: None
+        """Called when an update has changed the weights."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
         self._verdict = Verdict.APPLY

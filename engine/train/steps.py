@@ -38,9 +38,14 @@ class StepTally:
             setattr(self, name, getattr(self, name) + time.perf_counter() - started)
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a micro-batch's real tokens and its samples; called before it leaves the host."""
-        self.tokens += int(batch["attention_mask"].sum())
-        self.samples += int(batch.get("pair_count", len(batch["input_ids"])))
+        """Count a micro-batch's real tokens and its samples; called before it leaves the host.
+
+        Packed rows bring the counts along, which the model must not see.
+        """
+        tokens = batch.pop("token_count", None)
+        self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
+        samples = batch.pop("document_count", None) or batch.get("pair_count")
+        self.samples += int(samples or len(batch["input_ids"]))
 
     def add_parts(self, **parts: Tensor) -> None:
         """Add shares of the step's loss parts and other per-step means."""

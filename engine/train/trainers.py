@@ -40,12 +40,12 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         num_items_in_batch: Any = None,
     ) -> Tensor:
         """Per-token share of this micro-batch, plus its share of the token-level part."""
-        mask = inputs["attention_mask"]
         ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         self._forget_metrics()
         self.stepper.tally.add_parts(ce=ce)
         loss: Tensor = self._contrastive.ce_weight * ce
         if self._hidden is not None:
+            mask = inputs["attention_mask"]
             token_level = simctg(self._hidden.take(), mask, self._contrastive.margin)
             share = token_level / self.current_gradient_accumulation_steps
             self.stepper.tally.add_parts(contrastive=share)
