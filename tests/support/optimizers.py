@@ -1,0 +1,104 @@
+"""Every optimizer a run can have, and whether its state comes back to the last bit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fttui.engine.train.optimizer_state import (
+    capture_optimizer,
+    misfit,
+    restore_optimizer,
+    state_scalars,
+    state_tensors,
+)
+
+Make = Callable[[list[Tensor]], Any]
+
+
+def makers() -> dict[str, Make]:
+    """As the trainer makes them for `train.optimizer`; sgd with momentum is for scripts."""
+    from bitsandbytes import optim
+    from transformers.optimization import Adafactor
+
+    return {
+        "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
+        "adamw_8bit": lambda p: optim.AdamW(p, lr=1e-2, weight_decay=0.1, optim_bits=8),
+        "paged_adamw_8bit": lambda p: optim.AdamW(p, lr=1e-2, optim_bits=8, is_paged=True),
+        "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
+        "adafactor": lambda p: Adafactor(p, lr=1e-2, scale_parameter=False, relative_step=False),
+        "adafactor, own lr": Adafactor,
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),
+        "sgd, momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    }
+
+
+class Trained:
+    """A few weights of different size, and an optimizer that has them."""
+
+    def __init__(self, make: Make, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        generator = torch.Generator().manual_seed(0)
+        # Large enough to be paged, large enough for 8 bits, and too small for either.
+        shapes = ((512, 256), (96, 64), (7,))
+        self.weights = [
+            torch.randn(shape, generator=generator).to(device, dtype).requires_grad_()
+            for shape in shapes
+        ]
+        self.optimizer = make(self.weights)
+
+    def train(self, *steps: int) -> Trained:
+        """Update with gradients that depend on the step alone."""
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            for weight in self.weights:
+                weight.grad = torch.randn(weight.shape, generator=generator).to(weight)
+            self.optimizer.step()
+        return self
+
+    def save(self) -> bytes:
+        """Weights and optimizer as a checkpoint holds them."""
+        buffer = io.BytesIO()
+        weights = [weight.detach() for weight in self.weights]
+        torch.save({"weights": weights, "optimizer": capture_optimizer(self.optimizer)}, buffer)
+        return buffer.getvalue()
+
+    def load(self, saved: bytes) -> Trained:
+        """Go back to it, in place."""
+        found = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
+        assert misfit(self.optimizer, found["optimizer"]) is None
+        with torch.no_grad():
+            for weight, value in zip(self.weights, found["weights"], strict=True):
+                weight.copy_(value)
+        restore_optimizer(self.optimizer, found["optimizer"])
+        return self
+
+    def bits(self) -> list[Any]:
+        """Everything, to the last bit."""
+        state = capture_optimizer(self.optimizer)
+        tensors = [*self.weights, *state_tensors(state)]
+        raw = [t.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors]
+        return [*raw, state_scalars(state), state["groups"]]
+
+    def addresses(self) -> set[int]:
+        """Where the optimizer's tensors of a weight's size are."""
+        held = state_tensors(capture_optimizer(self.optimizer))
+        return {tensor.data_ptr() for tensor in held if tensor.numel() > 1}
+
+
+def goes_back(make: Make, to: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> bool:
+    """Train past step `to`, go back in the same process, and end as if nothing had happened."""
+    straight = Trained(make, device, dtype).train(*range(8)).bits()
+    one = Trained(make, device, dtype).train(*range(to))
+    saved = one.save()
+    return one.train(90, 91, 92).load(saved).train(*range(to, 8)).bits() == straight
+
+
+def goes_on(make: Make, at: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> bool:
+    """Save at a step, load into a new optimizer, and end as if nothing had happened."""
+    straight = Trained(make, device, dtype).train(*range(8)).bits()
+    saved = Trained(make, device, dtype).train(*range(at)).save()
+    return Trained(make, device, dtype).load(saved).train(*range(at, 8)).bits() == straight
