@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import CheckpointError, FttuiError
@@ -44,6 +45,17 @@ def test_checkpoints_are_found_by_name_step_and_last(ledger: Ledger) -> None:
     assert ledger.find("last") == again
     with pytest.raises(CheckpointError, match="s10, s20"):
         ledger.find("11")
+
+
+def test_checkpoints_keep_their_order_when_the_clock_jumps_back(ledger: Ledger) -> None:
+    names = []
+    for number, time in enumerate((50.0, 10.0, 30.0), start=1):
+        assert ledger.next_number() == number
+        manifest = save(ledger, f"s{number}", number, time)
+        ledger.commit(msgspec.structs.replace(manifest, number=number))
+        names.append(manifest.name)
+    assert [m.name for m in ledger.all()] == names
+    assert ledger.find("last").name == "s3"
 
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(ledger: Ledger) -> None:
