@@ -30,8 +30,12 @@ from .sockets import HubSockets
 
 _DEFAULT_IDLE_S = 600.0
 _ANNOUNCE_EVERY_S = 2.0
-_ADDRESS_SPACE_BYTES = 4 * 1024**3
-"""A runaway viewer can make libzmq buffer; the hub dies of it and is restarted, the host lives."""
+_ADDRESS_SPACE_BYTES = 2 * 1024**3
+"""The last resort: beyond it libzmq ends the process, which is started again; the host lives."""
+MAX_GROWTH_BYTES = 256 * 1024**2
+"""A viewer can make libzmq buffer without end (an endless message, subscriptions). A hub that has
+grown by so much leaves, a fresh one takes over, and viewers resume where they were."""
+_MEASURE_EVERY_S = 0.05
 _log = logging.getLogger("hub")
 
 
@@ -84,7 +88,8 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
         remember_run(run)
         _log.info("serving %s from %s", run.path, folder)
         announced = time.monotonic()
-        while not (terminated.asked or hub.done()):
+        growth = _Growth()
+        while not (terminated.asked or hub.done() or growth.too_much()):
             hub.turn()
             if time.monotonic() - announced > _ANNOUNCE_EVERY_S:
                 announced = time.monotonic()
@@ -95,6 +100,29 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
         sockets.close()
         control.close()
     return 0
+
+
+class _Growth:
+    """How much memory this process has taken since it began to serve."""
+
+    def __init__(self) -> None:
+        self._page_bytes = resource.getpagesize()
+        self._before_bytes = self._resident_bytes()
+        self._measured = time.monotonic()
+
+    def _resident_bytes(self) -> int:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * self._page_bytes
+
+    def too_much(self) -> bool:
+        """It is time to make room for a fresh hub; the engine or a viewer starts one."""
+        if time.monotonic() - self._measured < _MEASURE_EVERY_S:
+            return False
+        self._measured = time.monotonic()
+        grown = self._resident_bytes() - self._before_bytes
+        if grown > MAX_GROWTH_BYTES:
+            _log.error("grown by %d MiB: a viewer misbehaves; starting anew", grown >> 20)
+        return grown > MAX_GROWTH_BYTES
 
 
 def _announce_again(run: RunDirectory, endpoint: Endpoint) -> None:

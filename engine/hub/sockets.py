@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import zmq
@@ -15,7 +16,8 @@ REPLIES_QUEUED = 256
 class HubSockets:
     """PUB for the event stream and ROUTER for requests, over ipc in a private folder.
 
-    `bind` replaces whatever file is at a path, so the caller must own the run's hub lock.
+    `bind` replaces whatever file is at a path, so the caller must own the run's hub lock. Only
+    processes of this user are let in, even if somebody opens the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,6 +35,7 @@ class HubSockets:
         socket.setsockopt(zmq.SNDHWM, queued)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
         socket.bind(f"ipc://{path}")
         return socket
 

@@ -12,6 +12,7 @@ from typing import Any
 _CHUNK_BYTES = 4096
 _QUEUED = 64
 _KERNEL_BYTES = 64 * 1024
+_CATCH_UP_S = 0.05
 
 
 class Link:
@@ -69,10 +70,14 @@ class Link:
     ) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUED)
         sending = asyncio.ensure_future(self._send(queue, writer))
+        free_at = 0.0
         try:
             while data := await reader.read(_CHUNK_BYTES):
                 if self.rate_bytes_s:
-                    await asyncio.sleep(len(data) / self.rate_bytes_s)
+                    # Waking up late must not make the link slower than it says.
+                    free_at = max(free_at, self._loop.time() - _CATCH_UP_S)
+                    free_at += len(data) / self.rate_bytes_s
+                    await asyncio.sleep(free_at - self._loop.time())
                 while not self._flows.is_set():
                     await asyncio.sleep(0.01)
                 if budget is not None and (budget := budget - len(data)) <= 0:
