@@ -24,7 +24,6 @@ import msgspec
 import safetensors.torch
 import torch
 from peft import PeftModel, get_peft_model_state_dict
-from safetensors import safe_open
 from torch import Tensor
 
 from ..core.control import Desired
@@ -70,14 +69,6 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Average:
-    """A saved moving average of the adapter."""
-
-    weights: dict[str, Tensor]
-    updates: int
-
-
-@dataclass(frozen=True)
 class Staged:
     """A checkpoint read and checked, on the host; ready to be applied."""
 
@@ -85,7 +76,7 @@ class Staged:
     machinery: dict[str, Any]
     rng: RngState
     counters: Counters
-    average: Average | None
+    average: dict[str, Tensor] | None
     """None when the checkpoint has none or this run keeps none."""
 
 
@@ -124,7 +115,7 @@ class TrainingState:
         """Rank 0's part: adapter, its average, optimizer, schedule, scaler, counters."""
         _save_weights(self._adapter, folder / ADAPTER)
         if self._ema is not None:
-            _save_weights(self._ema.average, folder / EMA, updates=str(self._ema.updates))
+            _save_weights(self._ema.average, folder / EMA)
         self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -140,6 +131,7 @@ class TrainingState:
             "others": {name: tensor.detach() for name, tensor in self._others.items()},
             "scheduler": self._trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler is not None else None,
+            "averaged": self._ema.updates if self._ema else 0,
         }
 
     def stage(self, folder: Path, rank: int) -> Staged:
@@ -154,11 +146,11 @@ class TrainingState:
             machinery=read(OPTIMIZER, _machinery),
             rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
             counters=read(COUNTERS, lambda _: read_counters(folder)),
-            average=read(EMA, _average) if self._ema and (folder / EMA).exists() else None,
+            average=read(EMA, _weights) if self._ema and (folder / EMA).exists() else None,
         )
         self._check_weights(folder, ADAPTER, staged.adapter)
         if staged.average:
-            self._check_weights(folder, EMA, staged.average.weights)
+            self._check_weights(folder, EMA, staged.average)
         self._check_machinery(folder, staged.machinery)
         return staged
 
@@ -184,7 +176,7 @@ class TrainingState:
         if self._trainer.accelerator.scaler is not None and staged.machinery["scaler"]:
             self._trainer.accelerator.scaler.load_state_dict(staged.machinery["scaler"])
         if self._ema is not None:
-            _restore_average(self._ema, staged.average)
+            _restore_average(self._ema, staged)
         self._trainer.state.global_step = staged.counters.step
         self._model.zero_grad(set_to_none=True)
         restore_rng(staged.rng)
@@ -205,6 +197,7 @@ class TrainingState:
             machinery["optimizer"]["groups"],
             self._trainer.lr_scheduler.last_epoch,
             machinery["scaler"],
+            machinery["averaged"],
             self._trainer.state.global_step,
             msgspec.msgpack.encode(counters),
         )
@@ -234,21 +227,15 @@ def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
     return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
 
 
-def _save_weights(weights: dict[str, Tensor], file: Path, **facts: str) -> None:
+def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
     host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
-    safetensors.torch.save_file(host, file, metadata={"format": "pt", **facts})
+    safetensors.torch.save_file(host, file, metadata={"format": "pt"})
 
 
 def _weights(file: Path) -> dict[str, Tensor]:
     """Read into memory: a mapped file could still change under the staged state."""
     weights: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
     return weights
-
-
-def _average(file: Path) -> Average:
-    with safe_open(file, "pt") as opened:
-        updates = int(opened.metadata()["updates"])
-    return Average(_weights(file), updates)
 
 
 def _tensors(file: Path) -> dict[str, Any]:
@@ -258,7 +245,9 @@ def _tensors(file: Path) -> dict[str, Any]:
 
 def _machinery(file: Path) -> dict[str, Any]:
     loaded = _tensors(file)
-    if missing := sorted({"optimizer", "others", "scheduler", "scaler"} - loaded.keys()):
+    if missing := sorted(
+        {"optimizer", "others", "scheduler", "scaler", "averaged"} - loaded.keys()
+    ):
         raise ValueError(f"no {missing[0]} in it; another version wrote it")
     return loaded
 
@@ -283,12 +272,12 @@ class _Reader:
             ) from None
 
 
-def _restore_average(ema: AdapterEma, average: Average | None) -> None:
+def _restore_average(ema: AdapterEma, staged: Staged) -> None:
     """A checkpoint made without an average starts one from its adapter."""
-    if average is None:
+    if staged.average is None:
         ema.restart()
     else:
-        ema.restore(average.weights, average.updates)
+        ema.restore(staged.average, staged.machinery["averaged"])
 
 
 def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:

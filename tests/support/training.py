@@ -34,7 +34,7 @@ from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, create_run
 from fttui.engine.train.chronicle import Chronicle
 from fttui.engine.train.device import Place
-from fttui.engine.train.history import read_history
+from fttui.engine.train.history import History, read_history
 from fttui.engine.train.publish import Publisher
 from fttui.engine.train.session import Outcome, Start, train
 from fttui.engine.train.signals import StopSignals
@@ -129,7 +129,9 @@ class Script:
 class ScriptedChronicle(Chronicle):
     """A chronicle that plays the person at the keyboard."""
 
-    def __init__(self, publisher: Publisher, control: ControlWriter, script: Script) -> None:
+    def __init__(
+        self, publisher: Publisher | None, control: ControlWriter | None, script: Script
+    ) -> None:
         super().__init__(publisher)
         self._control = control
         self._script = script
@@ -141,12 +143,14 @@ class ScriptedChronicle(Chronicle):
             for text in self._script.states.pop(event.state, []):
                 self.send(text)
         if isinstance(event, StepFinished):
-            for text in self._script.commands.pop(self.step(), []):
-                self.send(text)
             if call := self._script.calls.pop(self.step(), None):
                 call()
+            for text in self._script.commands.pop(self.step(), []):
+                self.send(text)
 
     def send(self, text: str) -> None:
+        if self._control is None:
+            return
         self._sent += 1
         seq = self._control.last_seq + 1
         self._control.append(
@@ -193,12 +197,14 @@ def play(
     script: Script | None = None,
     resume: str | None = None,
     device: str = "cpu",
+    place: Place | None = None,
 ) -> Played:
-    """Train a run to its end in this process."""
+    """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
-    publisher = Publisher(run, lambda run: None)
-    control = ControlWriter(run)
-    history = read_history(publisher.recovered)
+    place = place or Place(0, 1, torch.device(device))
+    publisher = Publisher(run, lambda run: None) if place.rank == 0 else None
+    control = ControlWriter(run) if place.rank == 0 else None
+    history = read_history(publisher.recovered) if publisher else History()
     chronicle = ScriptedChronicle(publisher, control, script or Script())
     chronicle.timeline = history.timeline
     started = RunStarted(
@@ -206,7 +212,7 @@ def play(
         incarnation=history.incarnations + 1,
         pid=0,
         host=socket.gethostname(),
-        world_size=1,
+        world_size=place.world_size,
         task="",
         model="tiny",
         total_steps=0,
@@ -214,12 +220,13 @@ def play(
         accumulation=2,
     )
     try:
-        before = control.last_seq
+        before = control.last_seq if control else 0
         for text in (script or Script()).early:
             chronicle.send(text)
         start = Start(run, started, history, resume, before)
-        outcome = train(start, Place(0, 1, torch.device(device)), chronicle, StopSignals())
+        outcome = train(start, place, chronicle, StopSignals())
     finally:
-        publisher.close()
-        control.close()
-    return Played(run, outcome, read_records(run))
+        if publisher and control:
+            publisher.close()
+            control.close()
+    return Played(run, outcome, read_records(run) if publisher else [])

@@ -1,0 +1,135 @@
+"""Exactness on a GPU: optimizer states, paged buffers, memory of rollbacks, whole runs.
+
+    python -m tests.bench.gpu_exact
+
+Needs a CUDA device and nothing else. Prints tables; every `exact` must be yes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
+
+ROLLBACKS = 20
+
+
+def main() -> None:
+    """Print every table."""
+    optimizers()
+    paged()
+    memory()
+    with tempfile.TemporaryDirectory() as folder:
+        runs(Path(folder))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"
+
+
+def optimizers(device: str = "cuda") -> dict[str, bool]:
+    """Save → load → step against no-save, in place and in a new optimizer, fp32 and bf16."""
+    print(f"{'optimizer':22} {'weights':10} {'rollback exact':16} {'to step 0':12} resume exact")
+    found: dict[str, bool] = {}
+    for name, make in makers().items():
+        for dtype in (torch.float32, torch.bfloat16):
+            row = (
+                goes_back(make, 3, device, dtype),
+                goes_back(make, 0, device, dtype),
+                goes_on(make, 3, device, dtype),
+            )
+            found[f"{name}, {dtype}"] = all(row)
+            kind = str(dtype).removeprefix("torch.")
+            print(f"{name:22} {kind:10} {_yes(row[0]):16} {_yes(row[1]):12} {_yes(row[2])}")
+    return found
+
+
+def paged() -> dict[str, bool]:
+    """Paged buffers stay paged and where they are, after a rollback and in a new optimizer."""
+    make = makers()["paged_adamw_8bit"]
+    one = Trained(make, "cuda").train(0, 1)
+    saved, before = one.save(), one.addresses()
+    found = {
+        "paged before": _is_paged(one),
+        "paged after a rollback": _is_paged(one.train(2).load(saved)),
+        "same buffers": one.addresses() == before,
+        "paged after a resume": _is_paged(Trained(make, "cuda").load(saved)),
+    }
+    for name, value in found.items():
+        print(f"{name:40} {_yes(value)}")
+    return found
+
+
+def _is_paged(one: Trained) -> bool:
+    state = one.optimizer.state[one.weights[0]]
+    return all(getattr(state[name], "is_paged", False) for name in ("state1", "state2"))
+
+
+def memory() -> dict[str, int]:
+    """Peak allocated of the last rollback above the first; torch's own loader beside it."""
+    found: dict[str, int] = {}
+    print(f"{'optimizer':22} {'growth, bytes':>16} {'peak over state':>18} {'torch loader':>16}")
+    for name, make in makers().items():
+        first, last = _peaks(make, ROLLBACKS)
+        found[name] = last - first
+        print(f"{name:22} {last - first:16,} {first:18,} {_loader_peak(make):16,}")
+    return found
+
+
+def _peaks(make: Make, count: int) -> tuple[int, int]:
+    """Peak allocated above what is held before it, of the first and the last rollback."""
+    one = Trained(make, "cuda").train(0, 1)
+    saved = one.save()
+    held = torch.cuda.memory_allocated()
+    peaks: list[int] = []
+    for _ in range(count):
+        torch.cuda.reset_peak_memory_stats()
+        one.load(saved)
+        peaks.append(torch.cuda.max_memory_allocated() - held)
+    return peaks[0], peaks[-1]
+
+
+def _loader_peak(make: Make) -> int:
+    one = Trained(make, "cuda").train(0, 1)
+    state = one.optimizer.state_dict()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    one.optimizer.load_state_dict(state)
+    return torch.cuda.max_memory_allocated() - held
+
+
+def runs(folder: Path) -> dict[str, bool]:
+    """Whole tiny runs with deterministic kernels: rolled back and resumed against straight."""
+    from tests.support.training import Script, new_run, play
+
+    found: dict[str, bool] = {}
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "contrastive, ema": ("contrastive", {"train__ema": 0.9}),
+        "sft, paged 8-bit": ("sft", {"train__optimizer": "paged_adamw_8bit"}),
+        "packed, ema": (
+            "sft",
+            {"data__packing": "true", "data__max_length": 96, "train__batch": 2, "train__ema": 0.9},
+        ),
+    }
+    for name, (task, sets) in kinds.items():
+        places = [folder / f"{name.replace(', ', '-').replace(' ', '-')}-{i}" for i in range(3)]
+        for place in places:
+            place.mkdir()
+        made = [new_run(p, task, train__deterministic="true", **sets) for p in places]
+        straight = play(made[0], device="cuda").losses()
+        back = play(made[1], Script({6: ["rollback 4"]}), device="cuda").losses()
+        play(made[2], Script({3: ["stop"]}), device="cuda")
+        resumed = play(made[2], resume="last", device="cuda").losses()
+        found[name] = straight == back == resumed
+        print(
+            f"run: {name:35} rollback {_yes(straight == back)}, resume {_yes(straight == resumed)}"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()
