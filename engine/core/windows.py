@@ -25,7 +25,7 @@ class Window(msgspec.Struct, dict=True):
         values, ordered = self.values, self.ordered
         values.append(value)
         insort(ordered, value)
-        if len(values) <= self.size:
+        if len(ordered) <= self.size:
             return None
         fallen = values.pop(0)
         del ordered[bisect_left(ordered, fallen)]

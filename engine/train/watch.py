@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..config.schema import RunConfig
-from ..core.anomaly import ALARM, INFO, Alert, Detector
+from ..core.anomaly import ALARM, INFO, LOCAL, Alert, Detector
 from ..core.guard import Guard, Verdict
 from ..core.meters import Ema, RecentNorms
 from ..core.retention import good_checkpoint, is_good
@@ -59,7 +59,9 @@ class Watch:
         self._norms = RecentNorms()
         self._alerts: deque[Alert] = deque(maxlen=_ALERTS_KEPT)
         self._open: dict[str, str] = {}
-        """Alarms without a verdict: id of the alert → id it was announced with."""
+        """Alerts without a verdict: id of the alert → id it was announced with."""
+        self._alarms: set[str] = set()
+        """Those of them that are alarms: the incident lasts as long as there are any."""
         self._eval_loss: float | None = None
         self._best_eval_loss: float | None = None
         self._returned_to: set[str] = set()
@@ -90,34 +92,44 @@ class Watch:
         for verdict in self._detector.take_verdicts():
             public_id = self._open.pop(verdict.id, verdict.id)
             self._chronicle.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
-            if not self._open:
-                self._reporter.calm()
+            if verdict.id in self._alarms:
+                self._alarms.remove(verdict.id)
+                if not self._alarms:
+                    self._reporter.calm()
 
     def _record(self, event: StepFinished) -> dict[str, Any]:
+        """What the detector sees: the same on every rank, but for rank 0's own machine."""
+        leads = self._agreement.rank == 0
         return {
+            **event.parts,
+            **event.extra,
             "step": self._chronicle.step(),
             "loss": event.loss,
             "grad_norm": event.grad_norm,
             "lr": event.lr,
             "epoch": event.epoch,
-            "tok_s": event.tokens_per_s,
-            "mem_allocated": event.mem_allocated_bytes,
-            "step_s": event.step_s,
+            "rank_s": event.rank_s,
+            "tok_s": event.tokens_per_s if leads else None,
+            "mem_allocated": event.mem_allocated_bytes if leads else None,
         }
 
     def _raise(self, alert: Alert, source: BatchSource | None, guard: str = "") -> None:
+        if alert.kind in LOCAL:
+            source = None
         self._alerts.append(alert)
         public_id = self._reporter.report(
             alert, norms=self._norms, way_back=self._good(alert), source=source, guard=guard
         )
+        self._open[alert.id] = public_id
         if alert.severity == ALARM:
-            self._open[alert.id] = public_id
+            self._alarms.add(alert.id)
 
     def rolled_back(self, to_step: int) -> None:
         """Anomalies after the step returned to are history."""
         for ident, public_id in list(self._open.items()):
             if int(ident.rpartition("-")[2]) > to_step:
                 del self._open[ident]
+                self._alarms.discard(ident)
                 self._chronicle.record(AnomalyResolved(id=public_id, verdict="rolled back"))
 
     def _good(self, alert: Alert) -> Manifest | None:

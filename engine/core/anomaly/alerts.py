@@ -8,6 +8,9 @@ INFO, WATCH, ALARM = "info", "watch", "alarm"
 INSTABILITY = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
 """Kinds that threaten the weights: a checkpoint taken near one is no rollback target."""
 
+LOCAL = frozenset({"throughput_drop", "vram_leak"})
+"""Kinds that only the rank they concern can see; no other rank takes part in their report."""
+
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Something in the record just seen stands out."""
@@ -15,8 +18,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """`<kind>-<step>`: unique within one timeline."""
     kind: str
-    """nonfinite, spike, divergence, grad_explosion, dead, overfit, plateau, throughput_drop,
-    vram_leak."""
+    """nonfinite, spike, divergence, grad_explosion, dead, plateau, overfit, collapse,
+    lr_misconfig, throughput_drop, straggler, vram_leak."""
     severity: str
     """info: worth a line; watch: may become serious; alarm: act."""
     step: int
@@ -32,7 +35,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How an earlier alarm ended: the question that decides between going on and rolling back."""
+    """How an earlier alert ended: the question that decides between going on and rolling back."""
 
     id: str
     """Of the alert judged."""

@@ -22,24 +22,11 @@ WINSOR_SD = 4.0
 true shift is absorbed within about half of `LEVEL_RECORDS`."""
 TAIL_RANK = 3
 """The tail is the third largest residual: two outliers alike may both alarm, the fourth not."""
+SMALL_SD = 6.0
+"""Few records understate the noise: from n records it is taken to be larger by this over n."""
 EXCURSION_SD = 2.0
 QUIET_RECORDS = 10
 """After an alarm the channel is silent for this long: one excursion, one alarm."""
-LOSS_SCALE = 0.1
-"""Below about this loss a ratio says little; the scale turns linear there."""
-
-
-def to_scale(loss: float) -> float:
-    """asinh(loss / LOSS_SCALE): a logarithm for ordinary losses, linear around zero, odd.
-
-    So a memorised run near zero or an RL loss that changes sign does not blow up.
-    """
-    return math.asinh(loss / LOSS_SCALE)
-
-
-def from_scale(x: float) -> float:
-    """The inverse of `to_scale`."""
-    return LOSS_SCALE * math.sinh(x)
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -55,6 +42,8 @@ class Way(msgspec.Struct, frozen=True):
     """Log ratio."""
     tail: float
     """Multiple of the tail."""
+    records: int = 0
+    """The level was learned from so many at least."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -76,9 +65,11 @@ class Reading(msgspec.Struct, frozen=True):
 
     def limit(self, ways: tuple[Way, ...], strictness: float) -> float:
         """Residual from which on the value is an outlier in one of these ways."""
-        noise = self.sd * (1 + 6 / max(self.count, 1)) * strictness
+        noise = self.sd * (1 + SMALL_SD / max(self.count, 1)) * strictness
         lowest = math.inf
         for way in ways:
+            if self.count < way.records:
+                continue
             limit = max(way.z * noise, way.rise * strictness, way.tail * self.tail)
             lowest = min(lowest, limit)
         return lowest

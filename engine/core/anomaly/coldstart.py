@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import msgspec
-
-from .channel import to_scale
 
 RECORDS = 40
 BLOW_UP = 3.0
@@ -46,9 +45,9 @@ class ColdStart(msgspec.Struct):
         best, last = min(self.losses[:-LASTING]), self.losses[-LASTING:]
         if best <= 0 or min(last) <= RISE * best:
             return None
-        x = [to_scale(loss) for loss in last]
+        x = [math.log(loss) for loss in last]
         steps = sorted(abs(b - a) for a, b in pairwise(x))
         noise = steps[len(steps) // 2] / 0.954
         """For normal noise the median step between neighbours is 0.954 standard deviations."""
-        lift = sorted(x)[LASTING // 2] - to_scale(best)
+        lift = sorted(x)[LASTING // 2] - math.log(best)
         return best if lift > NOISE * noise else None

@@ -7,28 +7,14 @@ from typing import Any
 
 import msgspec
 
-from .alerts import ALARM, INFO, INSTABILITY, WATCH, Alert, Verdict
-from .channel import WARMUP_RECORDS, from_scale, to_scale
-from .instability import Finding, Instability
-from .machine import Memory, Throughput
-from .runstate import Dead, NoLearning, Overfit
-from .verdicts import Verdicts
+from .alerts import ALARM, INFO, WATCH, Alert, Verdict
+from .channel import WARMUP_RECORDS
+from .finding import Finding, to_alert
+from .state import State
 
 _Record = dict[str, Any]
-
-
-class State(msgspec.Struct):
-    """Everything the detector knows; holds finite numbers only, so it survives JSON."""
-
-    sensitivity: float = 1.0
-    last_step: int = -1
-    unstable: Instability = msgspec.field(default_factory=Instability)
-    dead: Dead = msgspec.field(default_factory=Dead)
-    learning: NoLearning = msgspec.field(default_factory=NoLearning)
-    overfit: Overfit = msgspec.field(default_factory=Overfit)
-    throughput: Throughput = msgspec.field(default_factory=Throughput)
-    memory: Memory = msgspec.field(default_factory=Memory)
-    verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
+_MEMORY_KEYS = ("vram_gb", "vram_bytes", "mem_allocated_bytes")
+"""Other names `mem_allocated` is known by; the unit does not matter."""
 
 
 class Detector:
@@ -47,26 +33,29 @@ class Detector:
         """Judge one record and learn from it.
 
         Args:
-            record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s` and
-                `mem_allocated`; any may be missing or None, loss and norm may be NaN or infinite.
+            record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s`,
+                `mem_allocated`, `loss_scale`, `rank_s` (each rank's own seconds); for contrastive
+                runs `neg_cos`, `contrastive` (that part of the loss) and `candidates`. Any may be
+                missing or None, loss and norm may be NaN or infinite.
         """
         state = self._state
+        record = _named(record)
         step = int(record.get("step") or 0)
         if step < state.last_step:
             self.relearn()
         state.last_step = step
-        found = self._training(record, step) + self._machine(record)
+        found = self._training(record) + self._settings(record) + self._machine(record)
+        self._judge_earlier(record, step)
         evaluated = record.get("eval_loss")
         if evaluated is not None and math.isfinite(evaluated):
-            found += self._overfit(evaluated)
-        alerts = [_to_alert(finding, step) for finding in found]
-        for alert in alerts:
-            if alert.severity == ALARM and alert.kind in INSTABILITY:
-                state.verdicts.watch(alert, state.unstable)
-        return alerts
+            found += self._overfit(evaluated, step)
+        for finding in found:
+            if (by := state.yardstick(finding)) is not None:
+                state.verdicts.watch(f"{finding.kind}-{step}", by)
+        return [to_alert(finding, step) for finding in found]
 
     def take_verdicts(self) -> list[Verdict]:
-        """Verdicts on earlier alarms since the last call."""
+        """Verdicts on earlier alerts since the last call."""
         taken, self._verdicts = self._verdicts, []
         return taken
 
@@ -76,10 +65,12 @@ class Detector:
         For about a dozen records only what is not finite is an alarm.
         """
         self._state.unstable.relearn()
+        self._state.plateau.relearn()
 
     def state(self) -> dict[str, Any]:
         """All it knows, as plain values for a checkpoint."""
-        return _as_dict(msgspec.to_builtins(self._state))
+        state: dict[str, Any] = msgspec.to_builtins(self._state)
+        return state
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Detector:
@@ -92,33 +83,49 @@ class Detector:
         detector._state = msgspec.convert(state, State)
         return detector
 
-    def _training(self, record: _Record, step: int) -> list[Finding]:
+    def _judge_earlier(self, record: _Record, step: int) -> None:
+        state = self._state
+        if state.verdicts.pending and (record.get("loss"), record.get("grad_norm")) != (None, None):
+            self._verdicts += state.verdicts.update(state.measures(record), step, state.back)
+
+    def _training(self, record: _Record) -> list[Finding]:
         """What the loss and the gradient of a step say; nothing in a record without either."""
         state = self._state
-        loss, norm = record.get("loss"), record.get("grad_norm")
+        loss, norm, lr = record.get("loss"), record.get("grad_norm"), record.get("lr")
         if loss is None and norm is None:
             return []
         found = state.unstable.update(loss, norm, 1 / math.sqrt(state.sensitivity))
-        if state.verdicts.pending:
-            self._verdicts += state.verdicts.update(_on_scale(loss, norm), step)
+        climbing = lr is not None and state.top_lr.update(lr)
+        if climbing and any(f.kind == "divergence" and f.z is None for f in found):
+            found.append(_lr_too_high(found[0], lr))
         grad = state.unstable.grad.recent
         usual = math.exp(grad.median()) if len(grad) else None
         if state.dead.update(loss, norm, usual):
             found.append(Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0))
-        level = state.learning.update(loss) if loss is not None and math.isfinite(loss) else None
-        if level is not None:
-            tail = "after all these steps: not learning"
-            found.append(
-                Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)
-            )
+        if loss is not None and math.isfinite(loss):
+            found += self._progress(loss, lr)
         return found
 
-    def _overfit(self, evaluated: float) -> list[Finding]:
-        channel = self._state.unstable.loss
-        shaken = bool(self._state.verdicts.pending)
-        if shaken or channel.count < WARMUP_RECORDS:
+    def _progress(self, loss: float, lr: float | None) -> list[Finding]:
+        state = self._state
+        level = state.learning.update(loss)
+        tail = "after all these steps: not learning"
+        if level is None and state.unstable.scale.unit is not None:
+            flat = state.plateau.update(state.unstable.scale.to(loss), lr)
+            level = state.unstable.loss_level() if flat else None
+            tail = "no longer improves measurably"
+        if level is None:
             return []
-        best = self._state.overfit.update(evaluated, from_scale(channel.recent.median()))
+        return [Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)]
+
+    def _overfit(self, evaluated: float, step: int) -> list[Finding]:
+        state = self._state
+        self._verdicts += state.verdicts.update({"eval": evaluated}, step, state.back)
+        train = state.unstable.loss_level()
+        shaken = state.verdicts.watches("loss") and not state.plateau.told
+        if shaken or train is None or state.unstable.loss.count < WARMUP_RECORDS:
+            return []
+        best = state.overfit.update(evaluated, train)
         if best is None:
             return []
         what, tail = "evaluation loss", "while training still improves"
@@ -128,66 +135,53 @@ class Detector:
             )
         ]
 
+    def _settings(self, record: _Record) -> list[Finding]:
+        """Learning rate, loss scale, and what a contrastive run says of its representations."""
+        state, found = self._state, []
+        lr, scale = record.get("lr"), record.get("loss_scale")
+        if lr is not None and record.get("loss") is not None and state.lr_zero.update(lr):
+            what, tail = "learning rate", "for ten records: nothing is learned"
+            found.append(
+                Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail)
+            )
+        if scale and (fall := state.loss_scale.update(scale)):
+            found.append(_watch("nonfinite", "loss scale", *fall, tail="overflows keep coming"))
+        loss = record.get("contrastive", record.get("loss"))
+        alike = state.collapse.update(record.get("neg_cos"), loss, record.get("candidates"))
+        if alike is not None:
+            what, value, level = alike
+            found.append(
+                Finding(kind="collapse", severity=ALARM, what=what, value=value, level=level)
+            )
+        return found
+
     def _machine(self, record: _Record) -> list[Finding]:
-        found = []
+        state, found = self._state, []
         rate, memory = record.get("tok_s"), record.get("mem_allocated")
-        if (
-            rate is not None
-            and math.isfinite(rate)
-            and (low := self._state.throughput.update(rate))
-        ):
-            found.append(_machine_finding("throughput_drop", "throughput", low))
-        if memory is not None and (leak := self._state.memory.update(float(memory))):
-            found.append(_machine_finding("vram_leak", "allocated memory", leak))
+        finite = rate is not None and math.isfinite(rate)
+        if rate is not None and finite and (low := state.throughput.update(rate)):
+            found.append(_watch("throughput_drop", "throughput", *low))
+        if memory is not None and (leak := state.memory.update(float(memory))):
+            found.append(_watch("vram_leak", "allocated memory", *leak))
+        if slow := state.straggler.update(record.get("rank_s") or ()):
+            rank, own, others = slow
+            found.append(_watch("straggler", f"seconds of rank {rank}:", own, others))
         return found
 
 
-def _on_scale(loss: float | None, norm: float | None) -> dict[str, float | None]:
-    return {
-        "loss": to_scale(loss) if loss is not None and math.isfinite(loss) else None,
-        "grad": math.log(norm) if norm and norm > 0 and math.isfinite(norm) else None,
-    }
+def _named(record: _Record) -> _Record:
+    """The record with memory under the one name used here."""
+    if record.get("mem_allocated") is not None:
+        return record
+    known = (record[key] for key in _MEMORY_KEYS if record.get(key) is not None)
+    memory = next(known, None)
+    return record if memory is None else {**record, "mem_allocated": memory}
 
 
-def _machine_finding(kind: str, what: str, values: tuple[float, float]) -> Finding:
-    return Finding(kind=kind, severity=WATCH, what=what, value=values[0], level=values[1])
+def _watch(kind: str, what: str, value: float, level: float, tail: str = "") -> Finding:
+    return Finding(kind=kind, severity=WATCH, what=what, value=value, level=level, tail=tail)
 
 
-def _to_alert(finding: Finding, step: int) -> Alert:
-    value, level = finding.value, finding.level
-    ratio = None
-    if level is not None and level > 0 and math.isfinite(value):
-        ratio = value / level
-    return Alert(
-        id=f"{finding.kind}-{step}",
-        kind=finding.kind,
-        severity=finding.severity,
-        step=step,
-        headline=_headline(finding, ratio),
-        value=value,
-        baseline=level,
-        z=finding.z,
-        ratio=ratio,
-    )
-
-
-def _headline(finding: Finding, ratio: float | None) -> str:
-    words = [f"{finding.what} {_figure(finding.value)}"]
-    if ratio is not None and ratio > 0 and finding.level is not None:
-        words.append(f"is ×{ratio:.3g} its level {_figure(finding.level)}")
-    elif finding.level is not None:
-        words.append(f"against its level {_figure(finding.level)}")
-    if finding.z is not None:
-        words.append(f"(z {finding.z:.0f})")
-    if finding.tail:
-        words.append(finding.tail)
-    return " ".join(words)
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    assert isinstance(value, dict)
-    return value
+def _lr_too_high(divergence: Finding, lr: float | None) -> Finding:
+    tail = f"while the learning rate rose to {lr:.3g}: too high for this run"
+    return _watch("lr_misconfig", "loss", divergence.value, divergence.level or 0.0, tail)

@@ -7,17 +7,25 @@ import math
 import msgspec
 
 from .alerts import ALARM, INFO, WATCH
-from .channel import Channel, Reading, Way, from_scale, to_scale
+from .channel import Channel, Reading, Way
 from .coldstart import ColdStart
+from .finding import Finding
+from .scale import Scale
 from .trend import Trend
 
 LOSS_WAYS = (
-    Way(z=9, rise=math.log(1.2), tail=1.15),
-    Way(z=16, rise=0.03, tail=1.15),
-    Way(z=4.5, rise=math.log(1.5), tail=1.5),
+    Way(z=9, rise=math.log(1.2), tail=1.75),
+    Way(z=16, rise=0.03, tail=1.75),
+    Way(z=4.5, rise=math.log(2), tail=1.5),
+    Way(z=2.5, rise=math.log(2.5), tail=1.5, records=100),
 )
-"""Plain spike; a smaller one in a very quiet run; a large one in a very noisy run, where it has to
-beat the run's own tail clearly."""
+"""Plain spike; a smaller one in a very quiet run; twice the level in a noisy run; two and a half
+times in any run that has been seen long enough, however noisy. The last two have to go half beyond
+what the run has shown.
+
+Why 1.75 times the tail: with power-law tails of exponent 3, as logs of small batches have, a record
+beats c times the third largest of the last n with a chance of 3 / (n c³): 1.75 leaves a fifth of
+the alarms of 1."""
 GRAD_WAYS = (
     Way(z=6, rise=math.log(6), tail=1.15),
     Way(z=3, rise=math.log(10), tail=1.15),
@@ -32,26 +40,14 @@ SUPPORT_FACTOR = 0.7
 CLIMB_RECORDS, CLIMB_HITS = 5, 3
 CLIMB_RISE, CLIMB_SD = math.log(3), 2.5
 BAD_GRAD_RECORDS = 10
-COLLAPSE_LOSS = 0.05
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert in the making."""
-
-    kind: str
-    severity: str
-    what: str
-    """Of which quantity, as it starts the headline."""
-    value: float
-    level: float | None = None
-    z: float | None = None
-    tail: str = ""
-    """Words that end the headline."""
+COLLAPSE_UNITS = 50.0
+"""Of the loss scale, so 5 % of the first losses: from there nothing falls to exactly 0 at once."""
 
 
 class Instability(msgspec.Struct):
     """Watches loss and gradient norm together."""
 
+    scale: Scale = msgspec.field(default_factory=Scale)
     loss: Channel = msgspec.field(default_factory=Channel)
     grad: Channel = msgspec.field(default_factory=Channel)
     trend: Trend = msgspec.field(default_factory=Trend)
@@ -97,10 +93,11 @@ class Instability(msgspec.Struct):
 
     def _collapse(self, loss: float | None, grad_bad: bool) -> Finding | None:
         self.zero_losses = self.zero_losses + 1 if loss == 0.0 else 0
-        if not self.zero_losses or not len(self.loss.recent):
+        if not self.zero_losses or self.scale.unit is None or self.scale.signed:
             return None
-        level = from_scale(self.loss.recent.median())
-        if level > COLLAPSE_LOSS and (grad_bad or self.zero_losses == 2):
+        level = self.loss_level()
+        far = level is not None and level > COLLAPSE_UNITS * self.scale.unit
+        if far and (grad_bad or self.zero_losses == 2):
             tail = "exactly 0: a number format ran over"
             return Finding(
                 kind="nonfinite", severity=ALARM, what="loss", value=0.0, level=level, tail=tail
@@ -145,19 +142,37 @@ class Instability(msgspec.Struct):
         ]
 
     def _loss(self, loss: float, grad_share: float, strictness: float) -> list[Finding]:
-        x = to_scale(loss)
+        found = []
+        if (best := self.start.update(loss)) is not None:
+            found.append(_loss_finding("divergence", loss, best, None))
+        fresh = [self.scale.to(value) for value in self.scale.take(loss)]
+        if not fresh:
+            return found
+        if len(fresh) > 1:
+            self._settle(fresh[:-1])
+        return self._judge_loss(loss, fresh[-1], grad_share, strictness) + found
+
+    def _settle(self, values: list[float]) -> None:
+        """The scale is known now, or another one than before: learn what came earlier."""
+        self.loss.relearn()
+        self.trend.relearn()
+        for x in values:
+            self.loss.learn(x, None)
+            self.trend.take(x)
+
+    def _judge_loss(
+        self, loss: float, x: float, grad_share: float, strictness: float
+    ) -> list[Finding]:
         reading = self.loss.read(x)
         found = []
         spike = reading is not None and self._is_spike(reading, grad_share, strictness)
         if reading is not None and spike:
-            found.append(_loss_finding("spike", loss, from_scale(reading.level), reading.z))
+            found.append(_loss_finding("spike", loss, self.scale.back(reading.level), reading.z))
         lift = self.trend.update(x, None if reading is None else reading.sd, strictness)
         if lift is not None:
-            level = from_scale(lift.level)
-            now = from_scale(lift.level + lift.size)
+            level = self.scale.back(lift.level)
+            now = self.scale.back(lift.level + lift.size)
             found.append(_loss_finding("divergence", now, level, lift.size / lift.sd))
-        if (best := self.start.update(loss)) is not None:
-            found.append(_loss_finding("divergence", loss, best, None))
         self.loss.learn(x, reading, alarmed=spike)
         return found
 
@@ -166,6 +181,10 @@ class Instability(msgspec.Struct):
         if reading.residual <= 0 or self.loss.quiet:
             return False
         return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
+
+    def loss_level(self) -> float | None:
+        """The usual loss at present; None while unknown."""
+        return self.scale.back(self.loss.recent.median()) if len(self.loss.recent) else None
 
     def relearn(self) -> None:
         """Levels start anew; noise and tails stay known."""

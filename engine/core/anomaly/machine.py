@@ -1,7 +1,10 @@
-"""The machine under the run: throughput that stays low, memory that only grows."""
+"""The machine under the run: throughput that stays low, memory that only grows, a slow rank."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -12,10 +15,17 @@ DROP_SHARE = 0.8
 DROP_RECORDS = 15
 """Long enough that evaluations, checkpoints and a passing neighbour on the machine do not count."""
 BLOCK_RECORDS = 10
-BLOCKS = 5
+BLOCKS = 4
+"""Four rising lows, 5 % in all and over every earlier one: what long batches need goes down again
+within ten records."""
 LEAK_RISE = 1.05
 FIRST_BLOCKS = 3
 """Allocators grow while a run warms up."""
+SLOW_RANK = math.log(1.05)
+"""5 % over the other ranks: they all wait for the slowest, so the whole run pays for it."""
+SLOW_WEIGHT = 1 / 25
+SLOW_RECORDS = 50
+"""Long and short batches fall on every rank alike; only a slow machine is the same one for long."""
 
 
 class Throughput(msgspec.Struct):
@@ -71,3 +81,34 @@ class Memory(msgspec.Struct):
             return None
         self.lows = tail[-1:] * (BLOCKS + FIRST_BLOCKS - 1)
         return tail[-1], tail[0]
+
+
+class Straggler(msgspec.Struct):
+    """Finds the one rank all others wait for."""
+
+    leads: list[float] = []
+    """By rank: smoothed log ratio of its time to the median of the others."""
+    slowest: int = -1
+    held: int = 0
+
+    def update(self, seconds: Sequence[float]) -> tuple[int, float, float] | None:
+        """Take each rank's own time in; returns rank, its time and theirs where one is slow."""
+        if len(seconds) < 2 or min(seconds) <= 0:
+            return None
+        if len(self.leads) != len(seconds):
+            self.leads, self.slowest, self.held = [0.0] * len(seconds), -1, 0
+        for rank, own in enumerate(seconds):
+            lead = math.log(own / _others(seconds, rank))
+            self.leads[rank] += SLOW_WEIGHT * (lead - self.leads[rank])
+        slowest = max(range(len(seconds)), key=self.leads.__getitem__)
+        slow = self.leads[slowest] > SLOW_RANK
+        self.held = self.held + 1 if slow and slowest == self.slowest else int(slow)
+        self.slowest = slowest
+        if self.held != SLOW_RECORDS:
+            return None
+        usual = _others(seconds, slowest)
+        return slowest, usual * math.exp(self.leads[slowest]), usual
+
+
+def _others(seconds: Sequence[float], rank: int) -> float:
+    return statistics.median([*seconds[:rank], *seconds[rank + 1 :]])

@@ -1,8 +1,10 @@
-"""States of a run that need no sudden change: dead gradients, no learning, overfitting."""
+"""States of a run that need no sudden change: dead gradients, plateaus, overfitting."""
 
 from __future__ import annotations
 
+import math
 import statistics
+from itertools import pairwise
 
 import msgspec
 
@@ -17,6 +19,18 @@ NO_LEARNING_SHARE = 0.985
 NO_LEARNING_LOSS = 4.0
 """A flat loss is normal when training goes on from a good model; above about 4 nats it is near
 the loss of guessing, which for vocabularies of 32 k to 256 k is 10.4 to 12.5."""
+FLAT_RECORDS = 60
+"""Long enough for a slope of half a standard deviation to stand out, short enough to be of use."""
+FLAT_EVERY = 10
+IMPROVING_T = -4.0
+FLAT_T = -1.0
+"""t values of the slope: surely falling, and not distinguishable from flat."""
+FLAT_AGAIN_RECORDS = 80
+FLAT_AGAIN_SHARE = 0.1
+"""A plateau that lasts is told again after this long, or a tenth of the run so far."""
+FLAT_LR_SHARE = 0.1
+"""Of the highest LR so far: below that a run is being finished and may be flat."""
+MIN_NOISE = 5e-4
 OVERFIT_ONCE = 1.10
 OVERFIT_TWICE = 1.03
 TRAIN_BETTER = 0.98
@@ -63,6 +77,61 @@ class NoLearning(msgspec.Struct):
             return None
         self.told = True
         return level
+
+
+class Plateau(msgspec.Struct):
+    """The loss was falling and no longer is, as far as its noise lets one tell.
+
+    A t-test of the slope over the last `FLAT_RECORDS`; the noise comes from neighbours, which a
+    trend hardly changes. Only a hint: most runs are flat in places.
+    """
+
+    last: list[float] = []
+    """On the loss scale, oldest first."""
+    count: int = 0
+    since: int = 0
+    """Records since it was told last."""
+    was_falling: bool = False
+    told: bool = False
+    top_lr: float = 0.0
+
+    def update(self, x: float, lr: float | None) -> bool:
+        """Take a loss in; true where the run counts as flat.
+
+        Args:
+            x: on the loss scale.
+            lr: of this record.
+        """
+        self.last.append(x)
+        del self.last[:-FLAT_RECORDS]
+        self.top_lr = max(self.top_lr, lr or 0.0)
+        self.count += 1
+        self.since += 1
+        if self.count % FLAT_EVERY or len(self.last) < FLAT_RECORDS:
+            return False
+        t = _slope_t(self.last)
+        self.was_falling = self.was_falling or t < IMPROVING_T
+        soon = self.since < max(FLAT_AGAIN_RECORDS, FLAT_AGAIN_SHARE * self.count)
+        if t < FLAT_T or soon or (lr or 0.0) < FLAT_LR_SHARE * self.top_lr:
+            return False
+        flat = self.was_falling or self.told
+        if flat:
+            self.was_falling, self.told, self.since = False, True, 0
+        return flat
+
+    def relearn(self) -> None:
+        """What came before no longer counts."""
+        self.last = []
+
+
+def _slope_t(values: list[float]) -> float:
+    """The t value of the slope of equidistant values, with noise from their differences."""
+    middle = (len(values) - 1) / 2
+    spread = len(values) * (len(values) ** 2 - 1) / 12
+    slope = sum((i - middle) * x for i, x in enumerate(values)) / spread
+    steps = sorted(abs(b - a) for a, b in pairwise(values))
+    noise = max(steps[len(steps) // 2] / 0.954, MIN_NOISE)
+    return slope / noise * math.sqrt(spread)
 
 
 class Overfit(msgspec.Struct):

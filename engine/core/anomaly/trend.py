@@ -19,11 +19,16 @@ LAG_RECORDS = 24
 LIFT_Z = 4.0
 LIFT_TAIL = 1.3
 """A lift must beat by 30 % what this run has shown and come back from."""
-LIFT_RISE = math.log(1.25)
-"""A quarter above the level is serious in any run …"""
-LIFT_SD = 10.0
-LIFT_MIN = 0.03
-"""… and in a quiet run already ten standard deviations of a record, but at least 3 %."""
+LIFT_RISE = math.log(1.2)
+"""A fifth above the level is serious in any run …"""
+LIFT_SD = 8.0
+LIFT_MIN = 0.025
+"""… and in a quiet run already eight standard deviations of a record, but at least 2.5 %."""
+BEST_RECORDS = 60
+BEST_QUANTILE = 0.1
+"""The level is the best the run has held lately, not its middle: a loss that was falling fast and
+turns is above its best long before it is above its median. The quantile, not the minimum, because
+the minimum of many medians is luck."""
 HOLD_RECORDS = 100
 """After this long the new level is the level."""
 
@@ -49,6 +54,9 @@ class Trend(msgspec.Struct):
     lifts: Window = msgspec.field(default_factory=lambda: Window(120))
     waiting: list[float] = []
     """The newest lifts, not yet in `lifts`."""
+    medians: Window = msgspec.field(default_factory=lambda: Window(BEST_RECORDS))
+    """Of `fast`, as it went along; `young` are the newest ones, which still overlap with it."""
+    young: list[float] = []
     held: int = 0
     """Records since the divergence began; 0 when there is none."""
 
@@ -60,12 +68,13 @@ class Trend(msgspec.Struct):
             sd: its noise; None while unknown.
             strictness: factor on the limits.
         """
-        self._shift(x)
+        self.take(x)
         if sd is None or len(self.slow) < MIN_PAST:
             return None
         self.noise.push(sd)
         level = self._level()
-        size = self.fast.median() - level
+        now = self.fast.median()
+        size = now - level
         if self.held:
             self._hold(size, strictness)
             return None
@@ -74,20 +83,27 @@ class Trend(msgspec.Struct):
             self.lifts.push(self.waiting.pop(0))
         if size <= LIFT_MIN * strictness or size <= self._limit(strictness):
             return None
-        if self.fast.median() <= self.slow.quantile(0.98):
+        if now <= self.slow.quantile(0.98):
             return None
         self.held = 1
         return Lift(size, level, self.noise.values[0])
 
-    def _shift(self, x: float) -> None:
+    def take(self, x: float) -> None:
+        """Learn a value without judging it."""
         fallen = self.fast.push(x)
-        if fallen is not None and not self.held:
-            fallen = self.slow.push(fallen)
-            if fallen is not None:
-                self.older.push(fallen)
+        if fallen is None or self.held:
+            return
+        self.young.append(self.fast.median())
+        if len(self.young) > FAST_RECORDS:
+            self.medians.push(self.young.pop(0))
+        fallen = self.slow.push(fallen)
+        if fallen is not None:
+            self.older.push(fallen)
 
     def _level(self) -> float:
         level = self.slow.median()
+        if len(self.medians) >= MIN_LIFTS:
+            level = min(level, self.medians.quantile(BEST_QUANTILE))
         return min(level, self.older.median()) if len(self.older) >= MIN_LIFTS else level
 
     def _limit(self, strictness: float) -> float:
@@ -111,4 +127,6 @@ class Trend(msgspec.Struct):
         self.fast.clear()
         self.slow.clear()
         self.older.clear()
+        self.medians.clear()
+        self.young.clear()
         self.held = 0

@@ -1,86 +1,87 @@
-"""Did it come back? Some records after an alarm the level of then and now are compared."""
+"""Did it come back? Some records after an alert the quantity is held against what it was before."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from .alerts import Alert, Verdict
-from .channel import Channel, from_scale
-from .instability import Instability
+from .alerts import Verdict
 
-AFTER_RECORDS = 30
-LAST_RECORDS = 8
-BACK_SD = 2.0
-BACK_RISE = 0.03
-GRAD_BACK_RISE = math.log(2)
-"""A gradient norm within a factor of two of its old level is as good as back."""
+
+class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells whether an alert is over."""
+
+    channel: str
+    """Name of the quantity; higher is worse on its scale."""
+    level: float
+    """Where it is over, on that scale."""
+    margin: float = 0.0
+    """How far above still counts."""
+    records: int = 30
+    """To wait; only records that have the quantity count."""
+    last: int = 8
+    """How many of them are judged, by their median."""
 
 
 class Pending(msgspec.Struct):
-    """An alarm that waits for its verdict."""
+    """An alert that waits for its verdict."""
 
     id: str
-    channel: str
-    """loss or grad."""
-    level: float
-    """Before the alarm, on the channel's scale."""
-    margin: float
-    """How far above it still counts as back."""
+    by: Yardstick
     age: int = 0
     last: list[float] = []
-    """The newest values of the channel, on its scale; shorter when some were not finite."""
+    """The values to judge; fewer when some were not finite."""
 
 
 class Verdicts(msgspec.Struct):
-    """The alarms under observation."""
+    """The alerts under observation."""
 
     pending: list[Pending] = []
 
-    def watch(self, alert: Alert, watched: Instability) -> None:
-        """Observe an alarm from now on, unless its channel has never had a level."""
-        channel = "grad" if alert.kind == "grad_explosion" else "loss"
-        source: Channel = getattr(watched, channel)
-        if not len(source.recent):
-            return
-        level = source.recent.median()
-        if alert.kind == "divergence":
-            level = watched.trend.slow.median() if len(watched.trend.slow) else level
-        sd = source.residuals.spread() if len(source.residuals) else 0.0
-        rise = GRAD_BACK_RISE if channel == "grad" else BACK_RISE
-        margin = max(BACK_SD * sd, rise)
-        self.pending.append(Pending(id=alert.id, channel=channel, level=level, margin=margin))
+    def watch(self, alert: str, by: Yardstick) -> None:
+        """Observe an alert from now on."""
+        self.pending.append(Pending(id=alert, by=by))
 
-    def update(self, values: dict[str, float | None], step: int) -> list[Verdict]:
+    def watches(self, channel: str) -> bool:
+        """Whether anything on a channel waits for its verdict."""
+        return any(item.by.channel == channel for item in self.pending)
+
+    def update(
+        self, values: Mapping[str, float | None], step: int, back: Callable[[str, float], float]
+    ) -> list[Verdict]:
         """Take a record in; returns the verdicts that are due.
 
         Args:
-            values: loss and grad on their channels' scales; None where not finite or not logged.
+            values: by channel, on its scale; None where not finite, absent where not known.
             step: of the record.
+            back: from a channel's scale to the unit a person reads.
         """
-        due = []
+        due, staying = [], []
         for item in self.pending:
-            item.age += 1
-            value = values[item.channel]
-            if item.age > AFTER_RECORDS - LAST_RECORDS and value is not None:
-                item.last.append(value)
-            if item.age == AFTER_RECORDS:
-                due.append(_judge(item, step))
-        if due:
-            self.pending = [item for item in self.pending if item.age < AFTER_RECORDS]
+            if item.by.channel in values and _take(item, values[item.by.channel]):
+                due.append(_judge(item, step, back))
+            else:
+                staying.append(item)
+        self.pending = staying
         return due
 
 
-def _judge(item: Pending, step: int) -> Verdict:
-    unscale = math.exp if item.channel == "grad" else from_scale
+def _take(item: Pending, value: float | None) -> bool:
+    item.age += 1
+    if value is not None and item.age > item.by.records - item.by.last:
+        item.last.append(value)
+    return item.age >= item.by.records
+
+
+def _judge(item: Pending, step: int, back: Callable[[str, float], float]) -> Verdict:
+    by = item.by
     now = sorted(item.last)[len(item.last) // 2] if item.last else None
-    back = len(item.last) > LAST_RECORDS // 2 and now is not None
-    back = back and now is not None and now <= item.level + item.margin
+    over = now is not None and 2 * len(item.last) > by.last and now <= by.level + by.margin
     return Verdict(
         id=item.id,
-        verdict="recovered" if back else "not recovered",
+        verdict="recovered" if over else "not recovered",
         step=step,
-        level_before=unscale(item.level),
-        level_after=unscale(now) if now is not None else None,
+        level_before=back(by.channel, by.level),
+        level_after=None if now is None else back(by.channel, now),
     )

@@ -24,7 +24,8 @@ from .series import Record, kinds, run, series, verdicts
 )
 def test_an_ordinary_run_is_left_alone(name: str, level: object, noise: float, seed: int) -> None:
     assert callable(level)
-    assert run(series(600, level=level, noise=noise, seed=seed)) == []
+    alerts = run(series(600, level=level, noise=noise, seed=seed))
+    assert {(a.kind, a.severity) for a in alerts} <= {("plateau", INFO)}
 
 
 def test_a_signed_loss_near_zero_is_left_alone() -> None:
@@ -50,7 +51,7 @@ def test_a_spike_is_one_alarm_that_says_how_much() -> None:
 def test_a_drop_is_no_alarm_and_the_new_level_is_learned() -> None:
     records = series(300, level=lambda i: 3.0 if i < 150 else 1.0)
     records[250]["loss"] = 2.0
-    (alert,) = run(records)
+    (alert,) = [a for a in run(records) if a.severity == ALARM]
     assert alert.step == 251
     assert alert.baseline == pytest.approx(1.0, abs=0.05)
 
@@ -210,7 +211,7 @@ def test_memory_that_only_grows_is_a_leak_and_long_batches_are_not() -> None:
         record["mem_allocated"] += i * 2e7
     (first, *_) = run(records)
     assert first.kind == "vram_leak"
-    assert first.step == 240
+    assert first.step <= 250
 
 
 def test_a_spike_that_comes_back_is_recovered() -> None:
@@ -306,3 +307,105 @@ def test_missing_fields_and_duplicate_steps_are_fine() -> None:
     assert detector.update({}) == []
     assert detector.update({"step": 5, "loss": None, "grad_norm": None}) == []
     assert run([{"step": 7, "loss": 1.0 + i % 3 * 0.01} for i in range(100)], detector) == []
+
+
+def test_a_loss_is_judged_alike_in_any_unit() -> None:
+    def found(factor: float) -> list[tuple[str, int]]:
+        records = series(400, level=lambda i: 1.0 if i < 300 else 1.6)
+        records[150]["loss"] = 2.0
+        for record in records:
+            record["loss"] *= factor
+        return [(a.kind, a.step) for a in run(records) if a.severity == ALARM]
+
+    assert [kind for kind, _ in found(1.0)][:2] == ["spike", "spike"]
+    assert found(1e-4) == found(1.0) == found(1e3)
+
+
+def test_a_run_that_turns_while_falling_is_seen_by_its_best() -> None:
+    falling = series(110, level=lambda i: 3.0 * 0.99 ** min(i, 70) * 1.008 ** max(0, i - 70))
+    assert "divergence" in kinds(run(falling))
+
+
+def test_nearly_three_times_the_level_is_told_in_a_very_noisy_run() -> None:
+    records = series(300, noise=0.2)
+    records[250]["loss"] = 3.2
+    assert [(a.kind, a.step) for a in run(records)] == [("spike", 251)]
+
+
+def test_a_run_that_stops_improving_is_hinted_at_and_one_that_goes_on_is_not() -> None:
+    stops = series(300, level=lambda i: 3.0 * 0.995 ** min(i, 150))
+    (first, *_) = run(stops)
+    assert (first.kind, first.severity) == ("plateau", INFO)
+    assert 160 <= first.step <= 215
+    assert run(series(300, level=lambda i: 3.0 * 0.995**i)) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"neg_cos": 0.99}, "mean cosine"),
+        ({"contrastive": 2.08, "candidates": 8}, "contrastive loss"),
+    ],
+)
+def test_representations_that_are_all_alike_are_a_collapse(more: Record, what: str) -> None:
+    records = [{**record, **more} for record in series(120)]
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity, alert.step) == ("collapse", ALARM, 50)
+    assert alert.headline.startswith(what)
+    healthy = {"neg_cos": 0.6, "contrastive": 1.2, "candidates": 8}
+    assert run([{**record, **healthy} for record in series(120)]) == []
+
+
+def test_the_rank_all_others_wait_for_is_named() -> None:
+    rng = random.Random(2)
+    records = series(400)
+    for record in records:
+        record["rank_s"] = [math.exp(rng.gauss(0, 0.05)) for _ in range(4)]
+    assert run(records) == []
+    for record in records[200:]:
+        record["rank_s"][2] *= 1.12
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity) == ("straggler", WATCH)
+    assert "rank 2" in alert.headline
+    assert 250 <= alert.step <= 300
+
+
+def test_training_without_a_learning_rate_is_told() -> None:
+    records = series(60)
+    for record in records[30:]:
+        record["lr"] = 0.0
+    assert [(a.kind, a.step) for a in run(records)] == [("lr_misconfig", 40)]
+    assert run(series(60)[:31]) == []
+
+
+def test_a_loss_that_runs_away_in_the_warm_up_blames_the_learning_rate() -> None:
+    losses = [3.0, 3.1, 3.0, 3.2, 10.0, 14.0, 20.0]
+    records = [{"step": i, "loss": x, "lr": 1e-3 * (i + 1)} for i, x in enumerate(losses)]
+    assert [a.kind for a in run(records)] == ["divergence", "lr_misconfig"]
+
+
+def test_a_loss_scale_that_keeps_falling_is_an_early_warning() -> None:
+    records = series(100)
+    for i, record in enumerate(records):
+        record["loss_scale"] = 65536.0 / 2 ** min(max(0, (i - 60) // 3), 8)
+    (alert,) = run(records)
+    assert (alert.kind, alert.severity) == ("nonfinite", WATCH)
+    assert 70 < alert.step < 80
+
+
+def test_every_kind_of_alert_gets_a_verdict() -> None:
+    records = series(500)
+    for i, record in enumerate(records):
+        record["tok_s"] = 5000.0 if not 200 <= i < 235 else 2500.0
+        record["lr"] = 0.0 if 100 <= i < 112 else 1e-4
+    records[50]["grad_norm"] = 30.0
+    found = {verdict.id.partition("-")[0]: verdict.verdict for verdict in verdicts(records)}
+    assert found == {
+        "grad_explosion": "recovered",
+        "lr_misconfig": "recovered",
+        "throughput_drop": "recovered",
+    }
+    stays = series(300)
+    for i, record in enumerate(stays):
+        record["tok_s"] = 5000.0 if i < 200 else 2500.0
+    assert [v.verdict for v in verdicts(stays)] == ["not recovered"]

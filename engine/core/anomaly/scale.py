@@ -1,0 +1,59 @@
+"""The scale losses are compared on: differences are log ratios, whatever the unit of the loss."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+SEEN_RECORDS = 12
+"""Enough to tell a loss that changes sign, and as many as a channel needs to warm up."""
+NEAR_ZERO = 1e-3
+"""A loss a thousandth of the run's first ones is as good as zero: the scale turns linear there."""
+SIGNED_SD = 10.0
+"""A loss that changes sign (as in RL) has no ratios; ten standard deviations are the unit."""
+
+
+class Scale(msgspec.Struct):
+    """asinh(loss / unit): a logarithm far above the unit, linear around zero, odd.
+
+    The unit comes from the run, so a loss multiplied by a constant is judged alike.
+    """
+
+    seen: list[float] = []
+    """The newest losses, oldest first."""
+    unit: float | None = None
+    signed: bool = False
+
+    def take(self, loss: float) -> list[float]:
+        """Take a finite loss in; returns the losses that can be judged or learned from now on.
+
+        None at first; then all seen so far, in order; then each one as it comes. All recent ones
+        again when the first negative loss shows that the run needs another unit.
+        """
+        if self.unit is None and loss == 0:
+            return []
+        self.seen = [*self.seen[1 - SEEN_RECORDS :], loss]
+        settled = self.unit is not None and (self.signed or loss >= 0)
+        if settled or len(self.seen) < SEEN_RECORDS:
+            return [loss] if self.unit is not None else []
+        self._settle()
+        return self.seen
+
+    def _settle(self) -> None:
+        ordered = sorted(self.seen)
+        quarter = len(ordered) // 4
+        self.signed = ordered[0] < 0
+        spread = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
+        unit = SIGNED_SD * spread if self.signed else NEAR_ZERO * ordered[len(ordered) // 2]
+        self.unit = max(unit, 1e-12)
+
+    def to(self, loss: float) -> float:
+        """A loss on the scale; needs a unit."""
+        assert self.unit is not None, "take() decides on the unit"
+        return math.asinh(loss / self.unit)
+
+    def back(self, x: float) -> float:
+        """The inverse of `to`."""
+        assert self.unit is not None, "take() decides on the unit"
+        return self.unit * math.sinh(x)

@@ -1,0 +1,135 @@
+"""Everything the detector knows, and what each kind of alert is held against afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .contrastive import Collapse
+from .finding import Finding
+from .instability import Instability
+from .machine import SLOW_RANK, Memory, Straggler, Throughput
+from .rates import LossScale, LrZero, TopLr
+from .runstate import FLAT_RECORDS, Dead, NoLearning, Overfit, Plateau
+from .verdicts import Verdicts, Yardstick
+
+BACK_SD = 2.0
+BACK_RISE = 0.03
+GRAD_BACK_RISE = math.log(2)
+"""A gradient norm within a factor of two of its old level is as good as back."""
+RATE_BACK = 0.1
+"""Throughput within about 10 % of what it was is back."""
+IMPROVED = 0.02
+"""A plateau is over when the loss has fallen by 2 %, or by one standard deviation."""
+SCALE_BACK = math.log(4)
+
+
+class State(msgspec.Struct):
+    """Holds finite numbers only, so it survives JSON."""
+
+    sensitivity: float = 1.0
+    last_step: int = -1
+    unstable: Instability = msgspec.field(default_factory=Instability)
+    dead: Dead = msgspec.field(default_factory=Dead)
+    learning: NoLearning = msgspec.field(default_factory=NoLearning)
+    plateau: Plateau = msgspec.field(default_factory=Plateau)
+    overfit: Overfit = msgspec.field(default_factory=Overfit)
+    collapse: Collapse = msgspec.field(default_factory=Collapse)
+    lr_zero: LrZero = msgspec.field(default_factory=LrZero)
+    top_lr: TopLr = msgspec.field(default_factory=TopLr)
+    loss_scale: LossScale = msgspec.field(default_factory=LossScale)
+    throughput: Throughput = msgspec.field(default_factory=Throughput)
+    memory: Memory = msgspec.field(default_factory=Memory)
+    straggler: Straggler = msgspec.field(default_factory=Straggler)
+    verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
+
+    def yardstick(self, finding: Finding) -> Yardstick | None:
+        """What will tell that a finding is over; None where there never was a level."""
+        level = finding.level or 0.0
+        match finding.kind, finding.what:
+            case "grad_explosion" | "nonfinite", "grad norm":
+                by = self._grad_back()
+            case "plateau", _:
+                by = self._improved()
+            case "nonfinite", "loss scale":
+                by = Yardstick(channel="scale", level=-math.log(level), margin=SCALE_BACK)
+            case "throughput_drop", _:
+                by = Yardstick(channel="rate", level=-math.log(level), margin=RATE_BACK)
+            case "vram_leak", _:
+                now = finding.value
+                by = Yardstick(channel="memory", level=now, margin=0.01 * now, records=60)
+            case "overfit", _:
+                by = Yardstick(channel="eval", level=level, records=2, last=1)
+            case "straggler", _:
+                by = Yardstick(channel="lead", level=SLOW_RANK)
+            case "dead" | "collapse", _:
+                by = Yardstick(channel=finding.kind, level=0.0)
+            case "lr_misconfig", "learning rate":
+                by = Yardstick(channel="lr_zero", level=0.0)
+            case _:
+                by = self._loss_back(finding.kind)
+        return by
+
+    def _grad_back(self) -> Yardstick | None:
+        recent = self.unstable.grad.recent
+        if not len(recent):
+            return None
+        margin = max(BACK_SD * self._sd("grad"), GRAD_BACK_RISE)
+        return Yardstick(channel="grad", level=recent.median(), margin=margin)
+
+    def _loss_back(self, kind: str) -> Yardstick | None:
+        source = self.unstable.loss.recent
+        if kind == "divergence" and len(self.unstable.trend.slow):
+            source = self.unstable.trend.slow
+        if not len(source):
+            return None
+        margin = max(BACK_SD * self._sd("loss"), BACK_RISE)
+        return Yardstick(channel="loss", level=source.median(), margin=margin)
+
+    def _improved(self) -> Yardstick | None:
+        recent = self.unstable.loss.recent
+        if not len(recent):
+            return None
+        level = recent.median() - max(IMPROVED, self._sd("loss"))
+        return Yardstick(channel="loss", level=level, records=FLAT_RECORDS)
+
+    def _sd(self, channel: str) -> float:
+        residuals = getattr(self.unstable, channel).residuals
+        return residuals.spread() if len(residuals) else 0.0
+
+    def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
+        """The quantities a record has, on the scales of the yardsticks."""
+        loss, norm, rate = record.get("loss"), record.get("grad_norm"), record.get("tok_s")
+        found: dict[str, float | None] = {
+            "dead": self.dead.zeros,
+            "collapse": self.collapse.alike + self.collapse.guessing,
+            "lr_zero": self.lr_zero.zeros,
+        }
+        if loss is not None and self.unstable.scale.unit is not None:
+            found["loss"] = self.unstable.scale.to(loss) if math.isfinite(loss) else None
+        if norm is not None:
+            found["grad"] = math.log(norm) if norm > 0 and math.isfinite(norm) else None
+        if rate is not None and rate > 0 and math.isfinite(rate):
+            found["rate"] = -math.log(rate)
+        if scale := record.get("loss_scale"):
+            found["scale"] = -math.log(scale)
+        if (memory := record.get("mem_allocated")) is not None:
+            found["memory"] = float(memory)
+        if self.straggler.leads:
+            found["lead"] = max(self.straggler.leads)
+        return found
+
+    def back(self, channel: str, x: float) -> float:
+        """From a channel's scale to the unit a person reads."""
+        match channel:
+            case "loss":
+                return self.unstable.scale.back(x)
+            case "grad" | "lead":
+                return math.exp(x)
+            case "rate" | "scale":
+                return math.exp(-x)
+            case _:
+                return x
