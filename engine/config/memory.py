@@ -69,6 +69,7 @@ class MemoryEstimate:
     non_quantized: int
     """Embeddings, head and norms."""
     adapters: int
+    """Their weights, and the moving average of these if one is kept."""
     gradients: int
     """Of the adapters, and DDP's copy of them."""
     optimizer: int
@@ -112,16 +113,17 @@ def estimate_memory(
     formats = _Formats.of(config, device)
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
+    average_bytes = 4 * sum(adapters) if config.train.ema else 0
     copies = 2 if config.train.devices > 1 else 1
     activations, logits, dequantized = _fullest_moment(config, arch, formats)
     weights = _base_bytes(config, arch, formats), arch.other_params * formats.compute
     optimizer = _optimizer_bytes(config, adapters, formats)
-    held = sum(weights) + adapter_bytes * (1 + copies) + optimizer
+    held = sum(weights) + adapter_bytes * (1 + copies) + average_bytes + optimizer
     wasted = FRAGMENTATION * (held + activations + logits + dequantized)
     return MemoryEstimate(
         base=int(weights[0]),
         non_quantized=int(weights[1]),
-        adapters=adapter_bytes,
+        adapters=adapter_bytes + average_bytes,
         gradients=adapter_bytes * copies,
         optimizer=int(optimizer),
         activations=int(activations),

@@ -115,7 +115,7 @@ def test_generators_that_the_collation_draws_from_are_exact_too(
     monkeypatch.setattr("fttui.engine.train.session.collate_pairs", noisy)
     for name in ("straight", "resumed", "back"):
         (tmp_path / name).mkdir()
-    sets = {"eval__every": 0, "data__eval_fraction": 0}
+    sets: dict[str, Any] = {"eval__every": 0, "data__eval_fraction": 0}
     straight = play(new_run(tmp_path / "straight", **sets))
     expected, drawn[:] = list(drawn), []
     run = new_run(tmp_path / "resumed", **sets)

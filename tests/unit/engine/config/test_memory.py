@@ -74,6 +74,15 @@ def test_exact_counts_of_weights_adapters_and_optimizer() -> None:
     assert adamw.optimizer == 4_884_480 * 8
 
 
+def test_a_moving_average_is_a_copy_of_the_adapter_in_fp32() -> None:
+    plain, averaged = (
+        estimate_memory(configured(train={"ema": ema, "adapter_precision": "fp32"}), SMOLLM2)
+        for ema in (0.0, 0.99)
+    )
+    assert averaged.adapters == 2 * plain.adapters
+    assert averaged.likely > plain.likely
+
+
 def test_terms_add_up_and_the_band_holds_them() -> None:
     estimate = estimate_memory(configured(), LLAMA_1B)
     assert sum(estimate.terms().values()) == estimate.likely
