@@ -32,40 +32,34 @@ class Killed(Exception):
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
-    """Both tasks, trained without any incident."""
-    return {
-        task: play(new_run(tmp_path_factory.mktemp(task), task)) for task in ("contrastive", "sft")
-    }
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Trained without any incident."""
+    return play(new_run(tmp_path_factory.mktemp("straight")))
 
 
-@pytest.mark.parametrize("task", ["contrastive", "sft"])
-def test_a_rollback_repeats_the_same_losses(
-    task: str, straight: dict[str, Played], tmp_path: Path
-) -> None:
-    played = play(new_run(tmp_path, task), Script({6: ["rollback 4"]}))
+def test_a_rollback_repeats_the_same_losses(straight: Played, tmp_path: Path) -> None:
+    played = play(new_run(tmp_path), Script({6: ["rollback 4"]}))
     assert played.losses(timeline=2) == {
-        step: loss for step, loss in straight[task].losses().items() if step > 4
+        step: loss for step, loss in straight.losses().items() if step > 4
     }
     assert [e.to_step for e in played.events(RolledBack)] == [4]
 
 
-@pytest.mark.parametrize("task", ["contrastive", "sft"])
 def test_a_stopped_and_resumed_run_equals_the_straight_one(
-    task: str, straight: dict[str, Played], tmp_path: Path
+    straight: Played, tmp_path: Path
 ) -> None:
-    run = new_run(tmp_path, task)
+    run = new_run(tmp_path)
     first = play(run, Script({3: ["stop"]}))
     assert first.outcome.state is RunState.STOPPED
     second = play(run, resume="last")
     assert second.outcome.state is RunState.FINISHED
-    assert second.losses() == straight[task].losses()
+    assert second.losses() == straight.losses()
     assert not second.events(RolledBack)
     assert [r.seq for r in second.records] == list(range(1, len(second.records) + 1))
 
 
 def test_a_killed_and_restarted_run_repeats_the_lost_steps(
-    straight: dict[str, Played], tmp_path: Path
+    straight: Played, tmp_path: Path
 ) -> None:
     def die() -> None:
         raise Killed
@@ -74,13 +68,13 @@ def test_a_killed_and_restarted_run_repeats_the_lost_steps(
     with pytest.raises(Killed):
         play(run, Script(calls={6: die}))
     again = play(run, resume="last")
-    expected = straight["contrastive"].losses()
+    expected = straight.losses()
     assert again.losses(timeline=1) == {s: v for s, v in expected.items() if s <= 6}
     assert again.losses(timeline=2) == {s: v for s, v in expected.items() if s > 4}
 
 
 def test_a_pause_within_a_step_drops_and_repeats_it(
-    straight: dict[str, Played], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straight: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
     fetch = Stepper.fetch
@@ -95,7 +89,7 @@ def test_a_pause_within_a_step_drops_and_repeats_it(
     monkeypatch.setattr(Stepper, "fetch", fetch_then_pause)
     script = Script(states={RunState.PAUSED: ["eval", "checkpoint", "lr scale 1", "resume"]})
     played = play(new_run(tmp_path), script)
-    assert played.losses() == straight["contrastive"].losses()
+    assert played.losses() == straight.losses()
     assert _entered(played, RunState.PAUSED)[0] == 4
     assert len(played.events(CommandApplied)) == 5
 
@@ -140,12 +134,12 @@ def test_run_n_pauses_after_n_steps(tmp_path: Path) -> None:
 
 
 def test_an_unknown_checkpoint_fails_the_command_and_training_goes_on(
-    straight: dict[str, Played], tmp_path: Path
+    straight: Played, tmp_path: Path
 ) -> None:
     played = play(new_run(tmp_path), Script({3: ["rollback 77"]}))
     (failed,) = played.events(CommandFailed)
     assert "no complete checkpoint '77'" in failed.reason
-    assert played.losses() == straight["contrastive"].losses()
+    assert played.losses() == straight.losses()
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
@@ -209,12 +203,12 @@ def _poison(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 def test_a_full_disk_rejects_the_checkpoint_and_training_goes_on(
-    straight: dict[str, Played], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straight: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fttui.engine.train.checkpoints.free_bytes", lambda folder: 10)
     run = new_run(tmp_path, checkpoint__every=0)
     played = play(run, Script({3: ["checkpoint"]}))
     (failed,) = played.events(CommandFailed)
     assert "free some disk space" in failed.reason
-    assert played.losses() == straight["contrastive"].losses()
+    assert played.losses() == straight.losses()
     assert [e.name for e in played.events(CheckpointSaved)] == ["step-000000"]
