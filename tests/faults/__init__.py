@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import agreement, hubs, journals, rollbacks, saves
+from . import agreement, audience, hubs, journals, rollbacks, saves, ssh_links
 from .book import FAULTS, Box, Fault, Figures, Row, play_all
 from .stage import Stage
 
@@ -14,9 +14,11 @@ __all__ = [
     "Row",
     "Stage",
     "agreement",
+    "audience",
     "hubs",
     "journals",
     "play_all",
     "rollbacks",
     "saves",
+    "ssh_links",
 ]

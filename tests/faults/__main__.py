@@ -33,6 +33,7 @@ def main() -> int:
     os.environ.update(FIXED)
     sockets, folder = (Path(tempfile.mkdtemp(prefix=p, dir="/tmp")) for p in ("ft-", "faults-"))
     os.environ["XDG_RUNTIME_DIR"] = str(sockets)
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
     try:
         return _play(chosen or list(FAULTS), options, folder)
     finally:

@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import os
 import shutil
-import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -132,7 +131,7 @@ class SshServer:
         for process in inside:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "sshd" in process.name():
-                    process.send_signal(signal.SIGKILL)
+                    process.kill()
 
     def close(self) -> None:
         """Take it away."""

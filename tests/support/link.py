@@ -115,7 +115,16 @@ class Link:
 
     def close(self) -> None:
         """Take everything away."""
-        self.cut()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5.0)
         self._call(self._loop.stop)
         self._thread.join(5.0)
+        self._loop.close()
         self._listener.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in self._writers:
+            end.transport.abort()

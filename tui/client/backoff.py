@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 FIRST_S = 0.5
 LONGEST_S = 30.0
-HEALTHY_S = 60.0
+HEALTHY_S = 10.0
 """A connection that held for so long was a good one."""
+_REACHED = 2
+"""Of the failures before a login that succeeded so many still count: the machine is there, but what
+runs on it may die at once, again and again."""
 
 
 class Backoff:
@@ -23,6 +26,7 @@ class Backoff:
     def connected(self, now: float) -> None:
         """A connection stands."""
         self._connected_at = now
+        self.failures = min(self.failures, _REACHED)
 
     def failed(self, now: float) -> float:
         """It failed or could not be made; returns the seconds to wait."""

@@ -1,0 +1,263 @@
+"""Faults on the way to another machine: a real OpenSSH server behind a link that goes bad."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import psutil
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.commands import AddNote
+from fttui.engine.protocol.events import Record
+from fttui.engine.run.known import remember_run
+from fttui.engine.run.layout import RunDirectory
+from fttui.tui.client import remote
+from fttui.tui.client.far import Connection
+from fttui.tui.client.port import CommandAnswered, Delivery, LinkChanged, RecordsArrived
+from fttui.tui.client.port import Link as State
+from fttui.tui.client.remote import RemoteSession
+from fttui.tui.client.ssh import Far, LoginRefused
+from tests.support.engine_double import make_run
+from tests.support.far_machine import NO_SSHD, SSHD, SshServer
+from tests.support.link import Link
+
+from .audience import streaming
+from .book import Box, Figures, fault, spread
+from .invariants import check_history, check_run, control_entries, marks, require
+from .viewers import until_async
+
+_ENVIRONMENT = ("XDG_STATE_HOME", "FTTUI_SSH")
+
+
+class FarViewer:
+    """A remote session and what it delivered."""
+
+    def __init__(self, session: RemoteSession) -> None:
+        self.session = session
+        self.seen: list[Record] = []
+        self.answers: dict[str, CommandAnswered] = {}
+        self.link: State | None = None
+        self.links: list[State] = []
+        self.task = asyncio.create_task(session.listen(self._take))
+
+    def _take(self, delivery: Delivery) -> None:
+        match delivery:
+            case RecordsArrived(records=records):
+                self.seen += records
+            case LinkChanged(link=link):
+                self.link = link
+                self.links.append(link)
+            case CommandAnswered(id=id_):
+                require(id_ not in self.answers, f"{id_} was answered twice")
+                self.answers[id_] = delivery
+
+    async def until_news(self, count: int = 20) -> float:
+        """Seconds until so many more records have come."""
+        before = len(self.seen)
+        return await until_async(lambda: len(self.seen) >= before + count, 90.0)
+
+
+@contextlib.asynccontextmanager
+async def attached(run: RunDirectory) -> AsyncIterator[FarViewer]:
+    """Attach over $FTTUI_SSH."""
+    session = RemoteSession(Far("far"))
+    connection = Connection(Far("far"), may_prompt=False)
+    connection.attach()
+    await session.open(connection, run.id)
+    connection.detach()
+    viewer = FarViewer(session)
+    try:
+        yield viewer
+    finally:
+        await session.close()
+        viewer.task.cancel()
+        await asyncio.wait([viewer.task])
+
+
+@contextlib.contextmanager
+def far_machine(box: Box, run: RunDirectory) -> Iterator[tuple[SshServer, Link]]:
+    """A server and a link to it, which $FTTUI_SSH goes through."""
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ["XDG_STATE_HOME"] = str(box.folder / "state")
+    remember_run(run)
+    server = SshServer(box.folder / "ssh")
+    link = Link(server.port)
+    server.trust(server.folder / "host.pub", link.port)
+    os.environ["FTTUI_SSH"] = server.command_with(port=link.port)
+    try:
+        yield server, link
+    finally:
+        link.close()
+        server.close()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+async def _cut(_server: SshServer, link: Link, _long: bool) -> None:
+    link.cut()
+
+
+async def _kill_client(_server: SshServer, _link: Link, _long: bool) -> None:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name() == "ssh":
+                process.kill()
+
+
+async def _freeze_server(server: SshServer, _link: Link, _long: bool) -> None:
+    """Stopped for good: found out by its silence."""
+    for process in server.sessions():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().startswith("sshd"):
+                process.suspend()
+
+
+async def _server_down(server: SshServer, _link: Link, long: bool) -> None:
+    server.stop()
+    await asyncio.sleep(20 if long else 1)
+    server.start()
+
+
+async def _reset_often(_server: SshServer, link: Link, _long: bool) -> None:
+    link.cut_after_bytes = 40_000
+    link.cut()
+    connections = link.connections
+    await until_async(lambda: link.connections >= connections + 3, 90.0)
+    link.cut_after_bytes = None
+
+
+async def _far_and_stalling(_server: SshServer, link: Link, _long: bool) -> None:
+    link.latency_s = 0.1
+    for _ in range(5):
+        link.swallow()
+        await asyncio.sleep(0.2)
+        link.swallow(False)
+        await asyncio.sleep(0.2)
+    link.latency_s = 0.0
+
+
+Attack = Callable[[SshServer, Link, bool], Awaitable[None]]
+_ATTACKS: dict[str, Attack] = {
+    "link reset": _cut,
+    "ssh killed": _kill_client,
+    "sshd frozen": _freeze_server,
+    "sshd down": _server_down,
+    "reset every 40 kB": _reset_often,
+    "200 ms and stalls": _far_and_stalling,
+}
+
+
+@fault(
+    "F28",
+    "ssh killed, its server's session stopped, sshd down, reset every 40 kB, 200 ms and stalls",
+    "resumed by sequence number, lost 0, each command once; back p99 ≤ 5 s after the link",
+    "ssh -L tunnels: connect to a dead socket, no error",
+)
+def bad_links(box: Box) -> Figures:
+    if SSHD is None:
+        return Figures(NO_SSHD, ok=True, skipped=True)
+    run = make_run(box.folder / "runs")
+    with far_machine(box, run) as (server, link), streaming(box, run):
+        times, ids = asyncio.run(_suffer(box, run, server, link))
+    check_run(run, acked=ids)
+    require(len(control_entries(run)) == len(ids), "a command was journaled twice")
+    back = [seconds for name, seconds in times if name in ("link reset", "ssh killed")]
+    worst = {name: max(s for n, s in times if n == name) for name in _ATTACKS}
+    told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in worst.items())
+    ours = f"{len(times)} cuts: back after s {spread(back)} (worst: {told}); lost 0, doubled 0"
+    return Figures(ours, ok=sorted(back)[round(0.99 * (len(back) - 1))] <= 5.0)
+
+
+async def _suffer(
+    box: Box, run: RunDirectory, server: SshServer, link: Link
+) -> tuple[list[tuple[str, float]], list[str]]:
+    times, ids = [], []
+    lost_s, remote.LOST_S = remote.LOST_S, 10.0 if box.long else 4.0
+    rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(2, 50)
+    try:
+        async with attached(run) as viewer:
+            await viewer.until_news()
+            for name in rounds:
+                ids.append(viewer.session.submit(AddNote(text=name)))
+                connections = link.connections
+                await _ATTACKS[name](server, link, box.long)
+                started = time.monotonic()
+                if name != "200 ms and stalls":
+                    await until_async(lambda c=connections: link.connections > c, 60.0)
+                ids.append(viewer.session.submit(AddNote(text=f"after {name}")))
+                await viewer.until_news()
+                times.append((name, time.monotonic() - started))
+            await until_async(lambda: len(viewer.answers) == len(ids))
+            require(all(a.accepted for a in viewer.answers.values()), str(viewer.answers))
+            done = _applied(viewer, ids)
+            await until_async(lambda: done() == len(ids))
+            check_history(run, marks(encode(record) for record in viewer.seen))
+    finally:
+        remote.LOST_S = lost_s
+    return times, ids
+
+
+def _applied(viewer: FarViewer, ids: list[str]) -> Callable[[], int]:
+    wanted = set(ids)
+    return lambda: sum(getattr(r.event, "id", "") in wanted for r in viewer.seen)
+
+
+@fault(
+    "F29",
+    "login refused and host key changed, at first and when coming back",
+    "one attempt, a clear message, no retry",
+    "a loop of retries: OpenSSH 9.8 locks the address out",
+)
+def refused_logins(box: Box) -> Figures:
+    if SSHD is None:
+        return Figures(NO_SSHD, ok=True, skipped=True)
+    run = make_run(box.folder / "runs")
+    with far_machine(box, run) as (server, link), streaming(box, run):
+        attempts = []
+        for wrong in (_other_key, _other_host):
+            server.trust(server.folder / "host.pub", link.port)
+            os.environ["FTTUI_SSH"] = server.command_with(port=link.port)
+            attempts += asyncio.run(_come_back_refused(run, server, link, wrong))
+    return Figures(f"4 cases: attempts {attempts}", ok=set(attempts) == {1})
+
+
+def _other_key(server: SshServer, link: Link) -> str:
+    os.environ["FTTUI_SSH"] = server.command_with("stranger", link.port)
+    return "refused the login"
+
+
+def _other_host(server: SshServer, link: Link) -> str:
+    server.trust(server.folder / "stranger.pub", link.port)
+    return "not the one that is known"
+
+
+async def _come_back_refused(
+    run: RunDirectory, server: SshServer, link: Link, wrong: Callable[[SshServer, Link], str]
+) -> list[int]:
+    attempts = []
+    async with attached(run) as viewer:
+        await viewer.until_news()
+        said = wrong(server, link)
+        before = link.connections
+        link.cut()
+        await asyncio.wait([viewer.task], timeout=60.0)
+        error = viewer.task.exception()
+        require(isinstance(error, LoginRefused) and said in str(error), f"said: {error}")
+        await asyncio.sleep(2.0)
+        attempts.append(link.connections - before)
+    before = link.connections
+    try:
+        async with attached(run):
+            require(False, "let in")
+    except FttuiError as refusal:
+        require(said in str(refusal), f"said: {refusal}")
+    attempts.append(link.connections - before)
+    return attempts
