@@ -16,6 +16,7 @@ from fttui.engine.protocol.commands import (
     AnyCommand,
     Evaluate,
     GenerateSample,
+    MeasureGradients,
     Pause,
     ResetLr,
     Resume,
@@ -100,7 +101,11 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "anomaly.recover", "R", "recover", "do what the current anomaly's report recommends first",
-        RUN, ("rollback",), Rollback(checkpoint="last"), "confirm",
+        RUN, ("recover", "rollback"), Rollback(checkpoint="last"), "confirm",
+    ),
+    Action(
+        "run.gradients", "G", "gradients", "measure gradient flow by module in the next step",
+        RUN, ("gradients",), MeasureGradients(),
     ),
     Action(
         "checkpoint.save", "s", "save", "write a complete checkpoint now",

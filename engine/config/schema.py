@@ -172,6 +172,19 @@ class GuardConfig(Section, frozen=True, kw_only=True):
     """Of the anomaly detector; above 1 alarms earlier."""
 
 
+class PolicyConfig(Section, frozen=True, kw_only=True):
+    """What may be done about an anomaly without a person."""
+
+    autopilot: Literal["off", "propose", "act"] = "propose"
+    """propose: say in the journal what it would do; act: do it."""
+    budget: CountOrZero = 3
+    """Recoveries by the autopilot per run."""
+    cooldown: CountOrZero = 50
+    """Steps between two of them."""
+    probation: Count = 50
+    """Steps after any recovery until it is judged."""
+
+
 class HubConfig(Section, frozen=True, kw_only=True):
     """The process that serves viewers."""
 
@@ -193,4 +206,5 @@ class RunConfig(Section, frozen=True, kw_only=True):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
+    policy: PolicyConfig = PolicyConfig()
     hub: HubConfig = HubConfig()

@@ -78,6 +78,20 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "a hot, throttled device",
         "slow data loading",
     ),
+    "collapse": (
+        "a temperature too low or a learning rate too high",
+        "too few or too easy negatives",
+        "negatives that mean the same as their positive",
+    ),
+    "lr_misconfig": (
+        "learning rate too high from the start, or a warm-up too short",
+        "a schedule shorter than the run",
+    ),
+    "straggler": (
+        "a hot or throttled device on that rank",
+        "another process beside it",
+        "slow data loading on that rank",
+    ),
     "vram_leak": ("tensors kept alive from step to step", "fragmentation"),
 }
 """Likely causes by kind, most likely first."""
@@ -91,6 +105,9 @@ ADVICE: dict[str, str] = {
     "dead": "Nothing is being learned: fix the configuration before going on.",
     "overfit": "The checkpoint with the best evaluation is the one to keep.",
     "throughput_drop": "Compare the time spent on data with the time spent computing.",
+    "collapse": "Raise the temperature or the number of candidates before going on.",
+    "lr_misconfig": "Compare the learning rate with its schedule and the method's usual range.",
+    "straggler": "The whole run is as slow as that rank: look at its device first.",
     "vram_leak": "A restart from a checkpoint gives the memory back.",
 }
 """One sentence by kind that no command can say."""
@@ -99,10 +116,13 @@ ADVICE: dict[str, str] = {
 def recommend(alert: Alert, situation: Situation) -> list[Action]:
     """Commands for one alert, best first."""
     match alert.kind:
-        case "spike" | "divergence" | "nonfinite":
+        case "spike" | "divergence" | "nonfinite" | "collapse":
             return _recover(alert, situation)
         case "grad_explosion":
             return _calm(alert, situation)
+        case "lr_misconfig":
+            lowered = f"lr scale {situation.lr_scale * 0.1:.3g}"
+            return [_first(lowered, "a tenth of it, at once"), _stop("check schedule and rate")]
         case "plateau":
             tripled = f"lr scale {situation.lr_scale * 3:.3g}"
             why = "see within some dozen steps whether it learns at all"
@@ -119,7 +139,9 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
     if now.checkpoint is None:
         why = "there is no good checkpoint to go back to"
         return [_first(f"lr scale {halved}", why), _pause()]
-    actions = [_first(_rollback(now, halved), _why_back(alert, now))]
+    recover = _first(f"recover {alert.id}", f"{_why_back(alert, now)}, then a probation")
+    by_hand = "the same by hand, without the probation"
+    actions = [recover, Action(command=_rollback(now, halved), key="r", why=by_hand)]
     if alert.kind == "spike":
         actions.append(_pause("most single spikes come back by themselves within some steps"))
     if alert.kind != "spike" or alert.severity != ALARM:
@@ -197,6 +219,7 @@ _FIXED: dict[str, tuple[Action, ...]] = {
         _first("stop", "more steps make it worse; the best checkpoint stays"),
         Action(command="eval", key="e", why="confirm with a fresh evaluation"),
     ),
+    "straggler": (_first("pause", "look at that rank's device while training holds"),),
     "dead": (_first("stop no-save", "nothing was learned that could be lost"),),
     "throughput_drop": (_first("pause", "see whether the machine is free while training holds"),),
     "vram_leak": (

@@ -36,6 +36,8 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     pause_at_step: int | None = None
     nonfinite: str = "skip"
     """Policy of the guard: skip, halt or rollback."""
+    autopilot: str = "propose"
+    """off, propose or act."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,12 @@ def apply_setting(desired: Desired, command: AnyCommand, context: Context) -> Ch
             return _change_lr(desired, command, context)
         case SetClip():
             return _change_clip(desired, command, context)
-        case SetPolicy(nonfinite=policy):
+        case SetPolicy(nonfinite=str(policy)):
             new = msgspec.structs.replace(desired, nonfinite=policy)
             return Change(new, f"nonfinite {desired.nonfinite}", f"nonfinite {policy}")
+        case SetPolicy(autopilot=str(mode)):
+            new = msgspec.structs.replace(desired, autopilot=mode)
+            return Change(new, f"autopilot {desired.autopilot}", f"autopilot {mode}")
         case _:
             return _change_pause(desired, command, context)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from .advice import ADVICE, CAUSES, Action, Situation, recommend
+from .advice import ADVICE, Action, Situation, recommend
 from .anomaly import Alert
+from .causes import Signs, rank_causes
 
 PREVIEW_CHARACTERS = 240
 
@@ -24,6 +25,31 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     preview: str = ""
     """Decoded beginning of the text."""
+
+
+class Module(msgspec.Struct, frozen=True):
+    """One trained module in the update the alert is about."""
+
+    name: str
+    grad_norm: float
+    update_norm: float
+    note: str = ""
+    """dead or exploding."""
+
+
+MODULES_SHOWN = 5
+
+
+def top_modules(modules: list[Module]) -> list[Module]:
+    """The largest by gradient norm and by update norm, and every one with a note (up to 20)."""
+    chosen = sorted(modules, key=lambda m: -_size(m.grad_norm))[:MODULES_SHOWN]
+    chosen += sorted(modules, key=lambda m: -_size(m.update_norm))[:MODULES_SHOWN]
+    chosen += [m for m in modules if m.note][: 4 * MODULES_SHOWN]
+    return [m for m in modules if m in chosen]
+
+
+def _size(norm: float) -> float:
+    return norm if math.isfinite(norm) else math.inf
 
 
 class LrChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +82,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Share of recent steps that were clipped."""
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
+    loss_scale: float | None = None
+    """Of fp16 training."""
+    rank_s: list[float] = []
+    """With several ranks: seconds of each in this step."""
+    modules: list[Module] = []
+    """Of the trained modules the largest, dead and exploding ones; empty when not measured."""
     samples: list[Sample] = []
     tried: list[str] = []
     """What was done about earlier alarms of this incident, oldest first."""
@@ -64,6 +96,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
     """Nearest good checkpoint before the first warning."""
     checkpoint_step: int | None = None
+    checkpoint_why: str = ""
+    """What makes it good."""
     guard: str = ""
     """What the guard did about it by itself."""
 
@@ -79,6 +113,8 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The alert's headline."""
     value: float | None = None
     level_before: float | None = None
+    level_now: float | None = None
+    """Of a divergence the level it rose to; else the value itself."""
     z: float | None = None
     ratio: float | None = None
     evidence: Evidence
@@ -108,12 +144,36 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
         issue=alert.headline,
         value=alert.value,
         level_before=alert.baseline,
+        level_now=alert.value,
         z=alert.z,
         ratio=alert.ratio,
         evidence=evidence,
-        causes=list(CAUSES.get(alert.kind, ())),
+        causes=rank_causes(alert, signs(alert, evidence)),
         advice=ADVICE.get(alert.kind, ""),
         actions=recommend(alert, situation),
+    )
+
+
+def signs(alert: Alert, seen: Evidence) -> Signs:
+    """What speaks for one cause or another."""
+    lengths = {
+        batch: [s.tokens for s in seen.samples if s.batch == batch]
+        for batch in ("current", "previous")
+    }
+    ids = [s.id for s in seen.samples if s.batch == "current"]
+    high = seen.grad_normal[1] if seen.grad_normal else None
+    grad_ratio = seen.grad_norm / high if seen.grad_norm is not None and high else None
+    return Signs(
+        grad_ratio=grad_ratio,
+        lr_raised=[c.text for c in seen.lr_changes if alert.step - c.step <= 50],
+        lr_scale=seen.lr_scale,
+        clip_share=seen.clip_share,
+        loss_scale=seen.loss_scale,
+        longest=max(lengths["current"], default=None),
+        longest_before=max(lengths["previous"], default=None),
+        repeated=sorted({i for i in ids if ids.count(i) > 1}),
+        odd_modules=[f"{m.name} ({m.note})" for m in seen.modules if m.note],
+        epoch=seen.epoch,
     )
 
 
@@ -147,6 +207,7 @@ def to_markdown(report: AnomalyReport) -> str:
     lines = ["# Training Anomaly Report", ""]
     lines += [f"- **{name}:** {text}" for name, text in _facts(report) if text]
     lines += _section("Batch", [_sample(sample) for sample in report.evidence.samples])
+    lines += _section("Modules", [_module(module) for module in report.evidence.modules])
     lines += _section("Likely Causes", [f"{n}. {c}" for n, c in enumerate(report.causes, 1)])
     lines += _section("Recommended Actions", _actions(report))
     lines += _section("Tried Before", [f"- {text}" for text in report.evidence.tried])
@@ -165,13 +226,22 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Current Loss", _number(seen.current_loss)),
         ("Spike Magnitude", _magnitude(report)),
         ("Level Before", _number(report.level_before)),
+        ("Level Now", _number(report.level_now)),
         ("Gradient Norm", _gradient(seen)),
         ("Learning Rate", _learning_rate(seen)),
         ("Clipping", _clipping(seen)),
+        ("Loss Scale", _number(seen.loss_scale)),
         ("Memory", _memory(seen)),
+        ("Seconds by Rank", ", ".join(f"{s:.3g}" for s in seen.rank_s)),
         ("Guard", seen.guard),
-        ("Last Good Checkpoint", seen.checkpoint or "none"),
+        ("Last Good Checkpoint", _checkpoint(seen)),
     ]
+
+
+def _checkpoint(seen: Evidence) -> str:
+    if not seen.checkpoint:
+        return "none"
+    return f"{seen.checkpoint}: {seen.checkpoint_why}" if seen.checkpoint_why else seen.checkpoint
 
 
 def _number(value: float | None) -> str:
@@ -215,6 +285,12 @@ def _memory(seen: Evidence) -> str:
         return ""
     total = f" / {seen.mem_total_bytes / 2**30:.2f}" if seen.mem_total_bytes else ""
     return f"{seen.mem_used_bytes / 2**30:.2f}{total} GiB"
+
+
+def _module(module: Module) -> str:
+    note = f" — {module.note}" if module.note else ""
+    norms = f"gradient {module.grad_norm:.4g}, update {module.update_norm:.4g}"
+    return f"- `{module.name}`: {norms}{note}"
 
 
 def _sample(sample: Sample) -> str:

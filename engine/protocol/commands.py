@@ -76,6 +76,17 @@ class Rollback(Command, frozen=True, kw_only=True, tag="Rollback"):
     """Optimizer-step batches to drop after going back."""
 
 
+class Recover(Command, frozen=True, kw_only=True, tag="Recover"):
+    """Go back to before an anomaly, past its data, with half the LR and a tighter clip."""
+
+    anomaly: str = ""
+    """Id of the anomaly; empty is the newest instability."""
+
+
+class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients"):
+    """Measure gradient and update norms by module in the next update."""
+
+
 class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
     """Evaluate now."""
 
@@ -99,10 +110,12 @@ class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
 
 
 class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):
-    """What the guard does by itself on a non-finite loss or gradient."""
+    """What is done without a person: by the guard on a non-finite number, by the autopilot."""
 
-    nonfinite: str
-    """skip, halt or rollback."""
+    nonfinite: str | None = None
+    """skip, halt or rollback; None leaves it."""
+    autopilot: str | None = None
+    """off, propose or act; None leaves it."""
 
 
 class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
@@ -121,6 +134,8 @@ AnyCommand = (
     | RunSteps
     | SaveCheckpoint
     | Rollback
+    | Recover
+    | MeasureGradients
     | Evaluate
     | GenerateSample
     | SkipBatches
@@ -245,9 +260,19 @@ def _parse_rollback(args: list[str]) -> Rollback:
 
 
 def _parse_policy(args: list[str]) -> SetPolicy:
-    if len(args) != 2 or args[0] != "nonfinite" or args[1] not in {"skip", "halt", "rollback"}:
-        raise CommandError("expected: policy nonfinite skip|halt|rollback")
-    return SetPolicy(nonfinite=args[1])
+    match args:
+        case ["nonfinite", "skip" | "halt" | "rollback" as choice]:
+            return SetPolicy(nonfinite=choice)
+        case ["autopilot", "off" | "propose" | "act" as choice]:
+            return SetPolicy(autopilot=choice)
+        case _:
+            raise CommandError(
+                "expected nonfinite skip|halt|rollback, or autopilot off|propose|act"
+            )
+
+
+def _parse_recover(args: list[str]) -> Recover:
+    return Recover(anomaly=_one(args, "one anomaly's ID")) if args else Recover()
 
 
 def _parse_stop(args: list[str]) -> Stop:
@@ -319,6 +344,23 @@ COMMANDS: tuple[CommandSpec, ...] = (
         _parse_rollback,
         destructive=True,
     ),
+    CommandSpec(
+        "recover",
+        "recover [ID]",
+        "go back to before an anomaly, past its data, with half the LR and a tighter clip",
+        Recover,
+        _LIVE | {_HALTED},
+        _parse_recover,
+        destructive=True,
+    ),
+    CommandSpec(
+        "gradients",
+        "gradients",
+        "measure gradient and update norms by module in the next update",
+        MeasureGradients,
+        _LIVE,
+        _none(MeasureGradients),
+    ),
     CommandSpec("eval", "eval", "evaluate now", Evaluate, _LIVE, _none(Evaluate)),
     CommandSpec(
         "sample",
@@ -346,8 +388,8 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         "policy",
-        "policy nonfinite skip|halt|rollback",
-        "what the guard does on a non-finite loss or gradient",
+        "policy nonfinite skip|halt|rollback | autopilot off|propose|act",
+        "what is done on a non-finite number, and what the autopilot may do about an anomaly",
         SetPolicy,
         _ANY,
         _parse_policy,
@@ -405,8 +447,8 @@ def _arguments(command: AnyCommand) -> list[str]:
                 name,
                 *(f"{key}={_word(value)}" for key, value in options.items() if value is not None),
             ]
-        case SetPolicy(nonfinite=what):
-            return ["nonfinite", what]
+        case SetPolicy(nonfinite=what, autopilot=mode):
+            return ["nonfinite", what] if what else ["autopilot", mode or ""]
         case Stop(save=save):
             return ["" if save else "no-save"]
         case _:

@@ -206,6 +206,56 @@ class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
     """recovered, not recovered, or rolled back."""
 
 
+class ProbationEnded(Event, frozen=True, kw_only=True, tag="ProbationEnded"):
+    """The steps after a recovery are over: did it help?"""
+
+    anomaly: str
+    """Id of the anomaly recovered from."""
+    checkpoint: str
+    """Where the recovery went back to."""
+    passed: bool
+    reason: str = ""
+    steps: int = 0
+    """How many it lasted."""
+
+
+class AutopilotDecided(Event, frozen=True, kw_only=True, tag="AutopilotDecided"):
+    """The autopilot looked at an anomaly."""
+
+    anomaly: str
+    decision: str
+    """act, propose or wait."""
+    command: str = ""
+    """What it does or proposes, as a person would type it."""
+    reason: str = ""
+    budget_left: int = 0
+
+
+class ModuleFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """One module's share of an update."""
+
+    module: str
+    """Such as `layers.3.q_proj`: its adapter matrices taken together."""
+    grad_norm: float
+    """Before clipping."""
+    update_norm: float
+    """Of the change of the weights; 0 when the update was refused."""
+    weight_norm: float
+
+
+class GradientsMeasured(Event, frozen=True, kw_only=True, tag="GradientsMeasured"):
+    """Gradient flow through the trained modules in one update."""
+
+    modules: list[ModuleFlow]
+    """In the order of the model."""
+    dead: list[str] = []
+    """Modules that no gradient reaches."""
+    exploding: list[str] = []
+    """Modules far above the others, or not finite."""
+    reason: str = ""
+    """asked, or the anomaly it was measured for."""
+
+
 class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
     """A person marked this step."""
 
@@ -255,6 +305,9 @@ AnyEvent = (
     | CommandFailed
     | AnomalyRaised
     | AnomalyResolved
+    | ProbationEnded
+    | AutopilotDecided
+    | GradientsMeasured
     | NoteAdded
     | LogEmitted
     | SampleGenerated

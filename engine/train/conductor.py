@@ -33,6 +33,7 @@ from ..core.control import (
 from ..protocol.commands import (
     AnyCommand,
     Pause,
+    Recover,
     Resume,
     Rollback,
     RunSteps,
@@ -163,7 +164,9 @@ class Conductor:
         """Between micro-batches: True when this step is to be dropped."""
         if not self.dropped:
             self._look()
-            urgent = any(isinstance(entry.command, Pause | Rollback) for entry in self._due)
+            urgent = any(
+                isinstance(entry.command, Pause | Recover | Rollback) for entry in self._due
+            )
             self.dropped = self.desired.paused or self._signalled or urgent
         if not self.dropped:
             self._inbox.ask()
@@ -266,12 +269,17 @@ class Conductor:
         self.desired = desired
         self.halted = None
 
-    def demand(self, command: AnyCommand) -> None:
-        """Queue a command of the guard itself; every rank demands the same."""
-        step = self._chronicle.step()
-        now = time.time()
+    def demand(self, command: AnyCommand, issuer: str = "guard", reason: str = "") -> None:
+        """Queue a command of guard or autopilot; every rank demands the same."""
         self._due.append(
-            ControlEntry(seq=0, time=now, id=f"guard-{step}", command=command, issuer="guard")
+            ControlEntry(
+                seq=0,
+                time=time.time(),
+                id=f"{issuer}-{self._chronicle.step()}",
+                command=command,
+                issuer=issuer,
+                reason=reason,
+            )
         )
 
     def refuse_rest(self, reason: str) -> None:

@@ -25,12 +25,18 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
     lr: float
     clip: float | None
     nonfinite: str
+    autopilot: str = "propose"
 
     @classmethod
     def of(cls, config: RunConfig) -> Configured:
         """What the configuration asks for."""
         train = config.train
-        return cls(lr=train.lr, clip=train.clip or None, nonfinite=config.guard.nonfinite)
+        return cls(
+            lr=train.lr,
+            clip=train.clip or None,
+            nonfinite=config.guard.nonfinite,
+            autopilot=config.policy.autopilot,
+        )
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +62,7 @@ def load_desired(run: RunDirectory, config: RunConfig, *, restarted: bool = Fals
     train.
     """
     now = Configured.of(config)
-    fresh = Desired(clip=now.clip, nonfinite=now.nonfinite)
+    fresh = Desired(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
     try:
         data = (run.path / "desired.json").read_bytes()
         stored = msgspec.json.decode(data, type=Stored)
@@ -85,6 +91,10 @@ def _override(desired: Desired, before: Configured, now: Configured) -> Wanted:
         if desired.nonfinite != before.nonfinite:
             told.append(f"nonfinite {now.nonfinite} (guard.nonfinite changed)")
         changes["nonfinite"] = now.nonfinite
+    if now.autopilot != before.autopilot:
+        if desired.autopilot != before.autopilot:
+            told.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
+        changes["autopilot"] = now.autopilot
     return Wanted(msgspec.structs.replace(desired, **changes), told)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..config.schema import RunConfig
+from ..core.recovery import NoWayBack
 from ..core.retention import to_remove
 from ..errors import CheckpointError
 from ..protocol.commands import (
@@ -16,6 +17,8 @@ from ..protocol.commands import (
     AnyCommand,
     Evaluate,
     GenerateSample,
+    MeasureGradients,
+    Recover,
     Rollback,
     SaveCheckpoint,
     SkipBatches,
@@ -104,6 +107,11 @@ class StepOperations:
                 outcome = "", self._save(pinned=pin, note=note).name
             case Rollback():
                 outcome = self._roll_back(command)
+            case Recover(anomaly=anomaly):
+                outcome = self._roll_back(self._way_back(anomaly))
+            case MeasureGradients():
+                self._watch.ask_gradients()
+                outcome = "", "with the next update"
             case Evaluate():
                 outcome = "", self._evaluate(again=True)
             case GenerateSample(prompt=prompt):
@@ -227,6 +235,12 @@ class StepOperations:
         self._watch.rolled_back(manifest.step)
         self.mark()
         return f"{from_step}", f"{manifest.step}, timeline {self._chronicle.timeline}"
+
+    def _way_back(self, anomaly: str) -> Rollback:
+        try:
+            return self._watch.recovery(anomaly, self._conductor.desired)
+        except NoWayBack as reason:
+            raise Impossible(str(reason)) from None
 
     def _timed_restore(self, wanted: str) -> tuple[Manifest, Counters, float]:
         started = time.monotonic()

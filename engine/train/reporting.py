@@ -15,13 +15,22 @@ from ..core.report import (
     AnomalyReport,
     Evidence,
     LrChange,
+    Module,
     Sample,
     build_report,
     to_json,
     to_markdown,
+    top_modules,
 )
 from ..data.examples import Example, PairExample
-from ..protocol.events import AnomalyRaised, AnyEvent, CommandApplied, RolledBack, StepFinished
+from ..protocol.events import (
+    AnomalyRaised,
+    AnyEvent,
+    CommandApplied,
+    GradientsMeasured,
+    RolledBack,
+    StepFinished,
+)
 from ..run.files import write_atomically
 from ..run.layout import RunDirectory
 from ..run.ledger import Manifest
@@ -49,6 +58,8 @@ class Reporter:
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
+        self._flow: GradientsMeasured | None = None
+        self._flow_step = -1
         chronicle.listen(self._hear)
 
     def _hear(self, event: AnyEvent) -> None:
@@ -62,6 +73,8 @@ class Reporter:
                     self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
             case RolledBack():
                 self._rollbacks += 1
+            case GradientsMeasured():
+                self._flow, self._flow_step = event, self._chronicle.step()
             case _:
                 pass
 
@@ -128,13 +141,29 @@ class Reporter:
             clip_share=norms.clip_share(),
             mem_used_bytes=used,
             mem_total_bytes=last.mem_total_bytes,
+            loss_scale=last.extra.get("loss_scale"),
+            rank_s=list(last.rank_s),
+            modules=self._modules(),
             samples=self._gather(source) if source is not None else [],
             tried=list(self._tried),
             rollbacks=self._rollbacks,
             checkpoint=way_back.name if way_back else None,
             checkpoint_step=way_back.step if way_back else None,
+            checkpoint_why=_why_good(way_back) if way_back else "",
             guard=guard,
         )
+
+    def _modules(self) -> list[Module]:
+        """Flow of the update the alert is about; empty when it was not measured."""
+        flow = self._flow
+        if flow is None or self._flow_step != self._chronicle.step():
+            return []
+        notes = dict.fromkeys(flow.dead, "dead") | dict.fromkeys(flow.exploding, "exploding")
+        rows = [
+            Module(m.module, m.grad_norm, m.update_norm, notes.get(m.module, ""))
+            for m in flow.modules
+        ]
+        return top_modules(rows)
 
     def _gather(self, source: BatchSource) -> list[Sample]:
         """Samples of this and the previous step's batches, of every rank."""
@@ -172,3 +201,13 @@ class Reporter:
             write_atomically(self._run.reports / f"{name}.md", to_markdown(report).encode())
         except OSError as error:
             self._chronicle.log("error", f"report {name} not written: {error}")
+
+
+def _why_good(manifest: Manifest) -> str:
+    """Why a checkpoint is fit to go back to."""
+    parts = ["before the first warning", "no alarm in the 20 steps before it"]
+    if manifest.loss is not None:
+        parts.append(f"loss {manifest.loss:.4g}")
+    if manifest.eval_loss is not None:
+        parts.append(f"evaluation {manifest.eval_loss:.4g}, not worse than the best")
+    return ", ".join(parts)

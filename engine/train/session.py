@@ -31,6 +31,7 @@ from .desired import load_desired, store_desired
 from .device import Place, Stopwatch
 from .ema import AdapterEma
 from .evaluate import Evaluator
+from .gradient_flow import GradientFlow
 from .history import History
 from .inbox import Inbox
 from .memory import MemoryMeter
@@ -121,6 +122,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed))
 
     stepper.begin = begin
+    stepper.flow = GradientFlow(loaded.model)
     trainer.train()
     return conclude(conductor, operations, chronicle)
 

@@ -18,6 +18,7 @@ from .agree import Agreement, Pending
 from .chronicle import Chronicle
 from .conductor import Conductor
 from .device import Stopwatch
+from .gradient_flow import GradientFlow
 from .memory import MemoryReading
 from .source import Batch, BatchSource
 from .steps import StepTally, StepTotals, settle, start_total
@@ -52,6 +53,8 @@ class Stepper:
         """Called once, when optimizer and schedule exist."""
         self.updated: Callable[[], None] = lambda: None
         """Called when an update has changed the weights."""
+        self.flow: GradientFlow | None = None
+        """Measures the flow of an update when the watch wants it."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
         self._verdict = Verdict.APPLY
@@ -109,6 +112,8 @@ class Stepper:
         norm = clip(self._clip if self._clip is not None else math.inf)
         own = settle(self.tally, norm)
         self._norm = own.grad_norm
+        if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):
+            self.flow.before(reason, scale=self._clip_factor(own.grad_norm))
         self._totals = start_total(own, self.tally, self._stopwatch.lapped_s(), self._agreement)
         self._verdict = self._watch.judge(own.loss, self._norm, desired.nonfinite)
         self._used_lr = (self._lr(), desired.lr_scale)
@@ -127,9 +132,15 @@ class Stepper:
         self.tally.optimizer_s = time.perf_counter() - self._judged_at
         event = self._event()
         self._chronicle.record(event)
+        if self.flow and self.flow.measuring:
+            self._chronicle.record(self.flow.after())
         self._watch.observe(event, self.source)
         self._act()
         return True
+
+    def _clip_factor(self, norm: float) -> float:
+        clipped = self._clip is not None and math.isfinite(norm) and norm > self._clip
+        return self._clip / norm if clipped and self._clip is not None else 1.0
 
     def _act(self) -> None:
         way_back = self._watch.way_back() if self._verdict is Verdict.ROLLBACK else None
@@ -137,6 +148,9 @@ class Stepper:
             self._conductor.demand(way_back)
         elif self._verdict in (Verdict.HALT, Verdict.ROLLBACK):
             self._conductor.halted = self._watch.reason
+        if wanted := self._watch.wanted(self._conductor.desired.autopilot):
+            command, reason = wanted
+            self._conductor.demand(command, "autopilot", reason)
 
     def _event(self) -> StepFinished:
         assert self._totals is not None, "judge() comes before end_step()"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
 import msgspec
 
 from ..config.schema import RunConfig
-from ..core.anomaly import ALARM, INFO, LOCAL, Alert, Detector
+from ..core.anomaly import ALARM, INFO, INSTABILITY, LOCAL, Alert, Detector
+from ..core.autopilot import Autopilot, calls_at_once
+from ..core.control import Desired
 from ..core.guard import Guard, Verdict
 from ..core.meters import Ema, RecentNorms
+from ..core.recovery import Attempt, NoWayBack, Recoveries, Situation, plan_recovery
 from ..core.retention import good_checkpoint, is_good
-from ..protocol.commands import Rollback
-from ..protocol.events import AnomalyResolved, StepFinished
+from ..protocol.commands import Recover, Rollback, describe_command
+from ..protocol.events import (
+    AnomalyResolved,
+    AnyEvent,
+    AutopilotDecided,
+    ProbationEnded,
+    RolledBack,
+    StepFinished,
+)
 from ..run.layout import RunDirectory
 from ..run.ledger import Ledger, Manifest
 from .agree import Agreement
@@ -22,6 +33,9 @@ from .reporting import Reporter
 from .source import BatchSource
 
 _ALERTS_KEPT = 50
+_FLOW_NORM = 3.0
+"""Times the usual gradient norms: from there the flow is measured in case an alert comes of it."""
+_attempts = msgspec.msgpack.Decoder(Attempt)
 _rollbacks = msgspec.msgpack.Decoder(Rollback)
 
 
@@ -33,6 +47,8 @@ class Watched(msgspec.Struct, kw_only=True):
     loss: Ema
     norms: RecentNorms
     alerts: list[Alert]
+    recoveries: Recoveries = msgspec.field(default_factory=Recoveries)
+    autopilot: Autopilot = msgspec.field(default_factory=Autopilot)
     eval_loss: float | None = None
     best_eval_loss: float | None = None
 
@@ -68,6 +84,16 @@ class Watch:
         """Checkpoints the guard went back to by itself; none is tried twice."""
         self.reason = ""
         """Why the last update was refused."""
+        policy = config.policy
+        self._recoveries = Recoveries()
+        self._autopilot = Autopilot(budget=policy.budget, cooldown=policy.cooldown)
+        self._wanted: tuple[str, str] | None = None
+        """Anomaly to recover from and why, until the autopilot has looked at it."""
+        self._attempt: Attempt | None = None
+        """A recovery on its way to its checkpoint."""
+        self._asked_gradients = False
+        self._begun = False
+        chronicle.listen(self._hear)
 
     def norm_percentile(self, percent: float) -> float | None:
         """Percentile of recent gradient norms."""
@@ -77,16 +103,34 @@ class Watch:
         """What becomes of the update of the step in progress."""
         decision = self._guard.judge(self._chronicle.step() + 1, loss, grad_norm, policy)
         self.reason = decision.reason
+        if decision.verdict is Verdict.HALT:
+            self._wanted = ("", decision.reason)
         return decision.verdict
+
+    def ask_gradients(self) -> None:
+        """Measure the gradient flow of the next update."""
+        self._asked_gradients = True
+
+    def wants_gradients(self, loss: float, grad_norm: float) -> str:
+        """Why the flow of the update at hand is to be measured; empty when it is not."""
+        if self._asked_gradients:
+            self._asked_gradients = False
+            return "asked"
+        usual = self._norms.percentile(95)
+        odd = not math.isfinite(loss) or not math.isfinite(grad_norm)
+        return "odd" if odd or (usual is not None and grad_norm > _FLOW_NORM * usual) else ""
 
     def observe(self, event: StepFinished, source: BatchSource) -> None:
         """Take a finished step in; raise what stands out."""
+        self._begun = True
+        self._autopilot.step()
         alerts = self._detector.update(self._record(event))
         self._loss.push(event.loss)
         self._norms.push(event.grad_norm, clipped=event.clipped)
         for alert in alerts:
             self._raise(alert, source, self.reason if event.skipped else "")
         self._tell_verdicts()
+        self._judge_probation()
 
     def _tell_verdicts(self) -> None:
         for verdict in self._detector.take_verdicts():
@@ -96,6 +140,8 @@ class Watch:
                 self._alarms.remove(verdict.id)
                 if not self._alarms:
                     self._reporter.calm()
+            if verdict.verdict == "not recovered" and _is_grave(verdict.id):
+                self._wanted = (public_id, f"{verdict.id} has not recovered")
 
     def _record(self, event: StepFinished) -> dict[str, Any]:
         """What the detector sees: the same on every rank, but for rank 0's own machine."""
@@ -123,6 +169,8 @@ class Watch:
         self._open[alert.id] = public_id
         if alert.severity == ALARM:
             self._alarms.add(alert.id)
+        if calls_at_once(alert):
+            self._wanted = (public_id, alert.headline)
 
     def rolled_back(self, to_step: int) -> None:
         """Anomalies after the step returned to are history."""
@@ -131,6 +179,105 @@ class Watch:
                 del self._open[ident]
                 self._alarms.discard(ident)
                 self._chronicle.record(AnomalyResolved(id=public_id, verdict="rolled back"))
+
+    def _hear(self, event: AnyEvent) -> None:
+        if isinstance(event, RolledBack):
+            self._recoveries.went_back(event.to_step, event.skipped_batches)
+            if self._attempt and self._attempt.checkpoint == event.checkpoint:
+                self._recoveries.begin(self._attempt, self._config.policy.probation)
+            self._attempt = None
+
+    def recovery(self, anomaly: str, desired: Desired) -> Rollback:
+        """The rollback that recovers from an anomaly; the same on every rank.
+
+        Raises:
+            NoWayBack: with the reason.
+        """
+        refused, found = "", None
+        if self._agreement.rank == 0:
+            try:
+                found = self._plan(anomaly, desired)
+            except NoWayBack as reason:
+                refused = str(reason)
+        attempt = self._agreement.share(b"" if found is None else msgspec.msgpack.encode(found))
+        if not attempt:
+            raise NoWayBack(self._agreement.share(refused.encode()).decode())
+        agreed = _attempts.decode(attempt)
+        self._attempt = agreed
+        return Rollback(
+            checkpoint=agreed.checkpoint,
+            lr_scale=agreed.lr_scale,
+            clip=agreed.clip,
+            skip=agreed.skip,
+        )
+
+    def _plan(self, anomaly: str, desired: Desired) -> Attempt:
+        known = [a for a in self._alerts if a.kind in INSTABILITY and a.severity != INFO]
+        if anomaly:
+            known = [a for a in known if anomaly in (a.id, self._open.get(a.id))]
+        if not known:
+            which = f"anomaly {anomaly!r}" if anomaly else "a spike, divergence or explosion"
+            raise NoWayBack(f"this timeline knows no {which} to recover from; see: fttui report")
+        return plan_recovery(
+            known[-1],
+            self._alerts,
+            self._ledger.all(),
+            self._recoveries,
+            Situation(
+                step=self._chronicle.step(),
+                timeline=self._chronicle.timeline,
+                lr_scale=desired.lr_scale,
+                clip=desired.clip,
+                norm_high=self._norms.percentile(95),
+                refused_at=self._guard.skipped_at[-1] if self._guard.skipped_at else 0,
+            ),
+        )
+
+    def _judge_probation(self) -> None:
+        probation, step = self._recoveries.probation, self._chronicle.step()
+        if probation is None:
+            return
+        since = [
+            a
+            for a in self._alerts
+            if a.step > probation.attempt.step and a.severity == ALARM and a.kind in INSTABILITY
+        ]
+        if not since and step < probation.until_step:
+            return
+        reason = since[0].headline if since else "no alarm, and the loss is finite"
+        self._chronicle.record(
+            ProbationEnded(
+                anomaly=probation.attempt.anomaly,
+                checkpoint=probation.attempt.checkpoint,
+                passed=not since,
+                reason=reason,
+                steps=step - probation.attempt.step,
+            )
+        )
+        self._recoveries.probation = None
+        if since:
+            self._wanted = (since[0].id, f"the recovery did not hold: {reason}")
+        else:
+            self._recoveries.over()
+
+    def wanted(self, mode: str) -> tuple[Recover, str] | None:
+        """What the autopilot wants done now, and why; journaled. The same on every rank."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or mode == "off":
+            return None
+        anomaly, why = wanted
+        decision = self._autopilot.decide(mode, why)
+        command = Recover(anomaly=anomaly)
+        self._chronicle.record(
+            AutopilotDecided(
+                anomaly=anomaly,
+                decision=decision.verdict,
+                command=describe_command(command),
+                reason=decision.reason,
+                budget_left=decision.budget_left,
+            )
+        )
+        return (command, decision.reason) if decision.verdict == "act" else None
 
     def _good(self, alert: Alert) -> Manifest | None:
         """The checkpoint to go back to because of an alert, early warnings considered."""
@@ -182,6 +329,8 @@ class Watch:
             loss=self._loss,
             norms=self._norms,
             alerts=list(self._alerts),
+            recoveries=self._recoveries,
+            autopilot=self._autopilot,
             eval_loss=self._eval_loss,
             best_eval_loss=self._best_eval_loss,
         )
@@ -189,10 +338,17 @@ class Watch:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """From a checkpoint: as it was then, but for the guard's count of its own rollbacks."""
+        """From a checkpoint: as it was then, but for what was tried to come out of trouble."""
         watched = msgspec.convert(state, Watched)
         self._guard = self._guard.rewound(watched.guard)
         self._detector = Detector.from_state(watched.detector)
         self._loss, self._norms = watched.loss, watched.norms
         self._alerts = deque(watched.alerts, maxlen=_ALERTS_KEPT)
         self._eval_loss, self._best_eval_loss = watched.eval_loss, watched.best_eval_loss
+        if not self._begun:
+            self._recoveries, self._autopilot = watched.recoveries, watched.autopilot
+        self._wanted = None
+
+
+def _is_grave(alert: str) -> bool:
+    return alert.rpartition("-")[0] in INSTABILITY

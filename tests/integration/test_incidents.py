@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from fttui.engine.protocol.events import (
+    AutopilotDecided,
     CheckpointSaved,
     CommandApplied,
     CommandFailed,
+    GradientsMeasured,
     LogEmitted,
+    ProbationEnded,
     RolledBack,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
+from fttui.engine.train.source import BatchSource
 from fttui.engine.train.state import TrainingState
 from fttui.engine.train.trainers import PairTrainer
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -146,3 +150,73 @@ def test_damaged_settings_fall_back_to_the_configured_ones(tmp_path: Path) -> No
     (run.path / "desired.json").write_text("{")
     played: Played = play(run, resume="last")
     assert math.isclose(played.events(StepFinished)[-1].lr_scale, 1.0)
+
+
+def _exploding(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+    """Losses of some data become huge; the data, not the steps, so that passing them helps."""
+    compute_loss = PairTrainer.compute_loss
+    fetch = BatchSource.fetch
+    place = {"at": 0}
+
+    def fetched(self: BatchSource, count: int) -> Any:
+        place["at"] = self.position // count
+        return fetch(self, count)
+
+    def poisoned(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(self, *args, **kwargs)
+        return loss * 50 if first <= place["at"] <= last else loss
+
+    monkeypatch.setattr(BatchSource, "fetch", fetched)
+    monkeypatch.setattr(PairTrainer, "compute_loss", poisoned)
+
+
+LONG: dict[str, object] = {
+    "train__steps": 60, "checkpoint__every": 10, "train__lr": 0.001, "policy__probation": 12,
+}  # fmt: skip
+
+
+def test_recover_goes_past_the_bad_data_and_its_probation_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _exploding(monkeypatch, 34, 35)
+    played = play(new_run(tmp_path, **LONG), Script({36: ["recover"]}))
+    (back,) = played.events(RolledBack)
+    assert (back.to_step, back.skipped_batches) == (30, 7)
+    after = played.events(StepFinished)[36:]
+    assert {e.lr_scale for e in after} == {0.5}
+    assert max(e.loss for e in after) < 10
+    (ended,) = played.events(ProbationEnded)
+    assert (ended.passed, ended.checkpoint, ended.steps) == (True, back.checkpoint, 12)
+
+
+def test_the_autopilot_proposes_by_default_and_acts_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _exploding(monkeypatch, 30, 200)
+    for mode in ("propose", "act"):
+        (tmp_path / mode).mkdir()
+        script = Script({5: [f"policy autopilot {mode}"]})
+        played = play(new_run(tmp_path / mode, **LONG), script)
+        decided = played.events(AutopilotDecided)
+        assert decided[0].decision == mode
+        assert decided[0].command.startswith("recover divergence-")
+        applied = [e for e in played.events(CommandApplied) if e.issuer == "autopilot"]
+        assert len(applied) == len(played.events(RolledBack)) == (mode == "act")
+        assert all(e.reason for e in applied)
+
+
+def test_recover_without_an_anomaly_is_refused_with_the_reason(tmp_path: Path) -> None:
+    played = play(new_run(tmp_path), Script({3: ["recover"]}))
+    (failed,) = played.events(CommandFailed)
+    assert "knows no" in failed.reason
+
+
+def test_gradients_are_measured_when_asked_for(tmp_path: Path) -> None:
+    played = play(new_run(tmp_path), Script({3: ["gradients"]}))
+    (flow,) = played.events(GradientsMeasured)
+    norm = played.events(StepFinished)[3].grad_norm
+    assert norm is not None
+    assert math.hypot(*(m.grad_norm for m in flow.modules)) == pytest.approx(norm, rel=1e-3)
+    assert all(m.update_norm > 0 for m in flow.modules)
+    assert any(m.module.startswith("layers.0.") for m in flow.modules)
+    assert flow.reason == "asked"

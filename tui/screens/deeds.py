@@ -9,6 +9,7 @@ from fttui.engine.protocol.commands import (
     AnyCommand,
     CommandError,
     Evaluate,
+    MeasureGradients,
     Pause,
     Resume,
     Rollback,
@@ -219,6 +220,7 @@ DEEDS: dict[str, Deed] = {
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
     "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
     "run.evaluate": lambda app: app.send(Evaluate()),
+    "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.sample": _prompt("generate from the current adapter", "a prompt", _sample),
     "run.stop": _stop,
     "lr.change": _prompt(

@@ -10,11 +10,13 @@ from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.report import (
     Evidence,
     LrChange,
+    Module,
     Sample,
     build_report,
     from_json,
     to_json,
     to_markdown,
+    top_modules,
 )
 from fttui.engine.protocol.commands import Rollback, SetClip, parse_command
 
@@ -90,11 +92,12 @@ def test_every_kind_has_causes_and_advice() -> None:
 
 def test_the_recipe_for_a_spike() -> None:
     report = build_report(alert(), evidence())
-    assert report.actions[0].command == "rollback step-000120 lr=0.5 skip=4"
+    assert report.actions[0].command == "recover spike-123"
+    assert report.actions[1].command == "rollback step-000120 lr=0.5 skip=4"
 
 
 def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
-    second = build_report(alert("divergence"), evidence(rollbacks=1)).actions[0].command
+    second = build_report(alert("divergence"), evidence(rollbacks=1)).actions[1].command
     assert parse_command(second) == Rollback(
         checkpoint="step-000120", lr_scale=0.5, clip=0.6, skip=4
     )
@@ -104,7 +107,7 @@ def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
 
 def test_the_scale_in_force_is_halved() -> None:
     report = build_report(alert("nonfinite"), evidence(lr_scale=0.5))
-    assert parse_command(report.actions[0].command) == Rollback(
+    assert parse_command(report.actions[1].command) == Rollback(
         checkpoint="step-000120", lr_scale=0.25, skip=4
     )
 
@@ -116,7 +119,7 @@ def test_without_a_way_back_the_rate_is_lowered() -> None:
 
 def test_skipping_has_a_bound() -> None:
     report = build_report(alert(step=5000), evidence())
-    command = parse_command(report.actions[0].command)
+    command = parse_command(report.actions[1].command)
     assert isinstance(command, Rollback)
     assert command.skip == MAX_SKIP
 
@@ -154,7 +157,7 @@ def test_markdown_has_what_a_person_needs() -> None:
         "- rollback step-000100 lr=0.5 at 118",
     ):
         assert line in text.splitlines()
-    assert "1. `rollback step-000120 lr=0.5 skip=4` [R]" in text
+    assert "1. `recover spike-123` [R]" in text
 
 
 def test_markdown_of_bare_evidence_has_no_empty_fields() -> None:
@@ -173,3 +176,31 @@ def test_json_keeps_numbers_that_are_none() -> None:
     assert again.evidence.grad_norm == math.inf
     assert again.actions == report.actions
     assert again.evidence.samples == report.evidence.samples
+
+
+def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
+    raised = evidence(lr_changes=[LrChange(step=115, text="lr scale 3")], lr_scale=3.0)
+    causes = build_report(alert(), raised).causes
+    assert causes[0].startswith("a learning rate too high")
+    assert "changed lately: lr scale 3" in causes[0]
+    long = [
+        Sample(rank=0, batch="current", id="x", tokens=400),
+        Sample(rank=1, batch="current", id="x", tokens=90),
+        Sample(rank=0, batch="previous", id="y", tokens=80),
+    ]
+    causes = build_report(alert(), evidence(samples=long, lr_changes=[])).causes
+    assert causes[0].startswith("an outlier batch")
+    assert "400 tokens" in causes[0]
+    assert "more than once in it: x" in causes[0]
+
+
+def test_odd_modules_are_shown_beside_the_largest() -> None:
+    modules = [Module(f"layers.{n}.q_proj", 0.1 * n, 1e-4 * n) for n in range(12)]
+    modules[1] = Module("layers.1.q_proj", 0.0, 0.0, "dead")
+    seen = evidence(modules=top_modules(modules), loss_scale=1024.0, checkpoint_why="calm")
+    text = to_markdown(build_report(alert("grad_explosion"), seen))
+    assert "layers.11.q_proj" in text
+    assert "layers.3.q_proj" not in text
+    assert "`layers.1.q_proj`: gradient 0, update 0 — dead" in text
+    assert "**Loss Scale:** 1024" in text
+    assert "step-000120: calm" in text

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fttui.engine.core.anomaly import Alert
+from fttui.engine.core.autopilot import Autopilot, calls_at_once
+from fttui.engine.core.recovery import (
+    Attempt,
+    NoWayBack,
+    Recoveries,
+    Situation,
+    incident,
+    plan_recovery,
+)
+from fttui.engine.run.ledger import Manifest
+
+NOW = Situation(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
+
+
+def signal(step: int, kind: str = "divergence", severity: str = "alarm") -> Alert:
+    return Alert(id=f"{kind}-{step}", kind=kind, severity=severity, step=step, headline="")
+
+
+def manifest(step: int, *, good: bool = True) -> Manifest:
+    return Manifest(
+        name=f"step-{step:06}", step=step, timeline=1, time=0, world_size=1, incarnation=1,
+        files={}, good=good,
+    )  # fmt: skip
+
+
+SAVED = [manifest(60), manifest(80), manifest(100), manifest(120, good=False)]
+
+
+def test_it_goes_back_to_before_the_first_sign_past_the_data_at_half_the_rate() -> None:
+    alerts = [signal(95, "grad_explosion", "watch"), signal(125)]
+    attempt = plan_recovery(alerts[-1], alerts, SAVED, Recoveries(), NOW)
+    assert attempt.describe() == "rollback step-000080 lr=0.5 clip=0.8 skip=46"
+
+
+def test_signals_belong_together_while_each_is_near_the_next() -> None:
+    alerts = [signal(10), signal(70, severity="watch"), signal(110, severity="info"), signal(112)]
+    assert [a.step for a in incident(alerts, alerts[-1])] == [70, 112]
+
+
+def test_a_clip_that_bites_already_is_halved() -> None:
+    tight = msgspec.structs.replace(NOW, clip=0.2)
+    assert plan_recovery(signal(125), [], SAVED, Recoveries(), tight).clip == 0.1
+    unknown = msgspec.structs.replace(NOW, clip=None, norm_high=None)
+    assert plan_recovery(signal(125), [], SAVED, Recoveries(), unknown).clip is None
+
+
+def after(*attempts: Attempt) -> Recoveries:
+    past = Recoveries()
+    for attempt in attempts:
+        past.went_back(attempt.step, attempt.skip)
+        past.begin(attempt, 50)
+    return past
+
+
+def test_what_failed_is_not_repeated_and_the_third_time_is_refused() -> None:
+    first = plan_recovery(signal(105), [], SAVED, Recoveries(), NOW)
+    assert (first.checkpoint, first.lr_scale) == ("step-000100", 0.5)
+    halved = msgspec.structs.replace(NOW, lr_scale=0.5, clip=0.8)
+    second = plan_recovery(signal(103), [], SAVED, after(first), halved)
+    assert (second.checkpoint, second.lr_scale) == ("step-000080", 0.25)
+    with pytest.raises(NoWayBack, match="did not help"):
+        plan_recovery(signal(90), [], SAVED, after(first, second), halved)
+
+
+def test_the_only_checkpoint_is_used_again_only_with_another_change() -> None:
+    first = plan_recovery(signal(65), [], SAVED[:1], Recoveries(), NOW)
+    halved = msgspec.structs.replace(NOW, lr_scale=0.5, clip=0.8)
+    second = plan_recovery(signal(66), [], SAVED[:1], after(first), halved)
+    assert second.checkpoint == first.checkpoint
+    assert (second.lr_scale, second.clip) == (0.25, 0.4)
+
+
+def test_data_left_out_before_stay_left_out() -> None:
+    first = plan_recovery(signal(105), [], SAVED, Recoveries(), NOW)
+    assert first.skip == 6
+    again = plan_recovery(signal(103), [], SAVED[2:3], after(first), NOW)
+    assert again.skip == first.skip + 4
+
+
+def test_updates_refused_after_the_first_are_passed_too() -> None:
+    bad = msgspec.structs.replace(NOW, refused_at=110)
+    assert plan_recovery(signal(105, "nonfinite"), [], SAVED, Recoveries(), bad).skip == 11
+
+
+def test_without_a_good_checkpoint_it_says_so() -> None:
+    with pytest.raises(NoWayBack, match="no good checkpoint before step 50"):
+        plan_recovery(signal(50), [], SAVED, Recoveries(), NOW)
+
+
+def test_another_rollback_ends_a_probation() -> None:
+    past = after(plan_recovery(signal(105), [], SAVED, Recoveries(), NOW))
+    assert past.probation is not None
+    past.went_back(60, 0)
+    assert past.probation is None
+    assert past.detours == []
+
+
+def test_the_autopilot_keeps_to_budget_and_cool_down() -> None:
+    autopilot = Autopilot(budget=2, cooldown=3)
+    assert autopilot.decide("propose", "x").verdict == "propose"
+    assert autopilot.decide("act", "x").verdict == "act"
+    assert "waits 3 more steps" in autopilot.decide("act", "x").reason
+    for _ in range(3):
+        autopilot.step()
+    assert autopilot.decide("act", "x").verdict == "act"
+    for _ in range(9):
+        autopilot.step()
+    last = autopilot.decide("act", "x")
+    assert (last.verdict, last.budget_left) == ("wait", 0)
+    assert "budget of 2" in last.reason
+
+
+def test_only_what_does_not_come_back_by_itself_calls_at_once() -> None:
+    assert calls_at_once(signal(5))
+    assert not calls_at_once(signal(5, "spike"))
