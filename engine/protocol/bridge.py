@@ -17,7 +17,7 @@ from enum import IntEnum
 
 import msgspec
 
-from .codec import PROTOCOL_VERSION, DecodeError
+from .codec import PROTOCOL_VERSION, UNDECODABLE, DecodeError
 from .states import RunState
 
 MAGIC = b"\x00\x01FTTUI-BRIDGE\r\n"
@@ -165,7 +165,7 @@ def decode_viewer_talk(data: bytes) -> ViewerTalk:
     """What a viewer says to the bridge."""
     try:
         return _viewer_talk.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise DecodeError(str(error)) from None
 
 
@@ -173,7 +173,7 @@ def decode_bridge_talk(data: bytes) -> BridgeTalk | None:
     """What the bridge says to a viewer; None for a kind this version does not know."""
     try:
         return _bridge_talk.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         if "Invalid value" in str(error):
             return None
         raise DecodeError(str(error)) from None

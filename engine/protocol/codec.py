@@ -29,6 +29,11 @@ _head = msgspec.msgpack.Decoder(tuple[int, float, int, int, msgspec.Raw])
 _LENGTH = struct.Struct("<I")
 
 
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the message: also for text that is no UTF-8, and for
+nesting without end."""
+
+
 class DecodeError(ValueError):
     """Bytes that are not a message of this protocol."""
 
@@ -46,7 +51,7 @@ def decode_record(data: bytes) -> Record | None:
     """
     try:
         return _records.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         peek_seq(data)
         if "Invalid value" in str(error):
             return None
@@ -57,7 +62,7 @@ def peek_seq(data: bytes) -> int:
     """The sequence number of an encoded record, without decoding its event."""
     try:
         return _head.decode(data)[0]
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise DecodeError(f"not a record: {error}") from None
 
 
@@ -65,7 +70,7 @@ def decode_client(data: bytes) -> AnyClientMessage:
     """A viewer's message."""
     try:
         return _clients.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise DecodeError(str(error)) from None
 
 
@@ -73,7 +78,7 @@ def decode_hub(data: bytes) -> AnyHubMessage:
     """A hub's reply."""
     try:
         return _hubs.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise DecodeError(str(error)) from None
 
 
@@ -81,7 +86,7 @@ def decode_beat(data: bytes) -> Beat:
     """A hub's heartbeat."""
     try:
         return _beats.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise DecodeError(str(error)) from None
 
 

@@ -115,5 +115,5 @@ def read_endpoint(run: RunDirectory) -> Endpoint | None:
 def _read(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

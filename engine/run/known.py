@@ -50,7 +50,7 @@ def known_runs() -> Iterator[RunDirectory]:
         for file in (state_folder() / "runs").glob("*.json"):
             try:
                 note = msgspec.json.decode(file.read_bytes(), type=KnownRun)
-            except (OSError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
             run = RunDirectory(Path(note.path))
             if run.identity_file.exists():

@@ -115,7 +115,7 @@ class RunDirectory:
         """
         try:
             return msgspec.json.decode(self.identity_file.read_bytes(), type=Identity)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoSuchRun(f"{self.path} is not a run folder: {error}") from None
 
 

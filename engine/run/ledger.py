@@ -78,7 +78,7 @@ class Ledger:
         for file in self.folder.glob(f"*/{MANIFEST}"):
             try:
                 yield msgspec.json.decode(file.read_bytes(), type=Manifest)
-            except (OSError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
 
     def find(self, wanted: str) -> Manifest:

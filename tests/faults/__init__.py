@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import agreement, audience, hubs, journals, rollbacks, saves, ssh_links
+from . import agreement, audience, hubs, intruders, journals, rollbacks, saves, ssh_links
 from .book import FAULTS, Box, Fault, Figures, Row, play_all
 from .stage import Stage
 
@@ -16,6 +16,7 @@ __all__ = [
     "agreement",
     "audience",
     "hubs",
+    "intruders",
     "journals",
     "play_all",
     "rollbacks",

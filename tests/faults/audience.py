@@ -139,9 +139,7 @@ def killed_viewers(box: Box) -> Figures:
         hub_before = Footprint(hub.pid)
         killed_from = time.time()
         for number in range(count):
-            viewer = Watching(box, run, f"viewer-{number}")
-            until(lambda one=viewer: one.last_seq > 0)
-            kill(viewer.process)
+            _watch_and_kill(box, run, f"viewer-{number}")
         end = time.time()
         Footprint(engine).check_against(before)
         require(hub_of(run) == hub, "the hub was restarted")
@@ -154,6 +152,12 @@ def killed_viewers(box: Box) -> Figures:
     )
     ours = f"{count}×: ms between steps {quiet} before, {killing} meanwhile; fd and RSS as before"
     return Figures(ours, ok=True)
+
+
+def _watch_and_kill(box: Box, run: RunDirectory, name: str) -> None:
+    viewer = Watching(box, run, name)
+    until(lambda: viewer.last_seq > 0)
+    kill(viewer.process)
 
 
 @fault(
@@ -255,19 +259,22 @@ def _come_and_go(hub: Endpoint, count: int, per_s: float = 50.0) -> None:
     "libzmq's own linger: hangs for ever",
 )
 def exit_with_stopped_viewer(box: Box) -> Figures:
-    seconds = []
-    for number in range(box.count(2, 20)):
-        run = make_run(box.folder / f"runs-{number}")
-        with streaming(box, run):
-            viewer = Watching(box, run, f"viewer-{number}")
-            until(lambda one=viewer: one.last_seq > 0)
-            viewer.signal(signal.SIGSTOP)
-            head = handed_over(run).read()
-            until(lambda h=head, r=run: handed_over(r).read() > h + 2 * STEPS_PER_S)
-            hub = hub_of(run)
-            started = time.monotonic()
-            os.kill(hub.pid, signal.SIGTERM)
-            until(lambda one=hub: not one.alive)
-            seconds.append(time.monotonic() - started)
-            kill(viewer.process)
+    runs = [make_run(box.folder / f"runs-{number}") for number in range(box.count(2, 20))]
+    seconds = [_exit_once(box, run) for run in runs]
     return Figures(f"{len(seconds)}×: gone after s {spread(seconds)}", max(seconds) <= 1.0)
+
+
+def _exit_once(box: Box, run: RunDirectory) -> float:
+    with streaming(box, run):
+        viewer = Watching(box, run, f"viewer-{run.path.parent.name}")
+        until(lambda: viewer.last_seq > 0)
+        viewer.signal(signal.SIGSTOP)
+        head = handed_over(run).read()
+        until(lambda: handed_over(run).read() > head + 2 * STEPS_PER_S)
+        hub = hub_of(run)
+        started = time.monotonic()
+        os.kill(hub.pid, signal.SIGTERM)
+        until(lambda: not hub.alive)
+        seconds = time.monotonic() - started
+        kill(viewer.process)
+    return seconds

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import psutil
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
-from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.events import CommandApplied, Record
 from fttui.engine.run.known import remember_run
 from fttui.engine.run.layout import RunDirectory
 from fttui.tui.client import remote
@@ -22,16 +26,34 @@ from fttui.tui.client.port import CommandAnswered, Delivery, LinkChanged, Record
 from fttui.tui.client.port import Link as State
 from fttui.tui.client.remote import RemoteSession
 from fttui.tui.client.ssh import Far, LoginRefused
+from tests.support import engine_double
 from tests.support.engine_double import make_run
 from tests.support.far_machine import NO_SSHD, SSHD, SshServer
 from tests.support.link import Link
 
-from .audience import streaming
 from .book import Box, Figures, fault, spread
 from .invariants import check_history, check_run, control_entries, marks, require
-from .viewers import until_async
+from .viewers import hub_of, until_async
 
 _ENVIRONMENT = ("XDG_STATE_HOME", "FTTUI_SSH")
+
+
+@contextlib.contextmanager
+def obeying(run: RunDirectory) -> Iterator[None]:
+    """An engine double that steps 200 times a second and does what it is told, with a hub."""
+    program = [sys.executable, str(Path(engine_double.__file__)), str(run.path)]
+    with open(run.engine_log, "ab") as log:
+        process = subprocess.Popen(
+            [*program, "--step-s", "0.005"], stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        hub_of(run)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(hub_of(run).pid, signal.SIGKILL)
 
 
 class FarViewer:
@@ -59,7 +81,12 @@ class FarViewer:
     async def until_news(self, count: int = 20) -> float:
         """Seconds until so many more records have come."""
         before = len(self.seen)
-        return await until_async(lambda: len(self.seen) >= before + count, 90.0)
+        seconds = await until_async(
+            lambda: len(self.seen) >= before + count or self.task.done(), 90.0
+        )
+        if self.task.done():
+            self.task.result()
+        return seconds
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +192,7 @@ def bad_links(box: Box) -> Figures:
     if SSHD is None:
         return Figures(NO_SSHD, ok=True, skipped=True)
     run = make_run(box.folder / "runs")
-    with far_machine(box, run) as (server, link), streaming(box, run):
+    with far_machine(box, run) as (server, link), obeying(run):
         times, ids = asyncio.run(_suffer(box, run, server, link))
     check_run(run, acked=ids)
     require(len(control_entries(run)) == len(ids), "a command was journaled twice")
@@ -191,7 +218,7 @@ async def _suffer(
                 await _ATTACKS[name](server, link, box.long)
                 started = time.monotonic()
                 if name != "200 ms and stalls":
-                    await until_async(lambda c=connections: link.connections > c, 60.0)
+                    await _until_connected(link, connections)
                 ids.append(viewer.session.submit(AddNote(text=f"after {name}")))
                 await viewer.until_news()
                 times.append((name, time.monotonic() - started))
@@ -205,9 +232,15 @@ async def _suffer(
     return times, ids
 
 
+async def _until_connected(link: Link, before: int) -> None:
+    await until_async(lambda: link.connections > before, 60.0)
+
+
 def _applied(viewer: FarViewer, ids: list[str]) -> Callable[[], int]:
     wanted = set(ids)
-    return lambda: sum(getattr(r.event, "id", "") in wanted for r in viewer.seen)
+    return lambda: sum(
+        isinstance(r.event, CommandApplied) and r.event.id in wanted for r in viewer.seen
+    )
 
 
 @fault(
@@ -220,7 +253,7 @@ def refused_logins(box: Box) -> Figures:
     if SSHD is None:
         return Figures(NO_SSHD, ok=True, skipped=True)
     run = make_run(box.folder / "runs")
-    with far_machine(box, run) as (server, link), streaming(box, run):
+    with far_machine(box, run) as (server, link), obeying(run):
         attempts = []
         for wrong in (_other_key, _other_host):
             server.trust(server.folder / "host.pub", link.port)

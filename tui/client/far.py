@@ -211,7 +211,7 @@ class Connection:
                 continue
             try:
                 self.greeting = msgspec.json.decode(payload, type=Greeting)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ProtocolMismatch(f"the bridge on {self._far.host}: {error}") from None
         if self.greeting.proto[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (self.greeting.proto, PROTOCOL_VERSION))

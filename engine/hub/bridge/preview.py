@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...protocol.codec import UNDECODABLE
 from ...run.journal import FrameReader, valid_frames
 
 SAMPLES = 300
@@ -44,7 +45,7 @@ _decoder = msgspec.msgpack.Decoder(_Thin)
 def _thin(payload: bytes) -> _Thin | None:
     try:
         return _decoder.decode(payload)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 

@@ -92,9 +92,8 @@ async def test_no_cut_of_any_kind_loses_or_doubles_anything(
         link.cut_after_bytes = None
         await back_again(watcher)
         await eventually(lambda: {note, during} <= watcher.answers.keys())
-        for id_ in (note, during):
-            await eventually(lambda id_=id_: applied(watcher, id_))
-            assert len(applied(watcher, id_)) == 1
+        await eventually(lambda: applied(watcher, note) and applied(watcher, during))
+        assert len(applied(watcher, note)) == len(applied(watcher, during)) == 1
         assert len(list(FrameReader(run.control))) == 2
         assert watcher.whole()
         assert watcher.marks() == journal_payloads(run)[: len(watcher.records)]
