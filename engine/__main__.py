@@ -35,6 +35,7 @@ from .run.ledger import Ledger
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.chronicle import Chronicle
 from .train.history import History, read_history
+from .train.notify import start_notifier
 from .train.publish import Publisher
 from .train.restarts import Attempt
 from .train.signals import FORCED_EXIT_CODE, StopSignals
@@ -95,6 +96,7 @@ def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None)
     chronicle = Chronicle(publisher)
     chronicle.timeline = history.timeline
     logging.getLogger().addHandler(CallbackHandler(chronicle.log, logging.WARNING))
+    notifier = start_notifier(run.id, chronicle) if publisher else None
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
     before = Before(history, _checkpoint(run, resume, attempt), control_seq, attempt)
@@ -102,6 +104,8 @@ def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None)
     if publisher is not None:
         _tell_end(chronicle, ended, attempt)
         publisher.close()
+    if notifier is not None:
+        notifier.close()
     return ended.exit_code
 
 

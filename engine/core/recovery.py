@@ -107,6 +107,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Now."""
     timeline: int
     lr_scale: float
+    lr_scales: dict[str, float] = {}
+    """By checkpoint: the scale it was trained with, which a raise since then may have left."""
     clip: float | None
     norm_high: float | None
     """95 % percentile of usual gradient norms."""
@@ -154,7 +156,7 @@ def plan_recovery(
         anomaly=anomaly.id,
         checkpoint=target.name,
         step=target.step,
-        lr_scale=now.lr_scale * LR_FACTOR,
+        lr_scale=min(now.lr_scale, now.lr_scales.get(target.name, now.lr_scale)) * LR_FACTOR,
         clip=_tighter(now),
         skip=_skip(_last_bad(anomaly, now), target.step, past),
     )

@@ -218,15 +218,17 @@ class Watch:
         if not known:
             which = f"anomaly {anomaly!r}" if anomaly else "a spike, divergence or explosion"
             raise NoWayBack(f"this timeline knows no {which} to recover from; see: fttui report")
+        manifests = self._ledger.all()
         return plan_recovery(
             known[-1],
             self._alerts,
-            self._ledger.all(),
+            manifests,
             self._recoveries,
             Situation(
                 step=self._chronicle.step(),
                 timeline=self._chronicle.timeline,
                 lr_scale=desired.lr_scale,
+                lr_scales=_lr_scales(manifests),
                 clip=desired.clip,
                 norm_high=self._norms.percentile(95),
                 refused_at=self._guard.skipped_at[-1] if self._guard.skipped_at else 0,
@@ -348,6 +350,11 @@ class Watch:
         if not self._begun:
             self._recoveries, self._autopilot = watched.recoveries, watched.autopilot
         self._wanted = None
+
+
+def _lr_scales(manifests: list[Manifest]) -> dict[str, float]:
+    found = {m.name: m.control.get("lr_scale") for m in manifests}
+    return {name: float(scale) for name, scale in found.items() if isinstance(scale, int | float)}
 
 
 def _is_grave(alert: str) -> bool:

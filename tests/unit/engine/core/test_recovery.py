@@ -50,6 +50,11 @@ def test_a_clip_that_bites_already_is_halved() -> None:
     assert plan_recovery(signal(125), [], SAVED, Recoveries(), unknown).clip is None
 
 
+def test_a_rate_raised_since_the_checkpoint_is_not_kept() -> None:
+    raised = msgspec.structs.replace(NOW, lr_scale=50.0, lr_scales={"step-000100": 1.0})
+    assert plan_recovery(signal(125), [], SAVED, Recoveries(), raised).lr_scale == 0.5
+
+
 def after(*attempts: Attempt) -> Recoveries:
     past = Recoveries()
     for attempt in attempts:
