@@ -49,4 +49,6 @@ class Window(msgspec.Struct, dict=True):
 
     def spread(self) -> float:
         """Interquartile range as the standard deviation of a normal distribution."""
-        return (self.quantile(0.75) - self.quantile(0.25)) / 1.349
+        ordered = self.ordered
+        last = len(ordered) - 1
+        return (ordered[int(0.75 * last + 0.5)] - ordered[int(0.25 * last + 0.5)]) / 1.349

@@ -13,6 +13,7 @@ from ..windows import Window
 
 DROP_SHARE = 0.8
 DROP_RECORDS = 15
+LOOK_EVERY = 5
 """Long enough that evaluations, checkpoints and a passing neighbour on the machine do not count."""
 BLOCK_RECORDS = 10
 BLOCKS = 4
@@ -34,6 +35,7 @@ class Throughput(msgspec.Struct):
     fast: Window = msgspec.field(default_factory=lambda: Window(20))
     slow: Window = msgspec.field(default_factory=lambda: Window(200))
     low: int = 0
+    count: int = 0
 
     def update(self, rate: float) -> tuple[float, float] | None:
         """Take a rate in; returns the rates now and before in the record where it counts as low.
@@ -44,10 +46,11 @@ class Throughput(msgspec.Struct):
         fallen = self.fast.push(rate)
         if fallen is not None and self.low == 0:
             self.slow.push(fallen)
-        if len(self.slow) < self.fast.size:
+        self.count += 1
+        if len(self.slow) < self.fast.size or self.count % LOOK_EVERY:
             return None
         now, before = self.fast.median(), self.slow.median()
-        self.low = self.low + 1 if now < DROP_SHARE * before else 0
+        self.low = self.low + LOOK_EVERY if now < DROP_SHARE * before else 0
         if self.low > self.slow.size:
             self.slow.clear()
             self.low = 0

@@ -49,7 +49,7 @@ class Trend(msgspec.Struct):
     fast: Window = msgspec.field(default_factory=lambda: Window(FAST_RECORDS))
     slow: Window = msgspec.field(default_factory=lambda: Window(SLOW_RECORDS))
     older: Window = msgspec.field(default_factory=lambda: Window(OLDER_RECORDS))
-    noise: Window = msgspec.field(default_factory=lambda: Window(SLOW_RECORDS))
+    noise: list[float] = []
     """Standard deviations of single records, oldest first."""
     lifts: Window = msgspec.field(default_factory=lambda: Window(120))
     waiting: list[float] = []
@@ -68,12 +68,12 @@ class Trend(msgspec.Struct):
             sd: its noise; None while unknown.
             strictness: factor on the limits.
         """
-        self.take(x)
+        now = self.take(x)
         if sd is None or len(self.slow) < MIN_PAST:
             return None
-        self.noise.push(sd)
+        self.noise.append(sd)
+        del self.noise[:-SLOW_RECORDS]
         level = self._level()
-        now = self.fast.median()
         size = now - level
         if self.held:
             self._hold(size, strictness)
@@ -86,19 +86,21 @@ class Trend(msgspec.Struct):
         if now <= self.slow.quantile(0.98):
             return None
         self.held = 1
-        return Lift(size, level, self.noise.values[0])
+        return Lift(size, level, self.noise[0])
 
-    def take(self, x: float) -> None:
-        """Learn a value without judging it."""
+    def take(self, x: float) -> float:
+        """Learn a value without judging it; returns the median of the last ones."""
         fallen = self.fast.push(x)
+        now = self.fast.median()
         if fallen is None or self.held:
-            return
-        self.young.append(self.fast.median())
+            return now
+        self.young.append(now)
         if len(self.young) > FAST_RECORDS:
             self.medians.push(self.young.pop(0))
         fallen = self.slow.push(fallen)
         if fallen is not None:
             self.older.push(fallen)
+        return now
 
     def _level(self) -> float:
         level = self.slow.median()
@@ -107,7 +109,7 @@ class Trend(msgspec.Struct):
         return min(level, self.older.median()) if len(self.older) >= MIN_LIFTS else level
 
     def _limit(self, strictness: float) -> float:
-        sd = self.noise.values[0]
+        sd = self.noise[0]
         spread, tail = sd, 0.0
         if len(self.lifts) >= MIN_LIFTS:
             spread, tail = self.lifts.spread(), self.lifts.ordered[-TAIL_RANK]
