@@ -123,6 +123,10 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     actions: list[Action] = []
     """Best first."""
+    autopilot: str = ""
+    """What the autopilot decided, and why."""
+    initiated: str = ""
+    """The rollback that was made because of it."""
 
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
@@ -235,6 +239,8 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Seconds by Rank", ", ".join(f"{s:.3g}" for s in seen.rank_s)),
         ("Guard", seen.guard),
         ("Last Good Checkpoint", _checkpoint(seen)),
+        ("Autopilot", report.autopilot),
+        ("Rollback Initiated", report.initiated),
     ]
 
 

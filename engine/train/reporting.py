@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..core.anomaly import Alert
+from ..core.anomaly import ALARM, Alert
 from ..core.meters import RecentNorms
 from ..core.report import (
     AnomalyReport,
@@ -26,6 +26,7 @@ from ..data.examples import Example, PairExample
 from ..protocol.events import (
     AnomalyRaised,
     AnyEvent,
+    AutopilotDecided,
     CommandApplied,
     GradientsMeasured,
     RolledBack,
@@ -58,6 +59,7 @@ class Reporter:
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
+        self._newest: tuple[str, AnomalyReport] | None = None
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
         chronicle.listen(self._hear)
@@ -66,9 +68,13 @@ class Reporter:
         match event:
             case StepFinished():
                 self._steps.append(event)
+            case AutopilotDecided(decision=decision, command=command, reason=why):
+                self._amend(autopilot=f"{decision} `{command}`: {why}")
             case CommandApplied(command=command, new=new):
                 step = self._chronicle.step()
                 self._tried.append(f"step {step}: {command}")
+                if command.startswith(("recover", "rollback")):
+                    self._amend(initiated=f"step {event.old} → {new}, `{command}`, {event.issuer}")
                 if command.startswith("lr "):
                     self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
             case RolledBack():
@@ -77,6 +83,15 @@ class Reporter:
                 self._flow, self._flow_step = event, self._chronicle.step()
             case _:
                 pass
+
+    def _amend(self, **told: str) -> None:
+        """Write the newest alarm's report again with what has become of it."""
+        if self._newest is None:
+            return
+        public_id, report = self._newest
+        self._newest = public_id, msgspec.structs.replace(report, **told)
+        if self._agreement.rank == 0:
+            self._write(*self._newest)
 
     def calm(self) -> None:
         """The incident is over: what was tried no longer counts."""
@@ -96,6 +111,8 @@ class Reporter:
         report = build_report(alert, self._evidence(norms, way_back, source, guard))
         timeline = self._chronicle.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
+        if alert.severity == ALARM:
+            self._newest = public_id, report
         if self._agreement.rank == 0:
             self._write(public_id, report)
         self._chronicle.record(

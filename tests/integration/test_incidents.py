@@ -203,6 +203,9 @@ def test_the_autopilot_proposes_by_default_and_acts_when_told(
         applied = [e for e in played.events(CommandApplied) if e.issuer == "autopilot"]
         assert len(applied) == len(played.events(RolledBack)) == (mode == "act")
         assert all(e.reason for e in applied)
+        text = (played.run.reports / f"{decided[0].anomaly}.md").read_text()
+        assert f"**Autopilot:** {mode} `recover" in text
+        assert ("**Rollback Initiated:**" in text) == (mode == "act")
 
 
 def test_recover_without_an_anomaly_is_refused_with_the_reason(tmp_path: Path) -> None:
