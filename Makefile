@@ -1,6 +1,8 @@
 # make run    install what is missing, then open the app on the demo run
 # make test   install what is missing, then run the test suite
 # make check  formatting, lint, types, import contracts, size bars
+# make faults       inject every fault a few times and print the table; part of make test
+# make faults-long  the same with the long counts; ONLY=F18,F08 chooses
 # make clean  remove what these made (runs are kept)
 #
 # On a machine with a GPU choose the build of torch for its driver on the first call, for example
@@ -14,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LINKS := .links/fttui
 
-.PHONY: run test check clean
+.PHONY: run test check faults faults-long clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -22,6 +24,12 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+faults: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.faults $(if $(ONLY),--only $(ONLY))
+
+faults-long: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.faults --long $(if $(ONLY),--only $(ONLY))
 
 check: $(VENV)/.installed-dev $(LINKS)
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import time
-from datetime import timedelta
 from functools import partial
 
 from fttui.engine.protocol.events import CheckpointSaved, RunEnded, RunStarted, StepFinished
@@ -131,14 +130,14 @@ def _sleep_at_boundaries(rank: int, *, longest_s: float, seed: float) -> None:
 
 @fault(
     "F22",
-    "a pause of several times the ranks' group timeout, then on to the end",
+    "a pause of several times the timeouts of both groups, then on to the end",
     "exact continuation, loss diff 0",
     "one rank waiting alone: the group dies at its timeout (NCCL 10 min, gloo 30 min)",
 )
 def pause_long(box: Box) -> Figures:
     timeout_s, pause_s = (60.0, 900.0) if box.long else (4.0, 9.0)
-    run = box.stage.new_run()
-    sabotage = partial(_short_group_timeout, seconds=timeout_s)
+    run = box.stage.new_run(train__collective_timeout_s=timeout_s)
+    sabotage = partial(_short_agreement_timeout, seconds=timeout_s)
     with box.stage.start(run, sabotage=sabotage) as ranks:
         ranks.until_step(5)
         ranks.send("pause")
@@ -154,17 +153,10 @@ def pause_long(box: Box) -> Figures:
     return Figures(ours, ok=steps >= 20)
 
 
-def _short_group_timeout(_rank: int, *, seconds: float) -> None:
-    import torch.distributed as dist
+def _short_agreement_timeout(_rank: int, *, seconds: float) -> None:
+    from fttui.engine.train import agree
 
-    for name in ("new_group", "init_process_group"):
-        make = getattr(dist, name)
-
-        def make_short(*args: object, make: object = make, **kwargs: object) -> object:
-            assert callable(make)
-            return make(*args, **{**kwargs, "timeout": timedelta(seconds=seconds)})
-
-        setattr(dist, name, make_short)
+    agree.TIMEOUT_S = seconds
 
 
 @fault(
@@ -198,3 +190,34 @@ def lose_rank(box: Box) -> Figures:
     named = sum("rank 1" in error for error in errors)
     ours = f"{len(seconds)} kills; s until the others are out {spread(seconds)}; named {named}"
     return Figures(ours, ok=max(seconds) <= 10.0 and named == len(errors))
+
+
+@fault(
+    "F23B",
+    "kill -9 rank 1 with restarts allowed, then the start that torchrun would make",
+    "incarnation + 1 from the last checkpoint, settings kept, sequence goes on",
+    "torchrun --max-restarts with transformers: starts again at step 0 unless the script resumes",
+)
+def restart_after_loss(box: Box) -> Figures:
+    restarts = box.count(1, 3)
+    run = box.stage.new_run(train__restarts=restarts)
+    for attempt in range(restarts + 1):
+        with box.stage.start(run, attempt=(attempt, restarts)) as ranks:
+            ranks.until_step(6 + 6 * attempt)
+            require(attempt == 0 or _clips(ranks) == {77.0}, "the settings were lost")
+            if attempt == restarts:
+                ranks.finish()
+                break
+            ranks.outcome(ranks.send("clip 77"))
+            ranks.signal(signal.SIGKILL, 1)
+            require(ranks.join(30.0)[0] not in (0, None), "rank 0 did not follow")
+    records = check_run(run)
+    starts = [r.event for r in records if isinstance(r.event, RunStarted) and r.event.devices]
+    found = [(event.incarnation, event.resumed_from is not None) for event in starts]
+    require(found == [(n + 1, n > 0) for n in range(restarts + 1)], f"starts: {found}")
+    ours = f"{restarts} restarts: incarnations 1…{restarts + 1}, seq 1…{len(records)}, gaps 0"
+    return Figures(ours, ok=True)
+
+
+def _clips(ranks: Ranks) -> set[float | None]:
+    return {event.clip for event in ranks.events(StepFinished)}

@@ -17,7 +17,7 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fttui.engine.config.load import load_config
 from fttui.engine.protocol.codec import decode_record, encode
@@ -104,9 +104,14 @@ class Stage:
         sabotage: Sabotage | None = None,
         resume: str | None = None,
         hub: bool = False,
+        attempt: tuple[int, int] = (0, 0),
     ) -> Ranks:
-        """Start an engine on a run; without a hub the commands come from here."""
-        return Ranks(self, run, ranks, sabotage, resume, hub=hub)
+        """Start an engine on a run; without a hub the commands come from here.
+
+        `attempt` is which start of the ranks this is and how many restarts are allowed.
+        """
+        environments = _environments(ranks, attempt)
+        return Ranks(self, run, environments, sabotage, resume, hub=hub)
 
     def reference(self, ranks: int = 2) -> dict[int, float]:
         """Loss by step of a fault-free run."""
@@ -125,7 +130,7 @@ class Ranks:
         self,
         stage: Stage,
         run: RunDirectory,
-        ranks: int,
+        environments: list[dict[str, str]],
         sabotage: Sabotage | None,
         resume: str | None,
         *,
@@ -137,13 +142,13 @@ class Ranks:
             self._control = ControlWriter(run)
             me = ProcessMark.current()
             write_mark(run.endpoint, Endpoint(pid=me.pid, started=me.started, folder="/none"))
-        port, launch = _free_port(), time.monotonic_ns()
-        files = [run.logs / f"witness-{launch}-{rank}.log" for rank in range(ranks)]
+        launch = time.monotonic_ns()
+        files = [run.logs / f"witness-{launch}-{rank}.log" for rank in range(len(environments))]
         self._witnesses = [FrameReader(file) for file in files]
         self._seen: list[list[Record]] = [[] for _ in files]
         self.processes = [
-            stage.spawn(_be_rank, run, rank, ranks, port, files[rank], sabotage, resume)
-            for rank in range(ranks)
+            stage.spawn(_be_rank, run, rank, environment, files[rank], sabotage, resume)
+            for rank, environment in enumerate(environments)
         ]
 
     def send(self, text: str) -> str:
@@ -286,20 +291,32 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _environments(ranks: int, attempt: tuple[int, int]) -> list[dict[str, str]]:
+    """What torchrun tells each rank; nothing for an engine of one rank."""
+    if ranks == 1:
+        return [{}]
+    shared: dict[str, object] = {
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _free_port(),
+        "TORCHELASTIC_RESTART_COUNT": attempt[0],
+        "TORCHELASTIC_MAX_RESTARTS": attempt[1],
+    }
+    own = ({"RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks))
+    return [{k: str(v) for k, v in {**shared, **place}.items()} for place in own]
+
+
 def _be_rank(
     run: RunDirectory,
     rank: int,
-    ranks: int,
-    port: int,
+    environment: dict[str, str],
     witness: Path,
     sabotage: Sabotage | None,
     resume: str | None,
 ) -> None:
     """Be one rank of an engine, as torchrun would start it."""
-    place: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
-    place |= {"LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    if ranks > 1:
-        os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update(environment)
     with open(run.engine_log, "ab") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
