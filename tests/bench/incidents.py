@@ -124,7 +124,7 @@ def _run(folder: Path, steps: int) -> RunDirectory:
     sets = [
         f"train.steps={steps}", "checkpoint.every=10", "checkpoint.keep=20", "eval.every=0",
         "policy.autopilot=off", "policy.probation=15", "guard.nonfinite_budget=3",
-        "data.max_length=24", "train.schedule=constant",
+        "data.max_length=24", "train.schedule=constant", "model.quantize=none",
     ]  # fmt: skip
     loaded = load_config(config, sets)
     return create_run(

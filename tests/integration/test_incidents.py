@@ -171,7 +171,7 @@ def _exploding(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
 
 
 LONG: dict[str, object] = {
-    "train__steps": 60, "checkpoint__every": 10, "train__lr": 0.001, "policy__probation": 12,
+    "train__steps": 48, "checkpoint__every": 10, "train__lr": 0.001, "policy__probation": 12,
 }  # fmt: skip
 
 
