@@ -135,7 +135,7 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
     if now.rollbacks >= GIVE_UP_AFTER:
         why = f"{now.rollbacks} rollbacks did not help: change the configuration or the data"
         return [_first("stop", why), _pause()]
-    halved = f"{now.lr_scale * 0.5:.3g}"
+    halved = f"{_calm_scale(now) * 0.5:.3g}"
     if now.checkpoint is None:
         why = "there is no good checkpoint to go back to"
         return [_first(f"lr scale {halved}", why), _pause()]
@@ -150,6 +150,11 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
         why = "hold at once when it happens again"
         actions.append(Action(command="policy nonfinite halt", key="P", why=why))
     return actions
+
+
+def _calm_scale(now: Situation) -> float:
+    """The scale to lower: one above the schedule may itself be the trouble."""
+    return min(now.lr_scale, 1.0)
 
 
 def _rollback(now: Situation, lr_scale: str) -> str:
@@ -176,7 +181,7 @@ def _why_back(alert: Alert, now: Situation) -> str:
 
 
 def _calm(alert: Alert, now: Situation) -> list[Action]:
-    lower = _lower(f"lr scale {now.lr_scale * 0.7:.3g}", "a little less learning rate")
+    lower = _lower(f"lr scale {_calm_scale(now) * 0.7:.3g}", "a little less learning rate")
     clip = _calm_clip(now)
     if clip is None:
         actions = [_first(lower.command, lower.why)]
@@ -184,7 +189,7 @@ def _calm(alert: Alert, now: Situation) -> list[Action]:
         why = "1.5 × the normal range: no effect on usual steps"
         actions = [_first(f"clip {clip:.3g}", why), lower]
     if now.checkpoint is not None and alert.severity == ALARM:
-        command = _rollback(now, f"{now.lr_scale * 0.5:.3g}")
+        command = _rollback(now, f"{_calm_scale(now) * 0.5:.3g}")
         why = "if the loss follows"
         actions.append(Action(command=command, key="r", why=why))
     return actions

@@ -41,10 +41,10 @@ MODULES_SHOWN = 5
 
 
 def top_modules(modules: list[Module]) -> list[Module]:
-    """The largest by gradient norm and by update norm, and every one with a note (up to 20)."""
+    """The largest by gradient norm and by update norm, and the first with a note."""
     chosen = sorted(modules, key=lambda m: -_size(m.grad_norm))[:MODULES_SHOWN]
     chosen += sorted(modules, key=lambda m: -_size(m.update_norm))[:MODULES_SHOWN]
-    chosen += [m for m in modules if m.note][: 4 * MODULES_SHOWN]
+    chosen += [m for m in modules if m.note][:MODULES_SHOWN]
     return [m for m in modules if m in chosen]
 
 
