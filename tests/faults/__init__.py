@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import agreement, audience, hubs, intruders, journals, rollbacks, saves, ssh_links
+from . import (
+    agreement,
+    audience,
+    clocks,
+    damage,
+    hubs,
+    intruders,
+    journals,
+    rollbacks,
+    saves,
+    soak,
+    ssh_links,
+)
 from .book import FAULTS, Box, Fault, Figures, Row, play_all
 from .stage import Stage
 
@@ -15,11 +27,14 @@ __all__ = [
     "Stage",
     "agreement",
     "audience",
+    "clocks",
+    "damage",
     "hubs",
     "intruders",
     "journals",
     "play_all",
     "rollbacks",
     "saves",
+    "soak",
     "ssh_links",
 ]

@@ -130,7 +130,7 @@ def intervals_ms(run: RunDirectory, since: float, until_: float) -> list[float]:
 )
 def killed_viewers(box: Box) -> Figures:
     run = make_run(box.folder / "runs")
-    count = box.count(8, 200)
+    count = box.count(4, 200)
     with streaming(box, run) as engine:
         quiet_from = time.time()
         head = handed_over(run).read()

@@ -150,7 +150,7 @@ class Peak:
         self._thread.join()
 
 
-def _bad_messages(hub: Endpoint, rng: random.Random, long: bool) -> None:
+def bad_messages(hub: Endpoint, rng: random.Random, long: bool) -> None:
     """MessagePack that is none, or of other things, or cut short."""
     good = encode(command("fuzz", "note x"))
     with _dealer(hub) as dealer:
@@ -199,7 +199,7 @@ def _shake_hands(one: socket.socket) -> None:
     one.recv(head[1])
 
 
-def _garbage(hub: Endpoint, rng: random.Random, long: bool) -> None:
+def garbage(hub: Endpoint, rng: random.Random, long: bool) -> None:
     """Connections that speak something else, or begin well and stop."""
     crowd = []
     for number in range(1000 if long else 300):
@@ -223,7 +223,7 @@ def _giants(hub: Endpoint, _rng: random.Random, _long: bool) -> None:
             one.close()
 
 
-def _endless(hub: Endpoint, _rng: random.Random, long: bool) -> None:
+def endless(hub: Endpoint, _rng: random.Random, long: bool) -> None:
     """A message of ever more parts."""
     with contextlib.suppress(OSError):
         one = _raw(hub)
@@ -263,11 +263,11 @@ def _large_topic(hub: Endpoint, _rng: random.Random, _long: bool) -> None:
 
 Attack = Callable[[Endpoint, random.Random, bool], None]
 _ATTACKS: dict[str, Attack] = {
-    "bad MessagePack": _bad_messages,
-    "garbage ZMTP": _garbage,
+    "bad MessagePack": bad_messages,
+    "garbage ZMTP": garbage,
     "2^62 and 2 GiB frames": _giants,
     "20 MB topic": _large_topic,
-    "endless message": _endless,
+    "endless message": endless,
     "300k subscriptions": _subscriptions,
 }
 

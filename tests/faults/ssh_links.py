@@ -208,7 +208,7 @@ async def _suffer(
 ) -> tuple[list[tuple[str, float]], list[str]]:
     times, ids = [], []
     lost_s, remote.LOST_S = remote.LOST_S, 10.0 if box.long else 4.0
-    rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(2, 50)
+    rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(1, 50)
     try:
         async with attached(run) as viewer:
             await viewer.until_news()

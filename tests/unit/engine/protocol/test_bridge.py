@@ -35,7 +35,8 @@ def test_messages_arrive_whole_however_the_stream_is_cut(
     sent: list[tuple[int, bytes]], noise: bytes, cuts: list[int]
 ) -> None:
     stream = noise + MAGIC + b"".join(frames_of(Channel(c), p) for c, p in sent)
-    parser, got, at = FrameParser(expect_magic=True), [], 0
+    parser, at = FrameParser(expect_magic=True), 0
+    got: list[tuple[int, bytes]] = []
     while at < len(stream):
         size = cuts[len(got) % len(cuts)]
         got += parser.feed(stream[at : at + size])

@@ -1,0 +1,220 @@
+"""`python -m tests.faults.soak MINUTES [--per-minute 12] [--seed 0]`: random faults in a row.
+
+An engine double with a hub; viewers near and, where sshd is installed, far; commands all the time.
+At the end every invariant is checked and the figures are printed. Exits 1 when one is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.commands import AddNote
+from fttui.engine.run.endpoint import read_engine
+from fttui.engine.run.layout import RunDirectory
+from fttui.tui.client.port import Session
+from tests.support.engine_double import make_run
+from tests.support.far_machine import SSHD, SshServer
+from tests.support.link import Link
+
+from .book import Box, Figures, fault
+from .intruders import bad_messages, endless, garbage
+from .invariants import Broken, check_history, check_run, control_entries, marks
+from .ssh_links import FarViewer, attached, far_machine, obeying
+from .stage import Stage
+from .viewers import Viewer, hub_of, until_async
+
+_HEALTH_S = 60.0
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    commands: list[str] = field(default_factory=list)
+    engine: list[tuple[float, int, int]] = field(default_factory=list)
+    """Seconds, descriptors, resident bytes of the engine."""
+    restarts: int = 0
+    """Of the hub."""
+    longest_wait_s: float = 0.0
+    """Until all viewers had news again after a fault."""
+
+
+@dataclass
+class Scene:
+    """What faults are thrown at."""
+
+    run: RunDirectory
+    engine: int
+    near: Viewer
+    far: FarViewer | None
+    server: SshServer | None
+    link: Link | None
+
+
+def _attacks(scene: Scene, rng: random.Random) -> dict[str, Callable[[], object]]:
+    """The faults that can be thrown here."""
+    hub = hub_of(scene.run)
+    here: dict[str, Callable[[], object]] = {
+        "hub killed": lambda: os.kill(hub.pid, signal.SIGKILL),
+        "hub stopped": lambda: os.kill(hub.pid, signal.SIGSTOP),
+        "engine stopped": lambda: os.kill(scene.engine, signal.SIGSTOP),
+        "garbage": lambda: garbage(hub, rng, long=False),
+        "bad messages": lambda: bad_messages(hub, rng, long=False),
+        "endless message": lambda: endless(hub, rng, long=False),
+    }
+    if scene.link is not None:
+        here |= {
+            "link reset": scene.link.cut,
+            "link black": scene.link.swallow,
+            "ssh killed": lambda: _kill_children("ssh"),
+        }
+    return here
+
+
+def _kill_children(name: str) -> None:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name() == name:
+                process.kill()
+
+
+def _calm(scene: Scene) -> None:
+    """Take back what a fault left on."""
+    for pid in (scene.engine, hub_of(scene.run).pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    if scene.link is not None:
+        scene.link.swallow(False)
+
+
+async def _soak(scene: Scene, seconds: float, per_minute: float, rng: random.Random) -> Tally:
+    tally, end = Tally(), time.monotonic() + seconds
+    sessions: list[Session] = [scene.near.session, *([scene.far.session] if scene.far else [])]
+    await _healthy(scene)
+    while time.monotonic() < end:
+        hub = hub_of(scene.run)
+        name, attack = rng.choice(sorted(_attacks(scene, rng).items()))
+        tally.faults[name] += 1
+        attack()
+        await asyncio.sleep(rng.uniform(0.1, 30.0 / per_minute))
+        _calm(scene)
+        session = rng.choice(sessions)
+        if await session.take_control() is None:
+            tally.commands.append(session.submit(AddNote(text=name)))
+        tally.longest_wait_s = max(tally.longest_wait_s, await _healthy(scene))
+        tally.restarts += hub_of(scene.run) != hub
+        process = psutil.Process(scene.engine)
+        tally.engine.append((time.monotonic(), process.num_fds(), process.memory_info().rss))
+        await asyncio.sleep(rng.uniform(0.0, 30.0 / per_minute))
+    return tally
+
+
+async def _healthy(scene: Scene) -> float:
+    """Seconds until every viewer has fresh news."""
+    near = len(scene.near.seen)
+    seconds = await until_async(lambda: len(scene.near.seen) > near + 20, _HEALTH_S)
+    return max(seconds, await scene.far.until_news() if scene.far else 0.0)
+
+
+async def _play(run: RunDirectory, place: tuple[SshServer, Link] | None, options: Options) -> Tally:
+    mark = read_engine(run)
+    assert mark is not None
+    near = Viewer(run)
+    async with contextlib.AsyncExitStack() as stack:
+        far = await stack.enter_async_context(attached(run)) if place else None
+        server, link = place or (None, None)
+        scene = Scene(run, mark.pid, near, far, server, link)
+        tally = await _soak(scene, options.seconds, options.per_minute, options.rng)
+        for viewer in (near, far):
+            if viewer is not None:
+                check_history(run, marks(encode(record) for record in viewer.seen))
+        await near.close()
+    if not mark.alive:
+        raise Broken("the engine ended unexplained")
+    return tally
+
+
+@dataclass
+class Options:
+    """How long, how often, and by which dice."""
+
+    seconds: float
+    per_minute: float
+    rng: random.Random
+
+
+def soak(folder: Path, stage_box: Box, options: Options) -> tuple[Tally, str]:
+    """Play it; the tally and the figures in one line."""
+    run = make_run(folder / "runs")
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(far_machine(stage_box, run)) if SSHD else None
+        stack.enter_context(obeying(run))
+        tally = asyncio.run(_play(run, place, options))
+    records = check_run(run)
+    known = {entry.id for entry in control_entries(run)}
+    taken = sum(id_ in known for id_ in tally.commands)
+    (_, fds, rss), (_, last_fds, last_rss) = tally.engine[0], tally.engine[-1]
+    figures = (
+        f"{sum(tally.faults.values())} faults in {options.seconds / 60:.1f} min, {len(records)} "
+        f"records: gaps 0, doubles 0, unexplained exits 0; commands {taken} taken of "
+        f"{len(tally.commands)}, each once; hub restarts {tally.restarts}; worst wait for news "
+        f"{tally.longest_wait_s:.1f} s; engine fd {last_fds - fds:+d}, "
+        f"RSS {(last_rss - rss) / 2**20:+.1f} MiB"
+    )
+    return tally, figures
+
+
+@fault(
+    "F34",
+    "soak: random faults, one after another, commands meanwhile",
+    "gaps, doubles, unexplained exits 0; descriptors and memory flat",
+    "-",
+)
+def short_soak(box: Box) -> Figures:
+    options = Options(seconds=box.count(10, 1800), per_minute=20, rng=box.rng)
+    _, figures = soak(box.folder, box, options)
+    return Figures(figures, ok=True)
+
+
+def main() -> int:
+    """Run the soak alone."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--per-minute", type=float, default=12.0, help="faults")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="ft-soak-", dir="/tmp") as place:
+        folder = Path(place)
+        os.environ |= {"XDG_RUNTIME_DIR": place, "XDG_STATE_HOME": place}
+        box = Box(folder, Stage(folder), long=True, rng=rng)
+        how = Options(seconds=60 * options.minutes, per_minute=options.per_minute, rng=rng)
+        try:
+            tally, figures = soak(folder, box, how)
+        except AssertionError as error:
+            print(f"BROKEN: {error}")
+            return 1
+    print(figures)
+    print(", ".join(f"{name} {count}×" for name, count in tally.faults.most_common()))
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
