@@ -7,12 +7,12 @@ from . import (
     audience,
     clocks,
     damage,
+    endurance,
     hubs,
     intruders,
     journals,
     rollbacks,
     saves,
-    soak,
     ssh_links,
 )
 from .book import FAULTS, Box, Fault, Figures, Row, play_all
@@ -29,12 +29,12 @@ __all__ = [
     "audience",
     "clocks",
     "damage",
+    "endurance",
     "hubs",
     "intruders",
     "journals",
     "play_all",
     "rollbacks",
     "saves",
-    "soak",
     "ssh_links",
 ]

@@ -31,7 +31,7 @@ from tests.support.engine_double import make_run
 from tests.support.far_machine import SSHD, SshServer
 from tests.support.link import Link
 
-from .book import Box, Figures, fault
+from .book import Box
 from .intruders import bad_messages, endless, garbage
 from .invariants import Broken, check_history, check_run, control_entries, marks
 from .ssh_links import FarViewer, attached, far_machine, obeying
@@ -178,18 +178,6 @@ def soak(folder: Path, stage_box: Box, options: Options) -> tuple[Tally, str]:
         f"RSS {(last_rss - rss) / 2**20:+.1f} MiB"
     )
     return tally, figures
-
-
-@fault(
-    "F34",
-    "soak: random faults, one after another, commands meanwhile",
-    "gaps, doubles, unexplained exits 0; descriptors and memory flat",
-    "-",
-)
-def short_soak(box: Box) -> Figures:
-    options = Options(seconds=box.count(10, 1800), per_minute=20, rng=box.rng)
-    _, figures = soak(box.folder, box, options)
-    return Figures(figures, ok=True)
 
 
 def main() -> int:
