@@ -7,7 +7,7 @@ import signal
 import time
 from functools import partial
 
-from fttui.engine.protocol.events import CheckpointSaved, RunEnded, RunStarted, StepFinished
+from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.ledger import Ledger
 from fttui.engine.run.registry import run_state
@@ -182,7 +182,7 @@ def lose_rank(box: Box) -> Figures:
             require(code not in (0, None), f"rank 0 ended with {code}")
         records = check_run(run, reference=box.stage.reference())
         last = records[-1].event
-        require(isinstance(last, RunEnded), f"the last event is {type(last).__name__}")
+        require(isinstance(last, RunEnded), f"the last events are {_tail(records)}")
         assert isinstance(last, RunEnded)
         require(run_state(run, records) is RunState.FAILED, "the run does not count as failed")
         require("rank" in last.error and "--resume" in last.error, f"no way on: {last.error}")
@@ -190,6 +190,10 @@ def lose_rank(box: Box) -> Figures:
     named = sum("rank 1" in error for error in errors)
     ours = f"{len(seconds)} kills; s until the others are out {spread(seconds)}; named {named}"
     return Figures(ours, ok=max(seconds) <= 10.0 and named == len(errors))
+
+
+def _tail(records: list[Record]) -> list[str]:
+    return [f"{type(r.event).__name__} {getattr(r.event, 'text', '')}" for r in records[-3:]]
 
 
 @fault(
