@@ -58,7 +58,8 @@ class Link:
             asyncio.ensure_future(self._pump(reader, back, None)),
             asyncio.ensure_future(self._pump(there, writer, self.cut_after_bytes)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(asyncio.CancelledError):  # asyncio would print it
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         for pump in pumps:
             pump.cancel()
         self._writers -= ends
