@@ -166,7 +166,8 @@ def fill_journal(box: Box) -> Figures:
         f"{rounds} × 2 s full: steps blocked 0 (slowest hand-over {slowest * 1e6:.0f} µs), "
         f"{dropped} drops, all counted"
     )
-    return Figures(ours, ok=slowest < 0.1)
+    # A hand-over that waited for the disk would take the writer's pause of 0.5 s.
+    return Figures(ours, ok=slowest < 0.4)
 
 
 def _check_drops(run: RunDirectory, emitted: int) -> int:
