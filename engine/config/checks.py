@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
+from .candidates import candidates_per_anchor
 from .hardware import Hardware
 from .schema import RunConfig
 
@@ -51,6 +52,7 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_length,
         _check_task,
         _check_candidates,
+        _check_temperature,
         _check_losses,
         _check_data,
         _check_packing,
@@ -103,11 +105,11 @@ def _check_task(config: RunConfig) -> Iterator[Problem]:
     kind, form = config.contrastive.kind, config.data.format
     pairs = form == "pairs" or STDLIB_PAIRS in (config.data.train, config.data.eval)
     if config.task == "contrastive":
-        if kind != "infonce":
+        if kind not in ("infonce", "pairwise"):
             yield Problem(
                 "contrastive.kind",
-                f"got {kind}, but task contrastive learns from pairs and needs infonce; "
-                "set contrastive.kind: infonce, or task: sft",
+                f"got {kind}, but task contrastive learns from pairs and needs infonce (or "
+                "pairwise); set contrastive.kind: infonce, or task: sft",
             )
         if form not in ("auto", "pairs"):
             yield Problem(
@@ -116,10 +118,10 @@ def _check_task(config: RunConfig) -> Iterator[Problem]:
                 "or task: sft",
             )
         return
-    if kind == "infonce":
+    if kind in ("infonce", "pairwise"):
         yield Problem(
             "contrastive.kind",
-            "infonce compares pairs, but task sft has none; set task: contrastive, or "
+            f"{kind} compares pairs, but task sft has none; set task: contrastive, or "
             "contrastive.kind: simctg, which works on any text",
         )
     if pairs:
@@ -129,18 +131,37 @@ def _check_task(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_candidates(config: RunConfig) -> Iterator[Problem]:
-    contrastive, train = config.contrastive, config.train
-    if contrastive.kind != "infonce" or contrastive.hard_negatives > 0:
+    if config.task != "contrastive" or candidates_per_anchor(config) > 1:
         return
-    text = (
-        "one pair at a time and no hard negatives leave each anchor nothing but its own positive "
-        "to choose from: the loss is 0 and nothing is learned; set {key} to 2 or more, or "
-        "contrastive.hard_negatives to 1 with data that has negatives"
+    contrastive = config.contrastive
+    if not contrastive.in_batch:
+        key, cure = "contrastive.in_batch", "set in_batch: true"
+    elif config.train.accumulate > 1:
+        key = "contrastive.cross_accumulation"
+        cure = "set cross_accumulation: on, which compares over the whole step"
+    else:
+        key, cure = "train.batch", "set train.batch or train.accumulate to 2 or more"
+    yield Problem(
+        key,
+        "each anchor is compared with nothing but its own positive, so the loss is 0 and nothing "
+        f"is learned; {cure}, or contrastive.hard_negatives to 1 with data that has negatives",
     )
-    if train.batch * train.devices == 1:
-        yield Problem("train.batch", text.format(key="train.batch"))
-    elif config.eval.batch is not None and config.eval.batch * train.devices == 1:
-        yield Problem("eval.batch", text.format(key="eval.batch"))
+
+
+def _check_temperature(config: RunConfig) -> Iterator[Problem]:
+    contrastive = config.contrastive
+    low, high = contrastive.temperature_bounds
+    if low >= high:
+        yield Problem(
+            "contrastive.temperature_bounds",
+            f"got {low:g} to {high:g}; the first must be the lower one",
+        )
+    elif contrastive.learn_temperature and not low <= contrastive.temperature <= high:
+        yield Problem(
+            "contrastive.temperature",
+            f"got {contrastive.temperature:g}, but a learned temperature stays between {low:g} and "
+            f"{high:g}; start inside, or widen contrastive.temperature_bounds",
+        )
 
 
 def _check_losses(config: RunConfig) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Dropout = Annotated[float, Meta(ge=0, lt=1)]
+Temperature = Annotated[float, Meta(ge=0.001, le=1)]
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
 
@@ -80,18 +81,38 @@ class DataConfig(Section, frozen=True, kw_only=True):
 class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """The contrastive part of the joint loss `ce_weight × CE + weight × contrastive`."""
 
-    kind: Literal["off", "infonce", "simctg"] = "off"
-    """infonce: pooled pairs with in-batch and hard negatives; simctg: token level, any text."""
+    kind: Literal["off", "infonce", "pairwise", "simctg"] = "off"
+    """infonce: pooled pairs, the positive against all candidates at once; pairwise: against each
+    alone (logistic); simctg: token level, any text."""
     weight: NonNegative = 0.5
     ce_weight: NonNegative = 1.0
     pooling: Literal["mean", "last", "weighted_mean"] = "mean"
-    temperature: Annotated[float, Meta(ge=0.001, le=1)] = 0.05
+    exclude_prompt: bool = True
+    """Leave the tokens of `instruction` out of the pooling."""
+    temperature: Temperature = 0.05
+    learn_temperature: bool = False
+    """Train the temperature too, from the given one on, without weight decay."""
+    temperature_bounds: tuple[Temperature, Temperature] = (0.01, 1.0)
+    """A learned temperature stays between these."""
     symmetric: bool = False
     """Also score positives against anchors."""
     hard_negatives: CountOrZero = 1
     """At most this many of a record's own negatives are used."""
+    own_hard_only: bool = False
+    """Hard negatives of other pairs do not count, as for classes; otherwise they do."""
+    in_batch: bool = True
+    """Texts of other pairs are negatives too; false leaves each pair its own hard negatives."""
+    cross_accumulation: Literal["auto", "on", "off"] = "auto"
+    """Candidates from all micro-batches of the step (GradCache), at one more forward pass; auto
+    is on where one micro-batch has fewer than 64 candidates per anchor."""
+    cross_device: bool = True
+    """Candidates from all devices."""
     mask_duplicates: bool = True
-    """Never treat a text equal to the positive as a negative."""
+    """Never treat a text equal to the positive, or to the anchor, as a negative."""
+    mask_labels: bool = True
+    """Never treat a text with the anchor's label as a negative, where the data have labels."""
+    mask_margin: NonNegative | None = None
+    """Never treat a text as a negative whose cosine is above the positive's by more than this."""
     margin: NonNegative = 0.5
     """simctg: rho, the similarity distance asked for between tokens."""
     instruction: str = ""

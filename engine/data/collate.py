@@ -62,7 +62,8 @@ def collate_pairs(
 
     Returns:
         `input_ids`, `attention_mask`, `labels` [2B + N, T]: labels are not shifted and are
-        `IGNORED` in hard negatives and padding; `pair_count` B; `negative_owner` [N], the anchor a
+        `IGNORED` in hard negatives and padding; `pool_mask` [2B + N, T], the attention mask
+        without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor a
         negative belongs to; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
         int64, `NO_LABEL` where there is none; `ids`, B strings.
     """
@@ -74,10 +75,14 @@ def collate_pairs(
     batch = _padded(texts, pad_id)
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
     labels[2 * len(examples) :] = IGNORED
+    pool_mask = batch["attention_mask"].clone()
+    for index, example in enumerate(examples):
+        pool_mask[index, : example.prompt] = 0
     label = [NO_LABEL if example.label is None else example.label for example in examples]
     return {
         **batch,
         "labels": labels,
+        "pool_mask": pool_mask,
         "pair_count": len(examples),
         "negative_owner": torch.tensor(owners, dtype=torch.long),
         "text_hash": torch.tensor([text_hash(ids) for ids in texts], dtype=torch.long),

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from ..config.candidates import pairs_compared
 from ..config.checks import STDLIB_PAIRS
 from ..config.schema import RunConfig
 from ..errors import DataError
@@ -176,15 +177,16 @@ def _require_some(tokenized: Tokenized, source: str, options: TokenizeOptions) -
 
 
 def _require_candidates(config: RunConfig, examples: list[Example]) -> None:
-    """With one pair at a time, each needs a negative of its own."""
-    if config.task != "contrastive" or config.train.batch * config.train.devices > 1:
+    """Where pairs are not compared with each other, each needs a negative of its own."""
+    if config.task != "contrastive" or pairs_compared(config) > 1:
         return
     bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
     if bare:
         raise DataError(
             f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
-            f"{bare[0]}), and with train.batch 1 they have no other candidates: nothing would be "
-            "learned from them; set train.batch to 2 or more, or add a column 'negative'"
+            f"{bare[0]}), and with these settings they have no other candidates: nothing would be "
+            "learned from them; set contrastive.in_batch: true and contrastive.cross_accumulation: "
+            "on (or train.batch to 2 or more), or add a column 'negative'"
         )
 
 

@@ -33,6 +33,8 @@ class PairExample:
     negatives: tuple[list[int], ...] = ()
     label: int | None = None
     """Pairs with equal labels are no negatives of each other."""
+    prompt: int = 0
+    """Leading tokens of the anchor that are the instruction before it."""
 
     @property
     def length(self) -> int:

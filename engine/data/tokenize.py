@@ -241,16 +241,28 @@ def _add_pairs(
 ) -> None:
     texts = [text for pair in pairs for text in _pair_texts(pair, options)]
     ending = _Ending.of(tokenizer, options, special=True)
-    closed = iter([ending.close(ids) for ids, _ in _encode(texts, tokenizer, special=True)])
+    encoded = _encode(texts, tokenizer, special=True)
+    closed = iter([(ending.close(ids), offsets) for ids, offsets in encoded])
     for pair in pairs:
-        members = [next(closed) for _ in _pair_texts(pair, options)]
+        whole = [next(closed) for _ in _pair_texts(pair, options)]
+        members = [member for member, _ in whole]
         if not (pair.anchor.strip() and pair.positive.strip()):
             result.unlabelled += 1
             continue
         result.cut += any(member.cut for member in members)
         anchor, positive, *negatives = (member.ids for member in members)
-        example = PairExample(pair.id, anchor, positive, tuple(negatives), pair.label)
+        offsets = whole[0][1][: members[0].kept]
+        prompt = _prompt_tokens(offsets, len(options.instruction))
+        prompt = prompt if prompt < len(anchor) else 0
+        example = PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt)
         result.examples.append(example)
+
+
+def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:
+    """Leading tokens that lie within the first characters of a text."""
+    if characters == 0:
+        return 0
+    return next((n for n, (_, end) in enumerate(offsets) if end > characters), len(offsets))
 
 
 def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:

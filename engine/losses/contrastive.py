@@ -1,4 +1,4 @@
-"""Contrastive losses: InfoNCE over pooled sequences and SimCTG over tokens.
+"""Contrastive losses: InfoNCE and pairwise logistic over pooled texts, SimCTG over tokens.
 
 Similarities are cosines computed in fp32 with autocast off: hidden states of language models
 point in nearly the same direction, so their differences are lost in half precision.
@@ -6,6 +6,7 @@ point in nearly the same direction, so their differences are lost in half precis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,33 +15,46 @@ from torch.nn import functional as F
 
 from .numerics import widened
 
+Score = Callable[[Tensor, Tensor, Tensor, "float | Tensor"], Tensor]
+"""(cosines [N, M], positive [N], excluded [N, M], temperature) → loss of each anchor [N]."""
+
+FIGURES = ("pos_cos", "neg_cos", "top1", "masked_share", "candidates")
+"""What is measured of every anchor beside its loss."""
+
 
 @dataclass(frozen=True)
 class ContrastiveResult:
-    """An InfoNCE loss with what is worth watching about it; the last three are detached."""
+    """Sums over anchors, so that the results of any split of a batch add up."""
 
     loss_sum: Tensor
-    """Sum over the anchors; divide by their number in the whole optimizer step."""
+    """Divide by the anchors of the whole optimizer step."""
     count: int
-    """Anchors in the sum."""
-    pos_cos: Tensor
-    """Mean cosine of an anchor and its positive."""
-    neg_cos: Tensor
-    """Mean cosine of an anchor and a candidate counted as its negative; 0 without negatives."""
-    top1: Tensor
-    """Share of anchors whose positive is strictly the nearest candidate."""
+    """Anchors in the sums."""
+    sums: dict[str, Tensor]
+    """Detached sums over the anchors, by the names in `FIGURES`: cosine to the positive; mean
+    cosine to the negatives (0 without any); 1 where the positive is strictly the nearest; share of
+    candidates kept out; candidates left, the positive included."""
+
+    def mean(self, name: str) -> float:
+        """The mean of a figure over the anchors; 0 without any."""
+        return float(self.sums[name]) / max(self.count, 1)
+
+    def __add__(self, other: ContrastiveResult) -> ContrastiveResult:
+        """Both sets of anchors together."""
+        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        return ContrastiveResult(self.loss_sum + other.loss_sum, self.count + other.count, sums)
 
 
 @dataclass(frozen=True)
 class Reverse:
-    """The other direction of a symmetric loss where anchors come from several ranks."""
+    """The other direction of a symmetric loss where the given anchors are not all there are."""
 
     anchors: Tensor
-    """[A, H] of all ranks."""
+    """[A, H], all anchors."""
     own: Tensor
-    """[N] index of each local anchor among them."""
+    """[N] index of each given anchor among them."""
     mask: Tensor | None = None
-    """[N, A] True: this anchor is no negative for that local positive."""
+    """[N, A] True: this anchor is no negative for that given anchor's positive."""
 
 
 def info_nce(
@@ -48,8 +62,9 @@ def info_nce(
     candidates: Tensor,
     positive: Tensor,
     mask: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     symmetric: bool | Reverse = False,
+    margin: float | None = None,
 ) -> ContrastiveResult:
     """Score each anchor's positive against all candidates that are not excluded.
 
@@ -58,26 +73,66 @@ def info_nce(
         candidates: [M, H]. Under DDP those of all ranks, gathered with gradient.
         positive: [N] index of each anchor's positive among the candidates.
         mask: [N, M] True where a candidate must not count as a negative, or None.
-        temperature: Divides the cosine.
+        temperature: Divides the cosine; a scalar tensor gets a gradient.
         symmetric: Also score the positive against the anchors and take the mean of both
-            directions; a `Reverse` brings the anchors of the other ranks.
+            directions; a `Reverse` brings the anchors that are not among the given ones.
+        margin: Also exclude what is nearer than the positive by more than this: likely a
+            positive that nobody marked. None excludes nothing by similarity.
 
     Source: van den Oord et al., "Representation Learning with Contrastive Predictive Coding",
         2018, with cosine similarity.
     """
+    return _contrast(
+        _softmax_loss, anchors, candidates, positive, mask, temperature, symmetric, margin
+    )
+
+
+def pairwise_logistic(
+    anchors: Tensor,
+    candidates: Tensor,
+    positive: Tensor,
+    mask: Tensor | None,
+    temperature: float | Tensor,
+    symmetric: bool | Reverse = False,
+    margin: float | None = None,
+) -> ContrastiveResult:
+    """Mean over an anchor's negatives of log(1 + exp((cos_negative − cos_positive) / temperature)).
+
+    With one negative it equals `info_nce`; with more, the hard ones do not crowd out the rest.
+    Arguments are those of `info_nce`.
+
+    Source: Burges et al., "Learning to Rank using Gradient Descent", 2005 (the pairwise form).
+    """
+    return _contrast(
+        _logistic_loss, anchors, candidates, positive, mask, temperature, symmetric, margin
+    )
+
+
+def _contrast(
+    score: Score,
+    anchors: Tensor,
+    candidates: Tensor,
+    positive: Tensor,
+    mask: Tensor | None,
+    temperature: float | Tensor,
+    symmetric: bool | Reverse,
+    margin: float | None,
+) -> ContrastiveResult:
     with torch.autocast(anchors.device.type, enabled=False):
         unit_anchors = F.normalize(widened(anchors), dim=-1)
         unit_candidates = F.normalize(widened(candidates), dim=-1)
         cosines = unit_anchors @ unit_candidates.T
-        excluded = _excluded(mask, cosines, positive)
-        loss_sum = _softmax_loss(cosines, positive, excluded, temperature)
+        excluded = _excluded(mask, cosines, positive, margin)
+        loss = score(cosines, positive, excluded, temperature)
         if symmetric is not False:
             if symmetric is True:
                 symmetric = _within(anchors, positive, mask)
             back = unit_candidates[positive] @ F.normalize(widened(symmetric.anchors), dim=-1).T
-            shut = _excluded(symmetric.mask, back, symmetric.own)
-            loss_sum = (loss_sum + _softmax_loss(back, symmetric.own, shut, temperature)) / 2
-    return _measured(loss_sum, cosines.detach(), positive, excluded)
+            shut = _excluded(symmetric.mask, back, symmetric.own, margin)
+            loss = (loss + score(back, symmetric.own, shut, temperature)) / 2
+    return ContrastiveResult(
+        loss.sum(), len(cosines), _figures(cosines.detach(), positive, excluded)
+    )
 
 
 def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
@@ -86,68 +141,53 @@ def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
     return Reverse(anchors, own, None if mask is None else mask[:, positive].T)
 
 
-def _excluded(mask: Tensor | None, cosines: Tensor, positive: Tensor) -> Tensor:
+def _excluded(
+    mask: Tensor | None, cosines: Tensor, positive: Tensor, margin: float | None
+) -> Tensor:
     """[N, M] True where a candidate is left out: never the positive itself."""
-    if mask is None:
-        return torch.zeros_like(cosines, dtype=torch.bool)
-    return mask.bool().scatter(1, positive.unsqueeze(1), False)
+    own = positive.unsqueeze(1)
+    found = torch.zeros_like(cosines, dtype=torch.bool) if mask is None else mask.bool()
+    if margin is not None:
+        found = found | (cosines.detach() > cosines.detach().gather(1, own) + margin)
+    return found.scatter(1, own, False)
 
 
-def _softmax_loss(cosines: Tensor, positive: Tensor, excluded: Tensor, tau: float) -> Tensor:
-    logits = (cosines / tau).masked_fill(excluded, -torch.inf)
-    return F.cross_entropy(logits, positive, reduction="sum")
+def _softmax_loss(
+    cosines: Tensor, positive: Tensor, excluded: Tensor, temperature: float | Tensor
+) -> Tensor:
+    logits = (cosines / temperature).masked_fill(excluded, -torch.inf)
+    return F.cross_entropy(logits, positive, reduction="none")
 
 
-def _measured(
-    loss_sum: Tensor, cosines: Tensor, positive: Tensor, excluded: Tensor
-) -> ContrastiveResult:
+def _logistic_loss(
+    cosines: Tensor, positive: Tensor, excluded: Tensor, temperature: float | Tensor
+) -> Tensor:
+    own = positive.unsqueeze(1)
+    negative = (~excluded).scatter(1, own, False)
+    lead = (cosines - cosines.gather(1, own)) / temperature
+    terms = torch.logaddexp(lead, torch.zeros_like(lead)) * negative
+    return terms.sum(dim=1) / negative.sum(dim=1).clamp_min(1)
+
+
+def _figures(cosines: Tensor, positive: Tensor, excluded: Tensor) -> dict[str, Tensor]:
+    """The sums of `FIGURES` over the anchors."""
     own = positive.unsqueeze(1)
     to_positive = cosines.gather(1, own)
     negative = (~excluded).scatter(1, own, False)
     beaten = ((cosines >= to_positive) & negative).any(dim=1)
-    anchors = max(len(cosines), 1)
-    return ContrastiveResult(
-        loss_sum=loss_sum,
-        count=len(cosines),
-        pos_cos=to_positive.sum() / anchors,
-        neg_cos=(cosines * negative).sum() / negative.sum().clamp_min(1),
-        top1=(~beaten).sum() / anchors,
-    )
+    negatives = negative.sum(dim=1)
+    others = max(cosines.shape[1] - 1, 1)
+    return {
+        "pos_cos": to_positive.sum(),
+        "neg_cos": ((cosines * negative).sum(dim=1) / negatives.clamp_min(1)).sum(),
+        "top1": (~beaten).sum().to(cosines.dtype),
+        "masked_share": excluded.sum().to(cosines.dtype) / others,
+        "candidates": (negatives + 1).sum().to(cosines.dtype),
+    }
 
 
-def exclusion_mask(
-    positive: Tensor,
-    candidate_hash: Tensor,
-    anchor_hash: Tensor | None = None,
-    anchor_label: Tensor | None = None,
-    candidate_label: Tensor | None = None,
-) -> Tensor:
-    """Find the candidates that must not count as negatives, since they say the same.
-
-    A candidate is excluded if its text equals the positive's or the anchor's, or if both labels
-    are known and equal.
-
-    Args:
-        positive: [N] index of each anchor's positive.
-        candidate_hash: [M] int64 hash of each candidate's token ids after truncation.
-        anchor_hash: [N] the same of the anchors.
-        anchor_label: [N] int64, negative = unknown.
-        candidate_label: [M] int64, negative = unknown.
-
-    Returns:
-        [N, M] bool; never True at the positive.
-    """
-    mask = candidate_hash[positive].unsqueeze(1) == candidate_hash
-    if anchor_hash is not None:
-        mask |= anchor_hash.unsqueeze(1) == candidate_hash
-    if anchor_label is not None and candidate_label is not None:
-        same = anchor_label.unsqueeze(1) == candidate_label
-        mask |= same & (candidate_label >= 0)
-    return mask.scatter(1, positive.unsqueeze(1), False)
-
-
-def simctg(hidden: Tensor, mask: Tensor, margin: float) -> Tensor:
-    """Push apart the tokens of one sequence: mean of max(0, margin − 1 + cos) over their pairs.
+def simctg(hidden: Tensor, mask: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Push apart the tokens of one sequence: sum of max(0, margin − 1 + cos) over their pairs.
 
     Args:
         hidden: Hidden states [B, T, H].
@@ -155,8 +195,8 @@ def simctg(hidden: Tensor, mask: Tensor, margin: float) -> Tensor:
         margin: How much less similar two tokens should be than a token is to itself.
 
     Returns:
-        Scalar: the mean over all ordered pairs i ≠ j within a sequence, of the whole batch at
-        once; 0 without a pair.
+        The sum over all ordered pairs i ≠ j within a sequence, and their number (int64 scalar).
+        The loss of a step is the one over the other, both over the whole step.
 
     Source: Su et al., "A Contrastive Framework for Neural Text Generation", 2022, equation 2.
     """
@@ -167,4 +207,4 @@ def simctg(hidden: Tensor, mask: Tensor, margin: float) -> Tensor:
         pairs = kept.unsqueeze(1) & kept.unsqueeze(2)
         pairs = pairs & ~torch.eye(pairs.shape[1], dtype=torch.bool, device=pairs.device)
         terms = (margin - 1.0 + cosines).clamp_min(0.0).masked_fill(~pairs, 0.0)
-        return terms.sum() / pairs.sum().clamp_min(1)
+        return terms.sum(), pairs.sum()

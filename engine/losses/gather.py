@@ -10,14 +10,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+def gather_counts(counts: Sequence[int], device: torch.device) -> list[list[int]]:
+    """Return every rank's numbers, in rank order; a collective."""
+    if world_size() == 1:
+        return [list(counts)]
+    own = torch.tensor(counts, dtype=torch.int64, device=device)
+    every = [torch.zeros_like(own) for _ in range(world_size())]
+    dist.all_gather(every, own)
+    return [[int(count) for count in row] for row in torch.stack(every).tolist()]
+
+
 def gather_sizes(rows: int, device: torch.device) -> list[int]:
     """Return how many rows each rank has, in rank order; a collective."""
-    if _world_size() == 1:
-        return [rows]
-    own = torch.tensor([rows], device=device)
-    sizes = [torch.zeros_like(own) for _ in range(_world_size())]
-    dist.all_gather(sizes, own)
-    return [int(size) for size in sizes]
+    return [count for (count,) in gather_counts([rows], device)]
 
 
 def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, int]:
@@ -34,10 +39,10 @@ def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Ten
     Returns:
         [sum of n, …] and the index of this rank's first row in it.
     """
-    world = _world_size()
+    world = world_size()
     if world == 1:
         return tensor, 0
-    rank = dist.get_rank()
+    rank = own_rank()
     if sizes is None or len(set(sizes)) == 1:
         return _all_gather(tensor), rank * tensor.shape[0]
     longest = max(sizes)
@@ -47,8 +52,14 @@ def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Ten
     return torch.cat(kept), sum(sizes[:rank])
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """Return the number of ranks; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def own_rank() -> int:
+    """Return this rank's number; 0 without a process group."""
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 def _all_gather(tensor: Tensor) -> Tensor:

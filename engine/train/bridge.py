@@ -37,7 +37,12 @@ class Controlled:
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
             return [], None
         batches = self.stepper.fetch(num_batches)
-        return batches, self._get_num_items_in_batch(batches, device)  # type: ignore[attr-defined]  # of the trainer
+        items = self._get_num_items_in_batch(batches, device)  # type: ignore[attr-defined]  # of the trainer
+        self.prepare_step(batches)
+        return batches, items
+
+    def prepare_step(self, batches: list[Any]) -> None:
+        """What a loss over a whole step must know before its first micro-batch."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, unless the step is being dropped."""

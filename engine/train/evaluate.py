@@ -15,9 +15,10 @@ from torch import Tensor
 from ..config.schema import RunConfig
 from ..data.dataset import Example
 from ..losses.cross_entropy import selected_cross_entropy
+from ..losses.masks import Texts
 from ..model.hidden import HiddenStates, lm_head_of
 from .agree import Agreement
-from .objective import PairLoss, pair_loss
+from .objective import PairTexts, across_ranks, join, retrieval
 from .rng import capture_rng, restore_rng
 from .source import Batch
 
@@ -109,40 +110,44 @@ class Evaluator:
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
     def _pairs(self, hidden: HiddenStates) -> dict[str, float]:
+        """Every held-out anchor against all held-out texts, however many a batch holds."""
         head = lm_head_of(self._trainer.model)
-        config = self._config.contrastive
-        found: list[PairLoss] = [
-            pair_loss(config, self._forward(hidden, batch), batch, head)
-            for batch in self._batches()
-        ]
-        hits, anchors = self._recall(found)
+        config, objective = self._config.contrastive, self._trainer.objective
+        parts = [self._no_texts()]
+        ce_sum = tokens = 0.0
+        for batch in self._batches():
+            states = self._forward(hidden, batch)
+            parts.append(objective.pool(states, batch))
+            if config.ce_weight > 0:
+                loss, count = selected_cross_entropy(states, batch["labels"], head)
+                ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
+        everyone, own = across_ranks(join(parts))
+        result = objective.compare(everyone, own)
+        found = retrieval(everyone, own)
+        names = list(found)
         sums = self._sums(
-            [
-                sum(float(f.ce_sum) for f in found),
-                sum(float(f.tokens) for f in found),
-                sum(float(f.contrastive.loss_sum) for f in found),
-                sum(float(f.contrastive.count) for f in found),
-                hits,
-                anchors,
-            ]
+            [ce_sum, tokens, float(result.loss_sum), float(len(own)), *found.values()]
         )
-        ce, contrastive = sums[0] / max(sums[1], 1.0), sums[2] / max(sums[3], 1.0)
+        anchors = max(sums[3], 1.0)
+        ce, contrastive = sums[0] / max(sums[1], 1.0), sums[2] / anchors
+        measures = dict(zip(names, sums[4:], strict=True))
+        triplets = measures.pop("triplets")
+        right = measures.pop("right_triplets")
         return {
             "loss": config.ce_weight * ce + config.weight * contrastive,
-            "ce": ce,
+            **({"ce": ce} if config.ce_weight > 0 else {}),
             "contrastive": contrastive,
-            "recall_at_1": sums[4] / max(sums[5], 1.0),
+            **{name: total / anchors for name, total in measures.items()},
+            **({"triplet_accuracy": right / triplets} if triplets else {}),
         }
 
-    def _recall(self, found: list[PairLoss]) -> tuple[float, float]:
-        """How many anchors of this rank find their own positive first among all of its share."""
-        if not found:
-            return 0.0, 0.0
-        anchors = torch.nn.functional.normalize(torch.cat([f.anchors for f in found]), dim=-1)
-        positives = torch.nn.functional.normalize(torch.cat([f.positives for f in found]), dim=-1)
-        best = (anchors @ positives.T).argmax(dim=1)
-        own = torch.arange(len(anchors), device=best.device)
-        return float((best == own).sum()), float(len(anchors))
+    def _no_texts(self) -> PairTexts:
+        """What a rank without any example has, so that all ranks gather the same shapes."""
+        model = self._trainer.model
+        device = self._trainer.args.device
+        size = model.config.get_text_config().hidden_size
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return PairTexts(torch.zeros(0, size, device=device), Texts(none, none, none, none), 0)
 
     def _sums(self, values: list[float]) -> list[float]:
         rows = self._agreement.rows(values)

@@ -12,11 +12,15 @@ from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
+from ..config.candidates import looks_ahead
 from ..config.schema import ContrastiveConfig, RunConfig
-from ..losses.contrastive import simctg
+from ..losses.contrastive import ContrastiveResult, simctg
+from ..losses.cross_entropy import selected_cross_entropy
+from ..losses.gather import gather_sizes
 from ..model.hidden import HiddenStates, lm_head_of
 from .bridge import Controlled, StepCallback
-from .objective import pair_loss
+from .gradcache import StepCache, cache_step, look_ahead
+from .objective import PairObjective, PairTexts
 from .stepper import Stepper
 
 
@@ -28,9 +32,17 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
     def __init__(self, config: ContrastiveConfig, **kwargs: Any) -> None:
         self._contrastive = config
         self._hidden: HiddenStates | None = None
+        self._token_pairs = 1
         super().__init__(**kwargs)
         if config.kind == "simctg":
             self._hidden = HiddenStates(self.model).attach()
+
+    def prepare_step(self, batches: list[Any]) -> None:
+        """Count the token pairs of the step, which the token-level part is the mean over."""
+        if self._hidden is not None:
+            lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
+            pairs = int((lengths * (lengths - 1)).sum())
+            self._token_pairs = max(1, sum(gather_sizes(pairs, self.args.device)))
 
     def compute_loss(
         self,
@@ -46,8 +58,8 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         loss: Tensor = self._contrastive.ce_weight * ce
         if self._hidden is not None:
             mask = inputs["attention_mask"]
-            token_level = simctg(self._hidden.take(), mask, self._contrastive.margin)
-            share = token_level / self.current_gradient_accumulation_steps
+            pair_sum, _ = simctg(self._hidden.take(), mask, self._contrastive.margin)
+            share = pair_sum * (self.accelerator.num_processes / self._token_pairs)
             self.stepper.tally.add_parts(contrastive=share)
             loss = loss + self._contrastive.weight * share
         return loss
@@ -58,16 +70,72 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
 
 
 class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is untyped
-    """`ce_weight × CE + weight × InfoNCE`, per token and per anchor over the optimizer step."""
+    """`ce_weight × CE + weight × contrastive`, per token and per anchor over the optimizer step.
+
+    Anchors are compared within a micro-batch, or, when looking ahead, over the whole step.
+    Shares are multiplied by the number of ranks, because DDP averages.
+    """
 
     loss_is_scaled_for_ga = True
 
-    def __init__(self, config: ContrastiveConfig, **kwargs: Any) -> None:
+    def __init__(self, config: ContrastiveConfig, *, looks_ahead: bool, **kwargs: Any) -> None:
         self._contrastive = config
+        self._looks_ahead = looks_ahead
+        self._cache: StepCache | None = None
+        self._scale = 1.0
+        """From a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
+        self.objective = PairObjective(config)
+        self.objective.temperature.to(self.args.device)
         self._hidden = HiddenStates(self.model).attach()
         self._head = lm_head_of(self.model)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The adapter's groups, and one without weight decay for a learned temperature."""
+        optimizer = super().create_optimizer(model)
+        temperature = self.objective.temperature
+        if temperature.log_scale is not None:
+            optimizer.add_param_group({"params": [temperature.log_scale], "weight_decay": 0.0})
+            optimizer.register_step_post_hook(lambda *_: temperature.clamp())
+        return optimizer
+
+    @property
+    def own_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained and belongs to no adapter; part of the exact state."""
+        log_scale = self.objective.temperature.log_scale
+        return {} if log_scale is None else {"contrastive.log_scale": log_scale}
+
+    def prepare_step(self, batches: list[Any]) -> None:
+        """Count the step's anchors; when looking ahead, compare all of its texts."""
+        own = sum(int(batch["pair_count"]) for batch in batches)
+        anchors = sum(gather_sizes(own, self.args.device))
+        self._scale = self.accelerator.num_processes / max(anchors, 1)
+        self._cache = None
+        for parameter in self.own_parameters.values():
+            parameter.grad = None
+        temperature = torch.as_tensor(self.objective.temperature.now())
+        self.stepper.tally.add_parts(temperature=temperature.to(self.args.device))
+        if self._looks_ahead:
+            with self.stepper.tally.time("compute"):
+                self._cache = self._look_ahead(batches)
+
+    def _look_ahead(self, batches: list[Any]) -> StepCache | None:
+        self.model.train()
+        for number, batch in enumerate(batches):
+            batch["number"] = number
+
+        def embed(number: int) -> PairTexts:
+            inputs = self._prepare_inputs(batches[number])
+            with self.compute_loss_context_manager():
+                return self.objective.pool(self._forward(self.model, inputs), inputs)
+
+        seen = look_ahead(len(batches), embed, self.args.device, self.stepper.may_continue)
+        if seen is None:
+            return None
+        cache = cache_step(seen, self.objective, self._scale)
+        self._publish(cache.result)
+        return cache
 
     def compute_loss(
         self,
@@ -76,30 +144,52 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """This micro-batch's share of the step's joint loss.
+        """This micro-batch's share of the step's joint loss."""
+        if self._cache is None:
+            hidden = self._forward(model, inputs)
+        else:
+            with self._cache.randomness[inputs["number"]].again():
+                hidden = self._forward(model, inputs)
+        contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
+        joint: Tensor = self._contrastive.weight * contrastive
+        if self._contrastive.ce_weight > 0:
+            ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._head)
+            ranks = self.accelerator.num_processes
+            ce = ce_sum / max(float(num_items_in_batch or 0), 1.0) * ranks
+            self.stepper.tally.add_parts(ce=ce)
+            joint = joint + self._contrastive.ce_weight * ce
+        return joint
 
-        One forward of [anchors; positives; negatives] through the (wrapped) model, so that DDP's
-        hooks are armed once. Shares are multiplied by the world size because DDP averages.
+    def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """One pass of [anchors; positives; negatives] → last hidden states [2B + N, T, H].
+
+        A single pass through the (wrapped) model, so that DDP's hooks are armed once.
         """
         model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             logits_to_keep=1,
         )
-        found = pair_loss(self._contrastive, self._hidden.take(), inputs, self._head)
-        ranks = self.accelerator.num_processes
-        ce = found.ce_sum / max(float(num_items_in_batch or 0), 1.0) * ranks
-        accumulation = self.current_gradient_accumulation_steps
-        contrastive = found.contrastive.loss_sum / found.contrastive.count / accumulation
-        self.stepper.tally.add_parts(
-            ce=ce,
-            contrastive=contrastive,
-            pos_cos=found.contrastive.pos_cos / accumulation,
-            neg_cos=found.contrastive.neg_cos / accumulation,
-            top1=found.contrastive.top1 / accumulation,
-        )
-        joint: Tensor = self._contrastive.ce_weight * ce + self._contrastive.weight * contrastive
-        return joint
+        return self._hidden.take()
+
+    def _contrastive_share(self, texts: PairTexts, inputs: dict[str, Any]) -> Tensor:
+        if self._cache is not None:
+            return self._cache.share(inputs["number"], texts, self.objective.temperature.log_scale)
+        result = self.objective.compare(*self.objective.spread(texts))
+        self._publish(result)
+        return result.loss_sum * self._scale
+
+    def _publish(self, result: ContrastiveResult) -> None:
+        """Add to the step's figures, each a mean over all of the step's anchors."""
+        shares = {name: total * self._scale for name, total in result.sums.items()}
+        self.stepper.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
+
+    def _clip_grad_norm(self, model: Any) -> Tensor:
+        """Average over ranks what DDP does not know of, then judge the step."""
+        for parameter in self.own_parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
+        return super()._clip_grad_norm(model)
 
 
 def build_trainer(
@@ -122,7 +212,12 @@ def build_trainer(
 
 
 def _pair_trainer(config: RunConfig, model: PeftModel, arguments: dict[str, Any]) -> PairTrainer:
-    return PairTrainer(config.contrastive, model=model, args=TrainingArguments(**arguments))
+    return PairTrainer(
+        config.contrastive,
+        looks_ahead=looks_ahead(config),
+        model=model,
+        args=TrainingArguments(**arguments),
+    )
 
 
 def _text_trainer(

@@ -154,8 +154,9 @@ def test_pairs_that_could_not_be_learned_alone_are_refused(rows, load):
     ]
     data = {"train": rows(records), "eval_fraction": 0}
     with pytest.raises(DataError, match=r"1 of 2 pairs have no negative .*first: bare"):
-        load(data, train={"steps": 1, "batch": 1}, **PAIRS)
-    assert len(load(data, train={"steps": 1, "batch": 2}, **PAIRS).train) == 2
+        load(data, train={"steps": 1, "batch": 1, "accumulate": 1}, **PAIRS)
+    for enough in ({"batch": 2, "accumulate": 1}, {"batch": 1, "accumulate": 2}):
+        assert len(load(data, train={"steps": 1, **enough}, **PAIRS).train) == 2
 
 
 def test_hold_out_splits_without_loss():

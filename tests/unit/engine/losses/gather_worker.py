@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fttui.engine.losses.contrastive import Reverse, exclusion_mask, info_nce
+from fttui.engine.losses.contrastive import Reverse, info_nce
 from fttui.engine.losses.gather import gather_rows, gather_sizes
 
 HASHES = torch.tensor([1, 2, 3, 1, 5])
@@ -25,6 +25,10 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     both = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
     return both[0], both[1]
+
+
+def same(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return rows.unsqueeze(1) == columns
 
 
 def gradient_of(model: nn.Module) -> torch.Tensor:
@@ -43,8 +47,8 @@ def distributed_gradient(rank: int, rows: slice) -> torch.Tensor:
     hashes, _ = gather_rows(HASHES[rows], sizes)
     assert torch.equal(hashes, HASHES)
     index = torch.arange(len(anchors)) + offset
-    mask = exclusion_mask(index, hashes)
-    reverse = Reverse(all_anchors, index, exclusion_mask(index, hashes))
+    mask = same(hashes[index], hashes)
+    reverse = Reverse(all_anchors, index, mask)
     result = info_nce(own_anchors, candidates, index, mask, 0.1, reverse)
     (result.loss_sum * dist.get_world_size() / sum(sizes)).backward()
     return gradient_of(model)
@@ -54,7 +58,7 @@ def single_gradient() -> torch.Tensor:
     model = network()
     anchors, positives = pairs()
     index = torch.arange(5)
-    mask = exclusion_mask(index, HASHES)
+    mask = same(HASHES, HASHES)
     result = info_nce(model(anchors), model(positives), index, mask, 0.1, symmetric=True)
     (result.loss_sum / 5).backward()
     return gradient_of(model)

@@ -33,6 +33,30 @@ def info_nce_sum(anchors, candidates, positive, temperature, excluded=frozenset(
     return math.fsum(losses)
 
 
+def pairwise_sum(anchors, candidates, positive, temperature, excluded=frozenset()) -> float:
+    losses = []
+    for i, anchor in enumerate(anchors):
+        own = cosine(anchor, candidates[positive[i]])
+        terms = [
+            log_sum_exp([0.0, (cosine(anchor, candidate) - own) / temperature])
+            for j, candidate in enumerate(candidates)
+            if j != positive[i] and (i, j) not in excluded
+        ]
+        losses.append(math.fsum(terms) / len(terms) if terms else 0.0)
+    return math.fsum(losses)
+
+
+def log_scale_gradient(anchors, candidates, positive, temperature) -> float:
+    """Of the InfoNCE sum by ln(1 / temperature): sum of (p − y) · cos / temperature."""
+    terms = []
+    for i, anchor in enumerate(anchors):
+        logits = [cosine(anchor, candidate) / temperature for candidate in candidates]
+        total = log_sum_exp(logits)
+        terms += [math.exp(x - total) * x for x in logits]
+        terms.append(-logits[positive[i]])
+    return math.fsum(terms)
+
+
 def simctg(batch, masks, margin: float) -> float:
     terms = []
     for tokens, mask in zip(batch, masks, strict=True):

@@ -7,7 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.losses.contrastive import Reverse, exclusion_mask, info_nce, simctg
+from fttui.engine.losses.contrastive import (
+    Reverse,
+    info_nce,
+    pairwise_logistic,
+    simctg,
+)
+from fttui.engine.losses.masks import Exclusions, Texts, exclusion_mask
+from fttui.engine.losses.temperature import Temperature
 
 from . import oracle
 
@@ -82,12 +89,14 @@ def test_a_positive_without_negatives_has_no_loss_and_no_gradient() -> None:
     assert result.loss_sum.item() == 0.0
     assert anchor.grad is not None
     assert anchor.grad.abs().max().item() == 0.0
-    assert result.neg_cos.item() == 0.0
+    assert result.mean("neg_cos") == 0.0
+    assert result.mean("candidates") == 1.0
+    assert result.mean("masked_share") == 1.0
 
 
 def test_an_excluded_duplicate_does_not_count() -> None:
     anchors, candidates = EYE[[0, 0]], EYE[[0, 0, 1]]
-    mask = exclusion_mask(torch.tensor([0, 1]), torch.tensor([7, 7, 8]))
+    mask = torch.tensor([[False, True, False], [True, False, False]])
     kept_out = loss(anchors, candidates, [0, 1], 0.5, mask) / 2
     counted = loss(anchors, candidates, [0, 1], 0.5) / 2
     assert kept_out == pytest.approx(math.log1p(math.exp(-2)))
@@ -131,7 +140,7 @@ def test_symmetric_is_the_mean_of_both_directions() -> None:
 
 def test_symmetric_parts_over_ranks_add_up_to_the_whole() -> None:
     anchors, candidates = random(4, 5), random(4, 5, seed=1)
-    mask = exclusion_mask(torch.arange(4), torch.tensor([1, 2, 1, 3]))
+    mask = random(4, 4, seed=5) > 1
     whole = info_nce(anchors, candidates, torch.arange(4), mask, 0.1, symmetric=True)
     parts = 0.0
     for rows in (slice(0, 2), slice(2, 4)):
@@ -145,13 +154,83 @@ def test_symmetric_parts_over_ranks_add_up_to_the_whole() -> None:
 def test_measures_of_a_batch() -> None:
     anchors = EYE[:2]
     candidates = torch.stack((EYE[0], EYE[0], EYE[2]))
-    result = info_nce(anchors, candidates, torch.tensor([0, 2]), None, 0.1)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    result = info_nce(anchors, candidates, torch.tensor([0, 2]), mask, 0.1)
     assert result.count == 2
-    assert result.pos_cos.item() == pytest.approx(0.5)
-    assert result.neg_cos.item() == pytest.approx(0.25)
-    assert result.top1.item() == 0.0, "a tie is no hit"
+    assert result.mean("pos_cos") == pytest.approx(0.5)
+    assert result.mean("neg_cos") == pytest.approx(0.5)
+    assert result.mean("masked_share") == pytest.approx(0.25)
+    assert result.mean("candidates") == pytest.approx(2.5)
+    assert result.mean("top1") == 0.0, "a tie is no hit"
     hit = info_nce(anchors, EYE[:2], torch.tensor([0, 1]), None, 0.1)
-    assert hit.top1.item() == 1.0
+    assert hit.mean("top1") == 1.0
+
+
+@given(seed=st.integers(0, 2**16), cut=st.integers(0, 5))
+def test_results_of_any_split_add_up(seed: int, cut: int) -> None:
+    anchors, candidates = random(5, 4, seed=seed), random(7, 4, seed=seed + 1)
+    positive, mask = torch.arange(5), random(5, 7, seed=seed + 2) > 0.5
+    whole = info_nce(anchors, candidates, positive, mask, 0.1)
+    parts = [
+        info_nce(anchors[rows], candidates, positive[rows], mask[rows], 0.1)
+        for rows in (slice(0, cut), slice(cut, 5))
+    ]
+    both = parts[0] + parts[1]
+    assert both.count == 5
+    assert both.loss_sum.item() == pytest.approx(whole.loss_sum.item(), abs=1e-11)
+    assert {n: v.item() for n, v in both.sums.items()} == pytest.approx(
+        {n: v.item() for n, v in whole.sums.items()}, abs=1e-11
+    )
+
+
+@given(seed=st.integers(0, 2**16), temperature=st.sampled_from([0.05, 1.0]))
+def test_pairwise_logistic_agrees_with_the_oracle(seed: int, temperature: float) -> None:
+    anchors, candidates = random(3, 5, seed=seed), random(6, 5, seed=seed + 1)
+    mask = random(3, 6, seed=seed + 2) > 0.5
+    excluded = {(i, j) for i in range(3) for j in range(6) if mask[i, j]}
+    expected = oracle.pairwise_sum(
+        anchors.tolist(), candidates.tolist(), [0, 2, 4], temperature, excluded
+    )
+    got = pairwise_logistic(anchors, candidates, torch.tensor([0, 2, 4]), mask, temperature)
+    assert got.loss_sum.item() == pytest.approx(expected, abs=1e-11)
+
+
+def test_pairwise_and_info_nce_agree_on_one_negative() -> None:
+    anchors, candidates, own = random(1, 5), random(2, 5, seed=1), torch.tensor([1])
+    one = pairwise_logistic(anchors, candidates, own, None, 0.1)
+    other = info_nce(anchors, candidates, own, None, 0.1)
+    assert one.loss_sum.item() == pytest.approx(other.loss_sum.item(), abs=1e-13)
+
+
+def test_the_margin_excludes_what_is_nearer_than_the_positive() -> None:
+    anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    candidates = torch.tensor([[0.6, 0.8], [0.8, 0.6], [1.0, 0.0]], dtype=torch.float64)
+    for margin, left in ((None, [0, 1, 2]), (0.3, [0, 1]), (0.1, [0]), (0.0, [0])):
+        result = info_nce(anchor, candidates, torch.tensor([0]), None, 0.5, margin=margin)
+        alone = info_nce(anchor, candidates[left], torch.tensor([0]), None, 0.5)
+        assert result.loss_sum.item() == pytest.approx(alone.loss_sum.item(), abs=1e-13)
+
+
+def test_a_learned_temperature_gets_the_closed_gradient() -> None:
+    anchors, candidates, own = random(3, 5), random(6, 5, seed=1), torch.tensor([0, 2, 4])
+    temperature = Temperature(0.07, learned=True).double()
+    assert temperature.log_scale is not None
+    info_nce(anchors, candidates, own, None, temperature.now()).loss_sum.backward()
+    expected = oracle.log_scale_gradient(anchors.tolist(), candidates.tolist(), [0, 2, 4], 0.07)
+    assert temperature.log_scale.grad is not None
+    assert temperature.log_scale.grad.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_learned_temperature_stays_in_its_bounds() -> None:
+    temperature = Temperature(0.05, learned=True, bounds=(0.02, 0.5))
+    assert temperature.log_scale is not None
+    for pushed, kept in ((100.0, 0.02), (-100.0, 0.5), (3.0, math.exp(-3.0))):
+        with torch.no_grad():
+            temperature.log_scale.fill_(pushed)
+        temperature.clamp()
+        assert torch.as_tensor(temperature.now()).item() == pytest.approx(kept, rel=1e-6)
+    assert Temperature(0.05).now() == 0.05
+    assert list(Temperature(0.05).parameters()) == []
 
 
 def test_no_anchor_at_all_is_a_zero_with_a_graph() -> None:
@@ -163,18 +242,36 @@ def test_no_anchor_at_all_is_a_zero_with_a_graph() -> None:
     assert candidates.grad is not None
 
 
-def test_exclusion_by_text_and_label() -> None:
-    positive = torch.tensor([0, 2])
-    hashes = torch.tensor([10, 10, 20, 30])
-    by_anchor = exclusion_mask(positive, hashes, anchor_hash=torch.tensor([30, 40]))
-    assert by_anchor.tolist() == [[False, True, False, True], [False, False, False, False]]
-    by_label = exclusion_mask(
-        positive,
-        torch.tensor([1, 2, 3, 4]),
-        anchor_label=torch.tensor([5, -1]),
-        candidate_label=torch.tensor([5, -1, -1, 5]),
-    )
-    assert by_label.tolist() == [[False, False, False, True], [False, False, False, False]]
+def texts(rows: list[tuple[int, int, int, int]]) -> Texts:
+    """From (hash, label, pair, hard)."""
+    return Texts(*torch.tensor(rows, dtype=torch.int64).unbind(1))
+
+
+ANCHORS = texts([(30, 5, 0, 0), (40, -1, 1, 0)])
+CANDIDATES = texts(
+    [(10, 5, 0, 0), (20, -1, 1, 0), (10, -1, 0, 1), (30, -1, 1, 1), (50, 5, 1, 1), (60, -1, 0, 1)]
+)
+NOTHING = Exclusions(duplicates=False, labels=False)
+
+
+@pytest.mark.parametrize(
+    ("rules", "first", "second"),
+    [
+        (NOTHING, [], []),
+        (Exclusions(duplicates=True, labels=False), [2, 3], []),
+        (Exclusions(duplicates=False, labels=True), [4], []),
+        (Exclusions(duplicates=False, labels=False, own_hard_only=True), [3, 4], [2, 5]),
+        (Exclusions(duplicates=False, labels=False, in_batch=False), [1, 3, 4], [0, 2, 5]),
+    ],
+)
+def test_what_is_excluded(rules: Exclusions, first: list[int], second: list[int]) -> None:
+    mask = exclusion_mask(ANCHORS, CANDIDATES[:2], CANDIDATES, rules)
+    assert [row.nonzero().flatten().tolist() for row in mask] == [first, second]
+
+
+def token_level(hidden: torch.Tensor, mask: torch.Tensor, margin: float) -> torch.Tensor:
+    total, pairs = simctg(hidden, mask, margin)
+    return total / pairs.clamp_min(1)
 
 
 @given(seed=st.integers(0, 2**16), margin=st.sampled_from([0.0, 0.5, 1.0]))
@@ -182,7 +279,7 @@ def test_simctg_agrees_with_the_oracle(seed: int, margin: float) -> None:
     hidden = random(3, 4, 5, seed=seed)
     mask = (random(3, 4, seed=seed + 1) > -0.5).long()
     expected = oracle.simctg(hidden.tolist(), mask.tolist(), margin)
-    assert simctg(hidden, mask, margin).item() == pytest.approx(expected, abs=1e-12)
+    assert token_level(hidden, mask, margin).item() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -195,21 +292,22 @@ def test_simctg_agrees_with_the_oracle(seed: int, margin: float) -> None:
     ],
 )
 def test_simctg_closed_forms(tokens: torch.Tensor, mask: list[int], expected: float) -> None:
-    assert simctg(tokens[None], torch.tensor([mask]), 0.5).item() == pytest.approx(expected)
+    got = token_level(tokens[None], torch.tensor([mask]), 0.5).item()
+    assert got == pytest.approx(expected)
 
 
 def test_simctg_does_not_care_about_padding() -> None:
     tokens, mask = random(1, 4, 5), torch.ones(1, 4)
     noise, holes = random(1, 3, 5, seed=3), torch.zeros(1, 3)
-    alone = simctg(tokens, mask, 0.8).item()
+    alone = token_level(tokens, mask, 0.8).item()
     for order in ((tokens, noise), (noise, tokens)):
         sides = {id(tokens): mask, id(noise): holes}
         padded = torch.cat(order, dim=1)
         padded_mask = torch.cat([sides[id(part)] for part in order], dim=1)
-        assert simctg(padded, padded_mask, 0.8).item() == pytest.approx(alone, abs=1e-14)
+        assert token_level(padded, padded_mask, 0.8).item() == pytest.approx(alone, abs=1e-14)
 
 
 def test_simctg_gradient() -> None:
     hidden = random(2, 4, 5).requires_grad_()
     mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]])
-    assert torch.autograd.gradcheck(lambda h: simctg(h, mask, 0.9), (hidden,))
+    assert torch.autograd.gradcheck(lambda h: token_level(h, mask, 0.9), (hidden,))

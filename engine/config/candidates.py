@@ -1,0 +1,41 @@
+"""How many texts an anchor is compared with, and whether the step is embedded ahead for more."""
+
+from __future__ import annotations
+
+from .schema import RunConfig
+
+FEW_CANDIDATES = 64
+"""Below this many in one micro-batch more of them are worth a second forward pass: each doubling
+still makes the task notably harder there, and retrieval models are trained with hundreds."""
+
+
+def pairs_at_once(config: RunConfig) -> int:
+    """Pairs in one micro-batch of all ranks that see each other."""
+    return config.train.batch * (config.train.devices if config.contrastive.cross_device else 1)
+
+
+def looks_ahead(config: RunConfig) -> bool:
+    """Candidates come from the whole optimizer step (GradCache), not from one micro-batch.
+
+    `auto`: where there are several micro-batches and one alone has fewer than `FEW_CANDIDATES`.
+    Several ranks alone do not need it: their texts are gathered with a gradient.
+    """
+    contrastive = config.contrastive
+    if config.task != "contrastive" or config.train.accumulate == 1 or not contrastive.in_batch:
+        return False
+    if contrastive.cross_accumulation == "auto":
+        return pairs_at_once(config) * (1 + contrastive.hard_negatives) < FEW_CANDIDATES
+    return contrastive.cross_accumulation == "on"
+
+
+def pairs_compared(config: RunConfig) -> int:
+    """Pairs an anchor's candidates come from, its own included."""
+    if not config.contrastive.in_batch:
+        return 1
+    return pairs_at_once(config) * (config.train.accumulate if looks_ahead(config) else 1)
+
+
+def candidates_per_anchor(config: RunConfig) -> int:
+    """Texts an anchor is compared with at most, its positive included."""
+    pairs, hard = pairs_compared(config), config.contrastive.hard_negatives
+    return pairs + hard * (1 if config.contrastive.own_hard_only else pairs)

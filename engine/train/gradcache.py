@@ -1,0 +1,135 @@
+"""A contrastive batch as large as the optimizer step, in the memory of one micro-batch.
+
+First every micro-batch of the step is embedded without a graph and its random numbers are kept.
+The loss over all of them, on all ranks, gives the gradient by every vector. Then the ordinary loop
+runs each micro-batch again, with the same random numbers, and sends its share of those gradients
+through it. The sum over the micro-batches is the gradient of the whole step, not an approximation.
+
+Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+from ..losses.contrastive import ContrastiveResult
+from .objective import PairObjective, PairTexts, join
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The state of the generators a forward pass draws from."""
+
+    device: torch.device
+    cpu: Tensor
+    cuda: Tensor | None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Randomness:
+        """As it is now."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(device, torch.get_rng_state(), cuda)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers inside; outside the generators are as if nothing was drawn."""
+        with torch.random.fork_rng(devices=[self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            yield
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A micro-batch embedded without a graph."""
+
+    randomness: Randomness
+    texts: PairTexts
+
+
+@dataclass(frozen=True)
+class StepCache:
+    """What the second pass over a step needs."""
+
+    randomness: list[Randomness]
+    gradients: list[Tensor]
+    """Of the step's scaled loss by the vectors of each micro-batch, [rows, H]."""
+    log_scale_gradient: Tensor | None
+    """The same by the learned temperature's logarithm."""
+    result: ContrastiveResult
+    """Of this rank's anchors over all candidates, without a graph."""
+    scale: float
+    """What the sums were multiplied by."""
+
+    def share(self, number: int, texts: PairTexts, log_scale: Tensor | None) -> Tensor:
+        """A micro-batch's share of the loss, with the gradient of its texts' share of it.
+
+        Args:
+            number: the micro-batch's place in the step.
+            texts: the same texts again, with a graph.
+            log_scale: the learned temperature's parameter.
+        """
+        parts = len(self.gradients)
+        carrier = (texts.vectors * self.gradients[number]).sum()
+        if log_scale is not None and self.log_scale_gradient is not None:
+            carrier = carrier + log_scale * (self.log_scale_gradient / parts)
+        return carrier - carrier.detach() + self.result.loss_sum * (self.scale / parts)
+
+
+def look_ahead(
+    count: int,
+    embed: Callable[[int], PairTexts],
+    device: torch.device,
+    may_go_on: Callable[[], bool],
+) -> list[Seen] | None:
+    """Embed the micro-batches of a step without a graph; None where the step was dropped."""
+    seen = []
+    for number in range(count):
+        if not may_go_on():
+            return None
+        randomness = Randomness.of(device)
+        with torch.no_grad():
+            seen.append(Seen(randomness, embed(number)))
+    return seen
+
+
+def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> StepCache:
+    """Take the loss over a whole step and its gradient by every vector; a collective.
+
+    Args:
+        seen: the step's micro-batches of this rank.
+        objective: what compares the texts.
+        scale: from sums over this rank's anchors to what is optimized.
+    """
+    leaves = [replace(one.texts, vectors=one.texts.vectors.requires_grad_()) for one in seen]
+    everyone, own = objective.spread(join(leaves))
+    pool = everyone.vectors.detach().requires_grad_()
+    log_scale = objective.temperature.log_scale
+    results = []
+    for block in objective.blocks(replace(everyone, vectors=pool), own):
+        (block.loss_sum * scale).backward()  # type: ignore[no-untyped-call]  # of torch
+        results.append(replace(block, loss_sum=block.loss_sum.detach()))
+    everyone.vectors.backward(pool.grad)  # type: ignore[no-untyped-call]  # of torch
+    log_scale_gradient = None
+    if log_scale is not None:
+        log_scale_gradient, log_scale.grad = log_scale.grad, None
+    return StepCache(
+        randomness=[one.randomness for one in seen],
+        gradients=[_gradient(leaf.vectors) for leaf in leaves],
+        log_scale_gradient=log_scale_gradient,
+        result=reduce(add, results),
+        scale=scale,
+    )
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None, "every vector takes part in the join"
+    return leaf.grad
