@@ -40,7 +40,6 @@ from .state.app import AppState, fold, submitted, take_slice
 from .state.interventions import Phase
 from .state.plotview import PlotView
 from .styles.themes import THEMES
-from .widgets import canvas
 from .widgets.ascii import AsciiFilter
 
 SLICE = 500
@@ -110,7 +109,6 @@ class FttuiApp(App[int]):
         """Start listening and redrawing."""
         # No worker: those are cancelled before the session can say goodbye over its link.
         self._listening = asyncio.create_task(self.listen())
-        self.warm_up()
         for number in (signal.SIGHUP, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.set_interval(self.settings.redraw_s, self._redraw_if_changed)
@@ -134,11 +132,6 @@ class FttuiApp(App[int]):
         except Exception as error:  # noqa: BLE001 - a broken link must not take the screen away
             fault = f"the connection failed: {type(error).__name__}: {error}"
         self.post_message(ListeningEnded(fault))
-
-    @work(thread=True, group="warm-up")
-    def warm_up(self) -> None:
-        """Import the plotting library while the first frame is already up."""
-        canvas.load()
 
     def _deliver(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)

@@ -28,7 +28,6 @@ _PACKAGES = (
     "accelerate",
     "datasets",
     "textual",
-    "plotext",
     "pyzmq",
     "msgspec",
 )

@@ -50,7 +50,8 @@ def test_import_contracts_hold(tmp_path: Path) -> None:
 def test_light_packages_load_no_training_stack(package: str) -> None:
     done = python("-c", _LIST_MODULES, package)
     assert done.returncode == 0, done.stderr
-    assert HEAVY.isdisjoint(json.loads(done.stdout))
+    drawing = {"numpy"} if package == "fttui.tui" else set()
+    assert (HEAVY - drawing).isdisjoint(json.loads(done.stdout))
 
 
 def test_the_command_line_starts_without_a_training_stack() -> None:

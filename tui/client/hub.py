@@ -43,6 +43,7 @@ from fttui.engine.protocol.requests import (
 from fttui.engine.run.endpoint import Endpoint, read_endpoint
 from fttui.engine.run.layout import RunDirectory
 
+from .bulk import read_history
 from .identity import issuer, new_command_id, new_viewer
 from .journal import decided_on_disk, read_rest
 from .line import Line, reach_hub
@@ -106,6 +107,8 @@ class HubSession:
         """
         self._deliver = deliver
         self._to(Link.CONNECTING)
+        if not self._only_news:
+            self._merger.last_seq = (await read_history(self._run, deliver)).seq
         while not self._closed.is_set():
             try:
                 endpoint = await reach_hub(self._run)

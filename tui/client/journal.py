@@ -16,6 +16,7 @@ from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.registry import read_ends, run_state
 from fttui.engine.run.reports import read_report
 
+from .bulk import read_history
 from .identity import issuer, new_command_id, new_viewer
 from .merge import Merger, deliveries
 from .port import (
@@ -32,9 +33,9 @@ _LOG_TAIL_LINES = 20
 _READ_BYTES = 512 * 1024
 
 
-def read_rest(run: RunDirectory, merger: Merger) -> Iterator[Delivery]:
+def read_rest(run: RunDirectory, merger: Merger, offset: int = 0) -> Iterator[Delivery]:
     """What a dead run's journal holds beyond the records seen, then how the run ended."""
-    reader = FrameReader(run.journal)
+    reader = FrameReader(run.journal, offset)
     while frames := reader.read(_READ_BYTES):
         yield from deliveries(merger.history(payload for _, payload in frames))
         yield HistoryProgressed(seq=merger.last_seq, head_seq=merger.last_seq)
@@ -78,7 +79,8 @@ class JournalSession:
         """Deliver the whole journal, then say that this was all."""
         self._deliver = deliver
         deliver(LinkChanged(Link.CONNECTING))
-        for delivery in read_rest(self._run, Merger()):
+        read = await read_history(self._run, deliver)
+        for delivery in read_rest(self._run, Merger(read.seq), read.offset):
             deliver(delivery)
             await asyncio.sleep(0)
         deliver(LinkChanged(Link.ENDED, "read from disk"))

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat
+
+
+if TYPE_CHECKING:
+    from ..state.columns import Batch
 
 
 class Link(Enum):
@@ -36,6 +40,13 @@ class RecordsArrived:
     records: list[Record]
     unknown: int = 0
     """Records of a newer protocol that this version cannot show."""
+
+
+@dataclass(frozen=True)
+class HistoryArrived:
+    """As `RecordsArrived`, read in bulk from the journal: finished steps come as columns."""
+
+    batch: Batch
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,7 @@ class CommandAnswered:
 
 Delivery = (
     RecordsArrived
+    | HistoryArrived
     | PreviewArrived
     | BeatArrived
     | LinkChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from .base import RunScreen
 
@@ -27,6 +27,8 @@ class ReadingScreen(RunScreen):
         page.border_title = self._title
         with page:
             if self._markdown:
+                from textual.widgets import Markdown  # deferred: its parser takes a tenth second
+
                 yield Markdown(self._text, open_links=False)
             else:
                 yield Static(Content(self._text), markup=False)

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
+from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 
 from ..client.port import (
     BeatArrived,
     CommandAnswered,
     Delivery,
+    HistoryArrived,
     HistoryProgressed,
     Link,
     LinkChanged,
     PreviewArrived,
     RecordsArrived,
 )
-from .apply import apply_many
+from .apply import apply_batch, apply_many
+from .columns import Batch
 from .interventions import Intervention, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plotview import PlotView
@@ -34,6 +37,11 @@ class AppState:
     issuer: str = ""
     read_only: bool = False
     run: RunView = field(default_factory=RunView)
+    """As shown: what has been read, or a preview of it while that is still little."""
+    reading: RunView | None = None
+    """While a preview is shown: what has been read so far."""
+    head_seq: int = 0
+    """How far the reading has to come to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
     fault: str = ""
@@ -85,21 +93,46 @@ def fold(state: AppState, deliveries: Sequence[Delivery], now: float) -> AppStat
 def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
     match delivery:
         case RecordsArrived(records=records, unknown=unknown):
-            run = apply_many(state.run, records)
-            run = replace(run, unknown=run.unknown + unknown) if unknown else run
-            link = replace(state.link.heard(now), read_seq=run.seq)
-            return replace(state, run=run, link=link)
+            return _read(state, Batch(records, unknown), now)
+        case HistoryArrived(batch=batch):
+            return _read(state, batch, now)
         case PreviewArrived():
-            return state
-        case BeatArrived(beat=beat):
-            return replace(state, link=state.link.with_beat(beat, now))
-        case LinkChanged(link=link_state, detail=detail):
-            return replace(state, link=replace(state.link, link=link_state, detail=detail))
-        case HistoryProgressed(seq=seq, head_seq=head):
-            link = replace(state.link, read_seq=seq, head_seq=head)
-            return replace(state, link=link)
+            return _preview(state, delivery)
         case CommandAnswered():
             return _answered(state, delivery)
+        case _:
+            return replace(state, link=_linked(state.link, delivery, now))
+
+
+def _linked(
+    link: LinkView, news: BeatArrived | LinkChanged | HistoryProgressed, now: float
+) -> LinkView:
+    match news:
+        case BeatArrived(beat=beat):
+            return link.with_beat(beat, now)
+        case LinkChanged(link=state, detail=detail):
+            return replace(link, link=state, detail=detail)
+        case HistoryProgressed(seq=seq, head_seq=head):
+            return replace(link, read_seq=seq, head_seq=head)
+
+
+def _read(state: AppState, batch: Batch, now: float) -> AppState:
+    """Take records in; the preview gives way when they have come as far as it promised."""
+    previewed = state.reading is not None
+    run = apply_batch(state.reading or state.run, batch)
+    link = replace(state.link.heard(now), read_seq=run.seq)
+    if previewed and run.seq < state.head_seq:
+        return replace(state, reading=run, link=link)
+    return replace(state, run=run, reading=None, link=link)
+
+
+def _preview(state: AppState, preview: PreviewArrived) -> AppState:
+    read = state.reading or state.run
+    if preview.head_seq <= read.seq:
+        return state
+    base = state.run if preview.extends and state.reading is not None else RunView()
+    shown = apply_many(base, preview.records)
+    return replace(state, run=shown, reading=read, head_seq=preview.head_seq)
 
 
 def submitted(
@@ -130,7 +163,10 @@ def _answered(state: AppState, answer: CommandAnswered) -> AppState:
 
 def _with(state: AppState, entry: Intervention) -> AppState:
     run = replace(state.run, interventions=state.run.interventions.upsert(entry))
-    return replace(state, run=run)
+    read = state.reading and replace(
+        state.reading, interventions=state.reading.interventions.upsert(entry)
+    )
+    return replace(state, run=run, reading=read)
 
 
 def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
@@ -141,6 +177,22 @@ def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
         if isinstance(delivery, RecordsArrived) and len(delivery.records) > room:
             waiting.insert(0, RecordsArrived(delivery.records[room:]))
             delivery = RecordsArrived(delivery.records[:room], delivery.unknown)
-        room -= len(delivery.records) if isinstance(delivery, RecordsArrived) else 1
+        room -= _worth(delivery)
         taken.append(delivery)
     return taken
+
+
+_BATCH_IS_WORTH = 10
+"""A record in a batch costs that many times less to fold than a record alone."""
+
+
+def _worth(delivery: Delivery) -> int:
+    match delivery:
+        case RecordsArrived(records=records) | PreviewArrived(records=records):
+            return len(records)
+        case HistoryArrived(batch=batch):
+            return sum(
+                1 if isinstance(p, Record) else len(p) // _BATCH_IS_WORTH for p in batch.parts
+            )
+        case _:
+            return 1

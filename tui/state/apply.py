@@ -6,10 +6,12 @@ give the same picture. Consecutive steps are taken in one go, column by column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -24,14 +26,17 @@ from fttui.engine.protocol.commands import (
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
+    AutopilotDecided,
     CheckpointRemoved,
     CheckpointSaved,
     CommandAccepted,
     CommandApplied,
     CommandFailed,
     EvalFinished,
+    GradientsMeasured,
     LogEmitted,
     NoteAdded,
+    ProbationEnded,
     ProgressMade,
     Record,
     RolledBack,
@@ -43,6 +48,8 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 
+from .columns import Batch, Steps, steps_of
+from .eta import WINDOW
 from .interventions import Intervention, Phase
 from .run import Anomaly, Checkpoint, LogLine, Mark, RunView, Sample
 
@@ -58,16 +65,28 @@ def apply(view: RunView, record: Record) -> RunView:
 def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
     """The view after more records; records already seen change nothing."""
     fresh = _fresh(records, view.seq)
-    for (is_step, _), group in groupby(
-        fresh, key=lambda r: (isinstance(r.event, StepFinished), r.timeline)
-    ):
-        batch = list(group)
+    for is_step, group in groupby(fresh, key=lambda r: isinstance(r.event, StepFinished)):
         if is_step:
-            view = _add_steps(view, batch)
+            for steps in steps_of(list(group)):
+                view = _add_steps(view, steps)
         else:
-            for record in batch:
+            for record in group:
                 view = _add_event(view, record)
     return view
+
+
+def apply_batch(view: RunView, batch: Batch) -> RunView:
+    """The view after a part of the journal; what was seen already changes nothing."""
+    records: list[Record] = []
+    for part in batch.parts:
+        if isinstance(part, Record):
+            records.append(part)
+            continue
+        view, records = apply_many(view, records), []
+        if (steps := part.after(view.seq)) is not None:
+            view = _add_steps(view, steps)
+    view = apply_many(view, records)
+    return replace(view, unknown=view.unknown + batch.unknown) if batch.unknown else view
 
 
 def _fresh(records: Iterable[Record], seq: int) -> Iterator[Record]:
@@ -77,10 +96,11 @@ def _fresh(records: Iterable[Record], seq: int) -> Iterator[Record]:
             yield record
 
 
-def _add_steps(view: RunView, records: Sequence[Record]) -> RunView:
-    view = _on_branch(view, records[0].timeline, records[0].step - 1)
-    steps: list[StepFinished] = [r.event for r in records if isinstance(r.event, StepFinished)]
-    last, newest = records[-1], steps[-1]
+def _add_steps(view: RunView, steps: Steps) -> RunView:
+    view = _on_branch(view, steps.timeline, int(steps.step[0]) - 1)
+    last, newest = steps.last, steps.last.event
+    if not isinstance(newest, StepFinished):
+        return view
     return replace(
         view,
         seq=last.seq,
@@ -88,15 +108,20 @@ def _add_steps(view: RunView, records: Sequence[Record]) -> RunView:
         step=last.step,
         last=newest,
         last_step_at=last.time,
-        pace=view.pace.extend([r.time for r in records]),
-        branches=(*view.branches[:-1], view.branch.extend(records, steps)),
+        pace=view.pace.extend(steps.time[-WINDOW - 1 :].tolist()),
+        branches=(*view.branches[:-1], view.branch.extend(steps)),
         steps_seen=view.steps_seen + len(steps),
-        clipped_seen=view.clipped_seen + sum(s.clipped for s in steps),
-        tokens_seen=view.tokens_seen + sum(s.tokens for s in steps),
+        clipped_seen=view.clipped_seen + _sum(steps, "clipped"),
+        tokens_seen=view.tokens_seen + _sum(steps, "tokens"),
         lr_scale=newest.lr_scale,
         clip=newest.clip,
         progress=None,
     )
+
+
+def _sum(steps: Steps, name: str) -> int:
+    column = steps.columns.get(name)
+    return 0 if column is None else int(np.nansum(column))
 
 
 def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
@@ -199,44 +224,37 @@ def _rolled_back(view: RunView, record: Record, event: RolledBack) -> RunView:
 
 
 def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> RunView:
-    entry = Intervention(
-        id=event.id,
-        text=event.command,
-        issuer=event.issuer,
-        phase=Phase.ACCEPTED,
-        step=record.step,
-        reason=event.reason,
-    )
-    return replace(view, interventions=view.interventions.upsert(entry))
+    return _intervene(view, record, event, Phase.ACCEPTED, reason=event.reason)
 
 
 def _command_applied(view: RunView, record: Record, event: CommandApplied) -> RunView:
     command = _parsed(event.command)
-    entry = Intervention(
-        id=event.id,
-        text=event.command,
-        issuer=event.issuer,
-        phase=Phase.APPLIED,
-        step=record.step,
-        old=event.old,
-        new=event.new,
-        reason=event.reason,
-        seconds=event.seconds,
-        undo=_inverse(view, command),
-    )
-    view = replace(view, interventions=view.interventions.upsert(entry))
+    known = {"old": event.old, "new": event.new, "reason": event.reason, "seconds": event.seconds}
+    undo = _inverse(view, command)
+    view = _intervene(view, record, event, Phase.APPLIED, **known, undo=undo)
     view = _mark(view, record, "command", event.command)
     return replace(view, **_wishes(view, command))
 
 
 def _command_failed(view: RunView, record: Record, event: CommandFailed) -> RunView:
+    return _intervene(view, record, event, Phase.FAILED, refusal=event.reason)
+
+
+def _intervene(
+    view: RunView,
+    record: Record,
+    event: CommandAccepted | CommandApplied | CommandFailed,
+    phase: Phase,
+    **known: Any,
+) -> RunView:
     entry = Intervention(
         id=event.id,
         text=event.command,
         issuer=event.issuer,
-        phase=Phase.FAILED,
+        phase=phase,
         step=record.step,
-        refusal=event.reason,
+        time=record.time,
+        **known,
     )
     return replace(view, interventions=view.interventions.upsert(entry))
 
@@ -285,6 +303,27 @@ def _anomaly_resolved(view: RunView, record: Record, event: AnomalyResolved) -> 
     return replace(view, anomalies=settled)
 
 
+def _probation_ended(view: RunView, record: Record, event: ProbationEnded) -> RunView:
+    verdict = "recovery holds" if event.passed else "recovery did not help"
+    settled = tuple(
+        replace(a, verdict=f"{a.verdict}; {verdict}" if a.verdict else verdict)
+        if a.event.id == event.anomaly
+        else a
+        for a in view.anomalies
+    )
+    return _mark(replace(view, anomalies=settled), record, "verdict", f"{verdict}: {event.reason}")
+
+
+def _autopilot_decided(view: RunView, record: Record, event: AutopilotDecided) -> RunView:
+    text = f"autopilot: {event.decision} {event.command}".rstrip()
+    line = LogLine(record.time, "info", f"{text} ({event.reason})" if event.reason else text)
+    return replace(view, autopilot=event, log=(*view.log[1 - LOG_LIMIT :], line))
+
+
+def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured) -> RunView:
+    return replace(view, gradients=event, gradients_at=record.step)
+
+
 def _note_added(view: RunView, record: Record, event: NoteAdded) -> RunView:
     return _mark(view, record, "note", event.text)
 
@@ -306,7 +345,7 @@ def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
 
 
 def _mark(view: RunView, record: Record, kind: str, text: str, step: int | None = None) -> RunView:
-    mark = Mark(record.step if step is None else step, kind, text)
+    mark = Mark(record.step if step is None else step, record.time, kind, text)
     return replace(view, marks=(*view.marks, mark)[-LIST_LIMIT:])
 
 
@@ -323,6 +362,9 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     CommandFailed: _command_failed,
     AnomalyRaised: _anomaly_raised,
     AnomalyResolved: _anomaly_resolved,
+    ProbationEnded: _probation_ended,
+    AutopilotDecided: _autopilot_decided,
+    GradientsMeasured: _gradients_measured,
     NoteAdded: _note_added,
     LogEmitted: _log_emitted,
     SampleGenerated: _sample_generated,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fttui.engine.protocol.events import EvalFinished, Record, StepFinished
+import numpy as np
+from numpy.typing import NDArray
 
-from .series import Ema, Series
+from fttui.engine.protocol.events import EvalFinished
+
+from .columns import Steps
+from .series import Ema, Floats, Series
 
 SMOOTHINGS = (0.98, 0.9, 0.995)
 """EMA factors kept for the loss, the first one shown first."""
 EVAL = "eval."
+TOKENS = "tokens_total"
+SLOWEST, FASTEST = "rank_s max", "rank_s min"
+Flags = NDArray[np.bool_]
 
 
 def smoothed(beta: float) -> str:
@@ -31,19 +38,21 @@ class Branch:
     """Index of the branch it parted from."""
     curves: Mapping[str, Series] = field(default_factory=dict)
     averages: tuple[Ema, ...] = tuple(Ema(beta) for beta in SMOOTHINGS)
+    tokens: float = 0.0
+    """Trained on since the run began."""
 
-    def extend(self, records: Sequence[Record], steps: Sequence[StepFinished]) -> Branch:
-        """The branch with more steps; `steps` are the events of `records`."""
-        xs = [float(record.step) for record in records]
+    def extend(self, steps: Steps) -> Branch:
+        """The branch with more steps."""
+        xs = steps.step.astype(np.float64)
         grown = dict(self.curves)
-        for name, column in _columns(records, steps):
-            points = [(x, y) for x, y in zip(xs, column, strict=True) if y is not None]
-            series = grown.get(name, _EMPTY)
-            grown[name] = series.extend([x for x, _ in points], [y for _, y in points])
-        averages = tuple(
-            _smooth(grown, average, xs, [s.loss for s in steps]) for average in self.averages
-        )
-        return replace(self, curves=grown, averages=averages)
+        for name, column, present in _columns(steps):
+            known = slice(None) if present is None else present
+            grown[name] = grown.get(name, _EMPTY).extend(xs[known], column[known])
+        loss = steps.columns.get("loss", np.full(len(xs), np.nan))
+        averages = tuple(_smooth(grown, average, xs, loss) for average in self.averages)
+        totals = self.tokens + np.cumsum(steps.columns.get("tokens", np.zeros(len(xs))))
+        grown[TOKENS] = grown.get(TOKENS, _EMPTY).extend(xs, totals)
+        return replace(self, curves=grown, averages=averages, tokens=float(totals[-1]))
 
     def evaluated(self, step: int, event: EvalFinished) -> Branch:
         """The branch with an evaluation."""
@@ -68,43 +77,44 @@ class Branch:
             Ema(a.beta) if value is None or not math.isfinite(value) else Ema(a.beta, value, 1.0)
             for a, value in zip(self.averages, values, strict=True)
         )
-        return Branch(timeline=timeline, start=step, parent=own_index, averages=seeded)
+        known = self.curves.get(TOKENS)
+        tokens = known.at(step) if known else self.tokens
+        return Branch(
+            timeline=timeline, start=step, parent=own_index, averages=seeded, tokens=tokens or 0.0
+        )
 
 
 _EMPTY = Series()
-_PLAIN = (
-    "loss", "grad_norm", "clip", "lr", "lr_schedule", "lr_scale", "tokens_per_s", "step_s",
-    "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes", "gpu_util", "gpu_temp_c",
-    "gpu_power_w", "skew_s",
-)  # fmt: skip
+_UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_bytes"})
+_RANKS = "rank_s."
 
-Column = tuple[str, Iterable[float | None]]
+Column = tuple[str, Floats, Flags | None]
+"""Name, values, and which steps have one; None is all."""
 
 
-def _columns(records: Sequence[Record], steps: Sequence[StepFinished]) -> Iterator[Column]:
-    for name in _PLAIN:
-        values = [getattr(step, name) for step in steps]
-        if any(value is not None for value in values):
-            yield name, values
-    yield "time", [record.time for record in records]
-    yield "data_share", [s.data_s / s.step_s if s.step_s > 0 else None for s in steps]
-    for name in sorted({key for step in steps for key in step.parts}):
-        yield f"loss.{name}", [step.parts.get(name) for step in steps]
-    for name in sorted({key for step in steps for key in step.extra}):
-        yield name, [step.extra.get(name) for step in steps]
+def _columns(steps: Steps) -> Iterator[Column]:
+    """What is worth a curve, by the name it is shown under."""
+    for field_, column in steps.columns.items():
+        if field_ in _UNWANTED:
+            continue
+        present = steps.present.get(field_)
+        name = field_.removeprefix("extra.")
+        yield (f"loss.{name[6:]}" if name.startswith("parts.") else name), column, present
+    yield "time", steps.time, None
+    if {"data_s", "step_s"} <= steps.columns.keys():
+        data, whole = steps.columns["data_s"], steps.columns["step_s"]
+        yield "data_share", data / np.where(whole > 0, whole, 1.0), whole > 0
+    ranks = [column for name, column in steps.columns.items() if name.startswith(_RANKS)]
+    if ranks:
+        yield SLOWEST, np.fmax.reduce(ranks), None
+        yield FASTEST, np.fmin.reduce(ranks), None
 
 
-def _smooth(
-    grown: dict[str, Series], average: Ema, xs: Sequence[float], losses: Sequence[float]
-) -> Ema:
-    values = []
-    for loss in losses:
-        average = average.push(loss)
-        values.append(average.value)
-    known = [(x, y) for x, y in zip(xs, values, strict=True) if math.isfinite(y)]
+def _smooth(grown: dict[str, Series], average: Ema, xs: Floats, losses: Floats) -> Ema:
+    average, values = average.run(losses)
+    known = np.isfinite(values)
     name = smoothed(average.beta)
-    series = grown.get(name, _EMPTY)
-    grown[name] = series.extend([x for x, _ in known], [y for _, y in known])
+    grown[name] = grown.get(name, _EMPTY).extend(xs[known], values[known])
     return average
 
 
@@ -118,6 +128,7 @@ def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
 class Stretch:
     """A part of a series, and whether it leads to the present state of the weights."""
 
+    branch: Branch
     series: Series
     x0: float
     x1: float
@@ -131,10 +142,12 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
     for index, series in found:
         end = ends.get(index, -math.inf)
         if series.last and series.last[0] > end:
-            yield Stretch(series, end if math.isfinite(end) else 0.0, math.inf, live=False)
+            yield Stretch(
+                branches[index], series, end if math.isfinite(end) else 0.0, math.inf, live=False
+            )
     for index, series in found:
         if index in ends:
-            yield Stretch(series, -math.inf, ends[index], live=True)
+            yield Stretch(branches[index], series, -math.inf, ends[index], live=True)
 
 
 def live_ends(branches: Sequence[Branch]) -> dict[int, float]:

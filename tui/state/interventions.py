@@ -38,6 +38,8 @@ class Intervention:
     phase: Phase = Phase.SENT
     sent_at: float | None = None
     """Unix seconds on this machine; None for commands that others sent."""
+    time: float | None = None
+    """Wall time of the engine's newest word on it."""
     step: int | None = None
     """Where it took effect, or where it was accepted."""
     old: str = ""
@@ -136,6 +138,7 @@ def _advance(known: Intervention, entry: Intervention) -> Intervention:
         issuer=entry.issuer or known.issuer,
         sent_at=known.sent_at if entry.sent_at is None else entry.sent_at,
         step=known.step if entry.step is None else entry.step,
+        time=known.time if entry.time is None else entry.time,
         reason=entry.reason or known.reason,
         refusal=entry.refusal or known.refusal,
         undo=known.undo if entry.undo is None else entry.undo,

@@ -33,6 +33,9 @@ class Panel:
     """Axis labels are round in this unit."""
     floor: float | None = None
     can_log: bool = False
+    limits: Callable[[AppState], Sequence[float]] = lambda state: ()
+    """Lines across, such as the memory there is."""
+    empty: str = "no values yet"
     heading: Callable[[AppState], str] | None = None
     """The name where it depends on the state."""
 
@@ -220,6 +223,7 @@ MEMORY = Panel(
     label=lambda value: f"{value / _GIB:.3g}G" if value else "0",
     unit=_GIB,
     floor=0.0,
+    limits=lambda state: [now[1]] if (now := memory_now(state.run)) else [],
 )
 THROUGHPUT = Panel(
     "throughput",

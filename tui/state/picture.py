@@ -7,8 +7,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .curves import Branch, stretches
-from .series import Point
+import numpy as np
+
+from .axis import Axis, places, ruler_of, steps_at, window_of
+from .curves import Branch, Stretch, stretches
+from .series import Point, Series, Trace
 
 OUTLIERS = 0.02
 """Share of the values, at least three, that do not count as the bulk."""
@@ -21,7 +24,7 @@ class Layer:
     """Points of one look; runs are connected, or single when `dots`."""
 
     style: str
-    """old, raw, ema, live, eval, clip, …"""
+    """old, raw, ema, live, eval, clip, band, limit"""
     runs: tuple[tuple[Point, ...], ...]
     dots: bool = False
 
@@ -35,6 +38,8 @@ class Curve:
     dots: bool = False
     old: bool = True
     """Draw abandoned stretches, dimmed."""
+    to: str = ""
+    """Another curve: what lies between the two is filled."""
 
 
 @dataclass(frozen=True)
@@ -66,45 +71,89 @@ def picture(
     window: tuple[float, float],
     columns: int,
     *,
+    axis: Axis = "step",
     log_y: bool = False,
     floor: float | None = None,
-    include: Sequence[float] = (),
+    limits: Sequence[float] = (),
 ) -> Picture:
     """Draw curves over all branches within a window of steps.
 
-    `floor` is a value the y axis starts from; `include` are values it has to reach.
+    `floor` is a value the y axis starts from, `limits` are lines across, drawn where the picture
+    reaches them.
     """
+    x = window_of(branches, axis, window)
     found: _Found = {}
     gaps: list[float] = []
     for curve in curves:
         for part in stretches(branches, curve.name):
-            if not part.live and not curve.old:
-                continue
-            x0, x1 = max(window[0], part.x0), min(window[1], part.x1)
-            if x1 < x0:
-                continue
-            share = (x1 - x0) / (window[1] - window[0])
-            trace = part.series.trace(x0, x1, max(1, math.ceil(columns * share)))
-            style = curve.style if part.live else "old"
-            found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
-            gaps.extend(trace.gaps if part.live else ())
+            if part.live or curve.old:
+                trace = _trace(part, x, window, columns, axis)
+                style = curve.style if part.live else "old"
+                runs = _band(part, trace, curve.to) if curve.to else trace.runs
+                found.setdefault((part.live, style, curve.dots), []).extend(runs)
+                gaps.extend(trace.gaps if part.live else ())
     layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
-    drawn = Picture(tuple(layers), window, log_y=log_y, gaps=tuple(sorted(set(gaps))))
-    return _fit(drawn, floor, include)
+    drawn = Picture(tuple(layers), x, log_y=log_y, gaps=tuple(sorted(set(gaps))))
+    return _with_limits(_fit(drawn, floor), limits)
+
+
+def _trace(
+    part: Stretch, x: tuple[float, float], window: tuple[float, float], columns: int, axis: Axis
+) -> Trace:
+    """A stretch as points on the axis, two per column at most."""
+    ruler = ruler_of(part.branch, axis)
+    if ruler is None:
+        low, high = max(x[0], part.x0), min(x[1], part.x1)
+    else:
+        ends = places(np.clip([part.x0, part.x1], ruler.xs[0], ruler.xs[-1]), ruler)
+        low, high = max(x[0], float(ends[0])), min(x[1], float(ends[1]))
+    if high < low or (axis != "step" and ruler is None):
+        return Trace()
+    share = (high - low) / (x[1] - x[0])
+    edges = np.linspace(low, high, max(1, math.ceil(columns * share)) + 1)
+    trace = part.series.trace_between(steps_at(edges, ruler))
+    return trace if ruler is None else _moved(trace, ruler)
+
+
+def _moved(trace: Trace, ruler: Series) -> Trace:
+    def move(xs: Iterable[float]) -> list[float]:
+        return [float(x) for x in places(np.array(list(xs)), ruler)]
+
+    runs = tuple(
+        tuple(zip(move(x for x, _ in run), [y for _, y in run], strict=True)) for run in trace.runs
+    )
+    return Trace(runs, tuple(move(trace.gaps)))
+
+
+def _band(part: Stretch, trace: Trace, other: str) -> tuple[tuple[Point, ...], ...]:
+    """Every point of a trace beside the same place of another curve, for filling between them."""
+    twin = part.branch.curves.get(other)
+    if twin is None:
+        return ()
+    pairs: list[Point] = []
+    for run in trace.runs:
+        for x, y in run:
+            pairs += [(x, y), (x, twin.at(x) or y)]
+    return (tuple(pairs),) if pairs else ()
+
+
+def _with_limits(drawn: Picture, limits: Sequence[float]) -> Picture:
+    low, high = drawn.y
+    levels = [math.log10(v) if drawn.log_y else v for v in limits if v > 0 or not drawn.log_y]
+    runs = tuple(((drawn.x[0], v), (drawn.x[1], v)) for v in levels if low <= v <= high)
+    return replace(drawn, layers=(Layer("limit", runs), *drawn.layers)) if runs else drawn
 
 
 def _old_first(found: _Found) -> list[tuple[_Look, list[tuple[Point, ...]]]]:
     return sorted(found.items(), key=lambda item: item[0][0])
 
 
-def _fit(drawn: Picture, floor: float | None, include: Sequence[float]) -> Picture:
+def _fit(drawn: Picture, floor: float | None) -> Picture:
     if drawn.log_y:
-        drawn = _logarithmic(drawn)
-        include = [math.log10(v) for v in include if v > 0]
-        floor = None
+        drawn, floor = _logarithmic(drawn), None
     decisive = [layer for layer in drawn.layers if layer.style != "old"] or drawn.layers
     values = [y for layer in decisive for run in layer.runs for _, y in run]
-    low, high = limits(values, floor, include)
+    low, high = limits(values, floor)
     over = sorted({x for layer in drawn.layers for run in layer.runs for x, y in run if y > high})
     layers = tuple(
         replace(layer, runs=tuple(_clamped(run, low, high) for run in layer.runs))
@@ -148,30 +197,6 @@ def limits(
         return (low if floor is not None else low - slack), high + slack
     slack = 0.04 * (high - low)
     return (low if floor is not None else low - slack), high + slack
-
-
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values inside the limits, at most that many (fewer when they do not fit)."""
-    if most < 1 or not high > low:
-        return []
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Logarithms of round values (1, 2, 5 or every digit) inside logarithmic limits."""
-    found: list[float] = []
-    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
-        powers = range(math.floor(low), math.ceil(high) + 1)
-        marks = [power + math.log10(digit) for power in powers for digit in digits]
-        inside = [mark for mark in marks if low <= mark <= high]
-        if len(inside) > most:
-            break
-        found = inside
-    return found
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from .axis import AXES, Axis
 from .curves import SMOOTHINGS
 from .run import Mark
 
@@ -27,6 +28,9 @@ class PlotView:
     """0 is the total loss, then its parts."""
     cursor: int | None = None
     """Step under inspection."""
+    axis: Axis = "step"
+    only: str = ""
+    """Metrics shown on the grid are those with this text in their name."""
 
     @property
     def following(self) -> bool:
@@ -67,6 +71,10 @@ class PlotView:
         """A logarithmic or a linear Y axis."""
         return replace(self, log_y=log_y)
 
+    def next_axis(self) -> PlotView:
+        """Steps, wall time, tokens, epochs."""
+        return replace(self, axis=AXES[(AXES.index(self.axis) + 1) % len(AXES)])
+
     def next_part(self) -> PlotView:
         """The total loss, then each part."""
         return replace(self, part=self.part + 1)
@@ -77,6 +85,16 @@ class PlotView:
         stride = max(1, round((right - left) / max(1, width)))
         start = self.cursor if self.cursor is not None else newest
         return self.at(min(newest, max(0, start + columns * stride)), newest)
+
+    def panned(self, share: float, newest: float) -> PlotView:
+        """Move the window by a share of its width; at the newest step it follows again."""
+        left, right = self.window(newest)
+        if self.span is None:
+            return self
+        right += share * (right - left)
+        if right >= newest:
+            return replace(self, right=None)
+        return replace(self, right=max(right, self.span))
 
     def at(self, step: int, newest: int) -> PlotView:
         """Put the cursor on a step and bring it into view."""

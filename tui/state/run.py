@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from fttui.engine.protocol.events import (
     AnomalyRaised,
+    AutopilotDecided,
     EvalFinished,
+    GradientsMeasured,
     ProgressMade,
     RunEnded,
     RunStarted,
@@ -55,6 +57,7 @@ class Mark:
     """Something that happened, as a sign on the curves."""
 
     step: int
+    time: float
     kind: str
     """anomaly, checkpoint, rollback, note, command or eval."""
     text: str
@@ -113,6 +116,11 @@ class RunView:
     marks: tuple[Mark, ...] = ()
     log: tuple[LogLine, ...] = ()
     samples: tuple[Sample, ...] = ()
+    autopilot: AutopilotDecided | None = None
+    """Its newest decision."""
+    gradients: GradientsMeasured | None = None
+    """The newest measurement by module, and its step."""
+    gradients_at: int = 0
     ended: RunEnded | None = None
     unknown: int = 0
 

@@ -2,22 +2,26 @@
 
 A `Series` is a value: appending returns a new one. The buffers behind it are shared and only ever
 grow at the end, so a series held from earlier still sees exactly its own points and nothing is
-copied per update. Index pyramids of the smallest and largest value per block make the extremes of
-any range cheap. Past `CAPACITY` points the older ones are merged into their extremes.
+copied per update. Past `CAPACITY` points the older ones are merged into their extremes, so that a
+run of any length takes the same room.
 """
 
 from __future__ import annotations
 
-import math
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-FANOUT = 16
-CAPACITY = 1 << 18
-"""Points kept per series; 4 MiB."""
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+CAPACITY = 1 << 16
+"""Points kept per series; 1 MiB."""
+_NEWEST = 8
+"""One in so many points is among the newest, which are all kept."""
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Point = tuple[float, float]
 
 
@@ -30,89 +34,81 @@ class Trace:
 
 
 class _Store:
-    """The shared buffers: x and y, the indices of non-finite values, and the pyramid."""
+    """The shared buffers, of which the first `length` points are in use."""
 
-    __slots__ = ("bad", "levels", "xs", "ys")
+    __slots__ = ("_buffer", "length")
 
-    def __init__(self) -> None:
-        self.xs = array("d")
-        self.ys = array("d")
-        self.bad = array("q")
-        self.levels: list[tuple[array[int], array[int]]] = []
+    def __init__(self, capacity: int = 64) -> None:
+        self._buffer: Floats = np.empty((2, capacity))
+        self.length = 0
 
-    def extend(self, xs: Iterable[float], ys: Iterable[float]) -> None:
-        start = len(self.ys)
-        self.xs.extend(xs)
-        self.ys.extend(ys)
-        for index in range(start, len(self.ys)):
-            if not math.isfinite(self.ys[index]):
-                self.bad.append(index)
-        self._grow()
+    @property
+    def xs(self) -> Floats:
+        row: Floats = self._buffer[0]
+        return row
 
-    def _grow(self) -> None:
-        level, size = 0, FANOUT
-        while len(self.ys) >= size:
-            if level == len(self.levels):
-                self.levels.append((array("q"), array("q")))
-            lows, highs = self.levels[level]
-            for block in range(len(lows), len(self.ys) // size):
-                low, high = self.extremes(block * size, (block + 1) * size, below=level)
-                lows.append(low)
-                highs.append(high)
-            level, size = level + 1, size * FANOUT
+    @property
+    def ys(self) -> Floats:
+        row: Floats = self._buffer[1]
+        return row
 
-    def extremes(self, start: int, stop: int, below: int | None = None) -> tuple[int, int]:
-        """Indices of the smallest and largest finite value in [start, stop); -1 when none is."""
-        ys = self.ys
-        usable = [
-            i for i in self._candidates(start, stop, below) if i >= 0 and math.isfinite(ys[i])
-        ]
-        if not usable:
-            return -1, -1
-        return min(usable, key=ys.__getitem__), max(usable, key=ys.__getitem__)
-
-    def _candidates(self, start: int, stop: int, below: int | None) -> Iterator[int]:
-        """Indices among which the extremes of a range are: its ragged ends and whole blocks."""
-        depth = len(self.levels) if below is None else below
-        level, size = -1, 1
-        while level + 1 < depth:
-            first, last = -(-start // FANOUT), stop // FANOUT
-            if first >= last:
-                break
-            yield from self._at(level, start, first * FANOUT)
-            yield from self._at(level, last * FANOUT, stop)
-            start, stop, level, size = first, last, level + 1, size * FANOUT
-        yield from self._at(level, start, stop)
-
-    def _at(self, level: int, start: int, stop: int) -> Iterator[int]:
-        if level < 0:
-            yield from range(start, stop)
-        else:
-            lows, highs = self.levels[level]
-            yield from lows[start:stop]
-            yield from highs[start:stop]
+    def extend(self, xs: ArrayLike, ys: ArrayLike, amount: int) -> None:
+        end = self.length + amount
+        if end > self._buffer.shape[1]:
+            grown = np.empty((2, max(end, 2 * self.length)))
+            grown[:, : self.length] = self._buffer[:, : self.length]
+            self._buffer = grown
+        self._buffer[0, self.length : end] = xs
+        self._buffer[1, self.length : end] = ys
+        self.length = end
 
     def first(self, length: int) -> _Store:
         """A copy of the first points, for the rare case that two histories part."""
-        other = _Store()
-        other.extend(self.xs[:length], self.ys[:length])
+        other = _Store(length + 1)
+        other.extend(self.xs[:length], self.ys[:length], length)
         return other
 
     def merged(self) -> _Store:
-        """A smaller store: old points in fours give way to their extremes, in order."""
-        keep = len(self.ys) // 4 * 3
-        picked: list[int] = []
-        for start in range(0, keep, 4):
-            block = {*self.extremes(start, start + 4, below=0), self._first_bad(start, start + 4)}
-            picked.extend(sorted(block - {-1}))
-        picked.extend(range(keep, len(self.ys)))
-        other = _Store()
-        other.extend((self.xs[i] for i in picked), (self.ys[i] for i in picked))
+        """A smaller store: all but the newest points give way to the extremes of equal parts.
+
+        The parts are as wide everywhere, so that no stretch of history fades with its age.
+        """
+        old = self.length - CAPACITY // _NEWEST
+        xs, ys = self.xs[:old], self.ys[:old]
+        parts = _parts(xs, CAPACITY // 8)
+        odd = ~np.isfinite(ys)
+        kept = np.zeros(old, dtype=bool)
+        kept[_firsts(parts, ys == _per_part(np.minimum, np.where(odd, np.inf, ys), parts))] = True
+        kept[_firsts(parts, ys == _per_part(np.maximum, np.where(odd, -np.inf, ys), parts))] = True
+        kept[_firsts(parts, odd)] = True
+        keep = np.concatenate([np.flatnonzero(kept), np.arange(old, self.length)])
+        other = _Store(CAPACITY + CAPACITY // 4)
+        other.extend(self.xs[keep], self.ys[keep], len(keep))
         return other
 
-    def _first_bad(self, start: int, stop: int) -> int:
-        at = bisect_left(self.bad, start)
-        return self.bad[at] if at < len(self.bad) and self.bad[at] < stop else -1
+
+def _parts(xs: Floats, amount: int) -> Indices:
+    """The part each x falls into: at most `amount` of them, as wide as a power of two."""
+    width = 2.0 ** np.ceil(np.log2(max(xs[-1] - xs[0], 1.0) / amount))
+    found: Indices = np.floor(xs / width).astype(np.int64)
+    return found
+
+
+def _per_part(reduce: np.ufunc, ys: Floats, parts: Indices) -> Floats:
+    """The extreme of its part, beside every value."""
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(parts)) + 1])
+    extremes: Floats = np.repeat(
+        reduce.reduceat(ys, starts), np.diff(np.concatenate([starts, [len(ys)]]))
+    )
+    return extremes
+
+
+def _firsts(parts: Indices, wanted: NDArray[np.bool_]) -> Indices:
+    """The first wanted place of every part that has one."""
+    places = np.flatnonzero(wanted)
+    new = np.diff(parts[places], prepend=parts[0] - 1) != 0
+    found: Indices = places[new]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +121,28 @@ class Series:
     def __len__(self) -> int:
         return self._length
 
-    def extend(self, xs: Sequence[float], ys: Sequence[float]) -> Series:
+    @property
+    def xs(self) -> Floats:
+        """All x, oldest first."""
+        return self._store.xs[: self._length]
+
+    @property
+    def ys(self) -> Floats:
+        """All y, oldest first."""
+        return self._store.ys[: self._length]
+
+    def extend(self, xs: ArrayLike, ys: ArrayLike) -> Series:
         """The series with more points at its end."""
-        if not xs:
+        amount = len(xs)  # type: ignore[arg-type]  # ArrayLike includes scalars, callers pass none
+        if not amount:
             return self
         store = self._store
-        if self._length != len(store.ys):
+        if self._length != store.length:
             store = store.first(self._length)
-        store.extend(xs, ys)
-        if len(store.ys) > CAPACITY:
+        store.extend(xs, ys, amount)
+        while store.length > CAPACITY:
             store = store.merged()
-        return Series(store, len(store.ys))
+        return Series(store, store.length)
 
     def append(self, x: float, y: float) -> Series:
         """The series with one more point."""
@@ -144,27 +151,25 @@ class Series:
     @property
     def last(self) -> Point | None:
         """The newest point."""
-        return (
-            (self._store.xs[self._length - 1], self._store.ys[self._length - 1]) if self else None
-        )
+        return (float(self.xs[-1]), float(self.ys[-1])) if self else None
 
     @property
     def first_x(self) -> float | None:
         """The oldest x."""
-        return self._store.xs[0] if self else None
+        return float(self.xs[0]) if self else None
 
     def at(self, x: float) -> float | None:
         """The value at x or the nearest earlier point."""
-        index = bisect_right(self._store.xs, x, 0, self._length) - 1
-        return self._store.ys[index] if index >= 0 else None
+        index = int(self.xs.searchsorted(x, side="right")) - 1
+        return float(self.ys[index]) if index >= 0 else None
 
     def tail(self, amount: int) -> list[float]:
         """The newest values, oldest first."""
-        return self._store.ys[max(0, self._length - amount) : self._length].tolist()
+        return [float(y) for y in self.ys[max(0, self._length - amount) :]]
 
     def head(self, amount: int) -> list[float]:
         """The oldest values."""
-        return self._store.ys[: min(amount, self._length)].tolist()
+        return [float(y) for y in self.ys[:amount]]
 
     def trace(self, x0: float, x1: float, columns: int) -> Trace:
         """At most two points per column of [x0, x1]: the extremes, at their true places.
@@ -174,36 +179,62 @@ class Series:
         """
         if columns < 1:
             raise ValueError(f"columns must be ≥ 1, got {columns}")
-        start = bisect_left(self._store.xs, x0, 0, self._length)
-        stop = bisect_right(self._store.xs, x1, 0, self._length)
-        bad = self._store.bad
-        gaps = bad[bisect_left(bad, start) : bisect_left(bad, stop)]
-        runs = self._split(self._picks(start, stop, x0, (x1 - x0) / columns, columns), gaps)
-        return Trace(runs, tuple(self._store.xs[i] for i in _spread(gaps, columns)))
+        return self.trace_between(np.linspace(x0, x1, columns + 1))
 
-    def _picks(self, start: int, stop: int, x0: float, width: float, columns: int) -> Iterator[int]:
-        xs = self._store.xs
-        for column in range(1, columns + 1):
-            edge = bisect_left(xs, x0 + column * width, start, stop) if column < columns else stop
-            if edge - start <= 2:
-                yield from range(start, edge)
-            else:
-                yield from sorted({*self._store.extremes(start, edge)} - {-1})
-            start = edge
+    def trace_between(self, edges: Floats) -> Trace:
+        """At most two points between each pair of neighbouring edges (rising, two or more)."""
+        xs, ys = self.xs, self.ys
+        cuts = xs.searchsorted(edges)
+        cuts[-1] = xs.searchsorted(edges[-1], side="right")
+        start, stop = int(cuts[0]), int(cuts[-1])
+        finite = np.isfinite(ys[start:stop])
+        bad = start + np.flatnonzero(~finite)
+        picks = self._picks(cuts, None if not len(bad) else finite)
+        runs = _split(picks, bad, xs, ys)
+        return Trace(runs, tuple(float(x) for x in xs[_spread(bad, len(edges) - 1)]))
 
-    def _split(self, picks: Iterable[int], gaps: Sequence[int]) -> tuple[tuple[Point, ...], ...]:
-        xs, ys = self._store.xs, self._store.ys
-        if not gaps:
-            whole = tuple((xs[i], ys[i]) for i in picks)
-            return (whole,) if whole else ()
-        runs: dict[int, list[Point]] = {}
-        for index in picks:
-            if math.isfinite(ys[index]):
-                runs.setdefault(bisect_left(gaps, index), []).append((xs[index], ys[index]))
-        return tuple(tuple(run) for run in runs.values())
+    def _picks(self, cuts: Indices, finite: NDArray[np.bool_] | None) -> Indices:
+        start, stop = int(cuts[0]), int(cuts[-1])
+        low = high = self.ys[start:stop]
+        if finite is not None:
+            low, high = np.where(finite, low, np.inf), np.where(finite, low, -np.inf)
+        if stop - start < 2 * len(cuts) - 1:
+            kept = np.arange(stop - start)
+        else:
+            kept = _extreme_indices(low, high, [int(cut) - start for cut in cuts])
+        if finite is not None:
+            kept = kept[finite[kept]]
+        return kept + start
 
 
-def _spread(indices: Sequence[int], amount: int) -> Sequence[int]:
+def _extreme_indices(low: Floats, high: Floats, cuts: Sequence[int]) -> Indices:
+    """Indices of the smallest and largest value of each part, in order."""
+    found: list[int] = []
+    left = cuts[0]
+    for right in cuts[1:]:
+        if right - left <= 2:
+            found.extend(range(left, right))
+        else:
+            least = left + int(low[left:right].argmin())
+            most = left + int(high[left:right].argmax())
+            found.extend((least, most) if least < most else (most, least))
+        left = right
+    return np.unique(np.array(found, dtype=np.int64))
+
+
+def _split(picks: Indices, bad: Indices, xs: Floats, ys: Floats) -> tuple[tuple[Point, ...], ...]:
+    """The picked points, parted wherever a value between them was not finite."""
+    if not len(picks):
+        return ()
+    points = list(zip(xs[picks].tolist(), ys[picks].tolist(), strict=True))
+    if not len(bad):
+        return (tuple(points),)
+    ends = np.flatnonzero(np.diff(bad.searchsorted(picks))) + 1
+    parts = [0, *ends.tolist(), len(points)]
+    return tuple(tuple(points[a:b]) for a, b in pairwise(parts))
+
+
+def _spread(indices: Indices, amount: int) -> Indices:
     """At most `amount` of the indices, evenly taken."""
     return indices if len(indices) <= amount else indices[:: -(-len(indices) // amount)]
 
@@ -218,12 +249,39 @@ class Ema:
 
     def push(self, value: float) -> Ema:
         """The average after one more value."""
-        if not math.isfinite(value):
-            return self
-        keep = self.beta
-        return Ema(keep, keep * self.total + (1 - keep) * value, keep * self.weight + (1 - keep))
+        return self.run(np.array([value]))[0]
+
+    def run(self, values: Floats) -> tuple[Ema, Floats]:
+        """The average after more values, and what it was after each of them."""
+        counts = np.isfinite(values)
+        total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
+        weight = 1 - (1 - self.weight) * self.beta ** np.arange(len(total))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            averages = np.where(weight > 0, total / weight, np.nan)
+        shown: Floats = averages[counts.cumsum()]
+        return Ema(self.beta, float(total[-1]), float(weight[-1])), shown
 
     @property
     def value(self) -> float:
         """NaN before the first finite value."""
-        return self.total / self.weight if self.weight else math.nan
+        return self.total / self.weight if self.weight else float("nan")
+
+
+_BLOCK = 64
+
+
+def _decay(inputs: Floats, beta: float, state: float) -> Floats:
+    """The states of `s = beta·s + input`, the one before the first input included."""
+    blocks = -(-len(inputs) // _BLOCK)
+    padded = np.zeros(blocks * _BLOCK)
+    padded[: len(inputs)] = inputs
+    lag = np.subtract.outer(np.arange(_BLOCK), np.arange(_BLOCK))
+    kernel = np.where(lag >= 0, beta ** np.maximum(lag, 0), 0.0)
+    within = padded.reshape(blocks, _BLOCK) @ kernel.T
+    carried = np.empty(blocks)
+    for block, end in enumerate(within[:, -1].tolist()):
+        carried[block] = state
+        state = state * beta**_BLOCK + end
+    states = within + np.outer(carried, beta ** np.arange(1, _BLOCK + 1))
+    start = carried[:1] if blocks else np.array([state])
+    return np.concatenate([start, states.ravel()[: len(inputs)]])

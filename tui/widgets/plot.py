@@ -1,11 +1,13 @@
-"""A plot: title, axes and marks of our own around a canvas drawn by plotext."""
+"""A plot: title, axes and marks around curves drawn as dots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -14,20 +16,22 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..state import format as fmt
+from ..state import raster
 from ..state.app import AppState
+from ..state.axis import place_of, place_of_mark
 from ..state.panels import Panel
-from ..state.picture import Picture, column_of, log_ticks, picture, ticks
+from ..state.picture import Picture, column_of, picture
 from ..state.run import Mark
-from . import canvas
+from ..state.ticks import axis_label, axis_ticks, log_ticks, ticks
 
 GUTTER = 8
 """Cells left of the canvas: label and axis."""
-MARK_SHAPE = {"checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴"}
-MARK_RANK = {"command": 0, "checkpoint": 1, "note": 2, "rollback": 3, "anomaly": 4}
+MARK_SHAPE = {
+    "checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴", "verdict": "✓",
+}  # fmt: skip
+MARK_RANK = {"command": 0, "checkpoint": 1, "verdict": 2, "note": 3, "rollback": 4, "anomaly": 5}
 _BLANK = Style()
 """Textual's NO_COLOR filter needs a style on every segment."""
-_Cell = tuple[str, str]
-"""A character and the name of its look."""
 
 
 class Plot(Widget, can_focus=True):
@@ -35,12 +39,14 @@ class Plot(Widget, can_focus=True):
 
     | Component class | What |
     | :- | :- |
-    | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old` | curves |
+    | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
+    | `plot--run1` … `plot--run4` | curves of compared runs |
     | `plot--axis`, `--mark`, `--alarm`, `--cursor` | around and over them |
     """
 
     LOOKS: ClassVar[tuple[str, ...]] = (
-        "raw", "ema", "live", "eval", "clip", "old", "axis", "mark", "alarm", "cursor",
+        "axis", "mark", "alarm", "cursor", "raw", "ema", "live", "eval", "clip", "old", "band",
+        "limit", "run1", "run2", "run3", "run4",
     )  # fmt: skip
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in LOOKS}
 
@@ -52,7 +58,7 @@ class Plot(Widget, can_focus=True):
         self._seen: object = None
         self._looks: dict[str, Style] = {}
         self._picture = Picture()
-        self._rows: list[list[_Cell]] = []
+        self._sheet: raster.Sheet | None = None
         self._strips: list[Strip] = []
 
     @property
@@ -80,8 +86,7 @@ class Plot(Widget, can_focus=True):
         """Draw the state; nothing is redrawn when it would look the same."""
         self._state = state
         name, rest = self.panel.title_of(state)
-        self.border_title = Content.assemble((name, "bold"), rest)
-        self.border_subtitle = self.panel.subtitle(state)
+        self._title(Content.assemble((name, "bold"), rest), self.panel.subtitle(state))
         key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
         if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
@@ -90,72 +95,86 @@ class Plot(Widget, can_focus=True):
         if self._draw(state):
             self._paint()
 
+    def _title(self, title: Content, subtitle: str) -> None:
+        """Set what differs: a border that is set is a border that is painted."""
+        if self.border_title != title:
+            self.border_title = title
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle
+
     def on_resize(self, event: events.Resize) -> None:
         """The canvas has another size."""
         if self._state is not None:
             self.show(self._state)
 
-    def _draw(self, state: AppState) -> bool:
-        """Draw the rows; False when they are as before."""
-        newest = float(max(state.run.step, 1))
-        drawn = picture(
+    def picture_of(self, state: AppState) -> Picture:
+        """What there is to draw."""
+        return picture(
             state.run.branches,
             self.panel.curves(state),
-            state.plot.window(newest),
+            state.plot.window(float(max(state.run.step, 1))),
             self.columns,
+            axis=state.plot.axis,
             log_y=state.plot.log_y and self.panel.can_log,
             floor=self.panel.floor,
+            limits=self.panel.limits(state),
         )
+
+    def _draw(self, state: AppState) -> bool:
+        """Draw the cells; False when they are as before."""
+        drawn = self.picture_of(state)
         seen = (drawn, state.run.marks, state.plot.cursor, self.content_size)
         if seen == self._seen:
             return False
         self._seen = seen
         self._picture = drawn
-        if self.content_size.height < 3 or self._picture.empty:
-            self._rows = []
+        if self.content_size.height < 3 or drawn.empty:
+            self._sheet = None
             return True
         ascii_only = bool(getattr(self.app, "ascii_only", False))
-        rows = [self._cells(row) for row in self._canvas(ascii_only)]
-        self._overlay(rows, state)
-        self._rows = [
-            *(label + row for label, row in zip(self._y_labels(), rows, strict=False)),
-            self._axis(state.run.marks),
-            self._x_labels(),
-        ]
+        canvas = raster.draw(drawn, self.columns, self.lines, ascii_only=ascii_only)
+        self._sheet = self._framed(canvas, state)
         return True
 
-    def _canvas(self, ascii_only: bool) -> list[canvas.Row]:
-        return canvas.draw(self._picture, self.columns, self.lines, ascii_only=ascii_only)
+    def _framed(self, canvas: raster.Sheet, state: AppState) -> raster.Sheet:
+        """The canvas with cursor, marks, axes and labels; layers become indices of looks."""
+        sheet = raster.blank(GUTTER + self.columns, self.lines + 2)
+        looks = np.array([self.LOOKS.index(layer.style) for layer in self._picture.layers] + [0])
+        sheet.chars[:-2, GUTTER:] = canvas.chars
+        sheet.layers[:] = 0
+        sheet.layers[:-2, GUTTER:] = looks[canvas.layers]
+        self._overlay(sheet, state)
+        self._y_axis(sheet)
+        self._x_axis(sheet, state)
+        self._x_labels(sheet, state)
+        return sheet
 
-    def _cells(self, row: canvas.Row) -> list[_Cell]:
-        layers = self._picture.layers
-        cells: list[_Cell] = []
-        for text, number in row:
-            look = layers[number].style if 0 <= number < len(layers) else "axis"
-            cells.extend((char, look) for char in text)
-        return cells[: self.columns] + [(" ", "axis")] * (self.columns - len(cells))
-
-    def _overlay(self, rows: list[list[_Cell]], state: AppState) -> None:
+    def _overlay(self, sheet: raster.Sheet, state: AppState) -> None:
         """Marks over the curves: cursor, values that were not finite, values out of range."""
+        chars, looks = sheet.chars[:-2, GUTTER:], sheet.layers[:-2, GUTTER:]
+        cursor, axis = state.plot.cursor, state.plot.axis
         window = self._picture.x
-        if state.plot.cursor is not None and window[0] <= state.plot.cursor <= window[1]:
-            at = column_of(state.plot.cursor, window, self.columns)
-            for row in rows:
-                if row[at][0] in " \u2800":
-                    row[at] = ("│", "cursor")
-        for x in self._picture.over:
-            rows[0][column_of(x, window, self.columns)] = ("↑", "alarm")
-        for x in self._picture.gaps:
-            rows[-1][column_of(x, window, self.columns)] = ("✗", "alarm")
+        at = None if cursor is None else place_of(state.run.branches, axis, cursor)
+        if at is not None and window[0] <= at <= window[1]:
+            column = column_of(at, window, self.columns)
+            free = chars[:, column] == raster.BLANK
+            chars[free, column] = ord("│")
+            looks[free, column] = self.LOOKS.index("cursor")
+        for row, sign, xs in ((0, "↑", self._picture.over), (-1, "✗", self._picture.gaps)):
+            for x in xs:
+                self._put(sheet, row if row >= 0 else self.lines - 1, x, sign, "alarm")
 
-    def _y_labels(self) -> list[list[_Cell]]:
-        low, high = self._picture.y
+    def _put(self, sheet: raster.Sheet, row: int, x: float, sign: str, look: str) -> None:
+        column = GUTTER + column_of(x, self._picture.x, self.columns)
+        sheet.chars[row, column] = ord(sign)
+        sheet.layers[row, column] = self.LOOKS.index(look)
+
+    def _y_axis(self, sheet: raster.Sheet) -> None:
         lines = self.lines
-        labels = [" " * (GUTTER - 1) + "│"] * lines
+        sheet.chars[:lines, GUTTER - 1] = ord("│")
         for value in self._y_ticks(min(6, max(2, lines // 2))):
-            line = lines - 1 - column_of(value, (low, high), lines)
-            labels[line] = f"{self._label(value)[: GUTTER - 2]:>{GUTTER - 2}} ┤"
-        return [[(char, "axis") for char in label] for label in labels]
+            line = lines - 1 - column_of(value, self._picture.y, lines)
+            _write(sheet, line, 0, f"{self._label(value)[: GUTTER - 2]:>{GUTTER - 2}} ┤")
 
     def _y_ticks(self, most: int) -> list[float]:
         low, high = self._picture.y
@@ -171,42 +190,46 @@ class Plot(Widget, can_focus=True):
         text = self.panel.label(value) if self.panel.label else fmt.tick(value, high - low)
         return text if len(text) <= GUTTER - 2 else fmt.scientific(value, 0)
 
-    def _axis(self, marks: Sequence[Mark]) -> list[_Cell]:
+    def _x_axis(self, sheet: raster.Sheet, state: AppState) -> None:
         """The x axis with the events on it, the weightier one where two fall together."""
-        cells: list[_Cell] = [(c, "axis") for c in " " * (GUTTER - 1) + "└" + "─" * self.columns]
+        _write(sheet, self.lines, GUTTER - 1, "└" + "─" * self.columns)
         window = self._picture.x
-        for mark in sorted(marks, key=lambda m: MARK_RANK.get(m.kind, -1)):
-            if mark.kind in MARK_SHAPE and window[0] <= mark.step <= window[1]:
-                at = GUTTER + column_of(mark.step, window, self.columns)
+        for mark in sorted(self._marks(state), key=lambda m: MARK_RANK[m.kind]):
+            x = place_of_mark(state.run.branches, state.plot.axis, mark)
+            if window[0] <= x <= window[1]:
                 look = "alarm" if mark.kind == "anomaly" else "mark"
-                cells[at] = (MARK_SHAPE[mark.kind], look)
-        return cells
+                self._put(sheet, self.lines, x, MARK_SHAPE[mark.kind], look)
 
-    def _x_labels(self) -> list[_Cell]:
-        line = [" "] * (self.columns + GUTTER)
+    def _marks(self, state: AppState) -> Iterable[Mark]:
+        return (mark for mark in state.run.marks if mark.kind in MARK_SHAPE)
+
+    def _x_labels(self, sheet: raster.Sheet, state: AppState) -> None:
         first, last = self._picture.x
+        axis = state.plot.axis
+        origin = (state.run.started_at or first) if axis == "time" else 0.0
         free = 0
-        for value in ticks(first, last, max(1, self.columns // 14)):
-            label = fmt.count(value)
-            at = GUTTER + column_of(value, (first, last), self.columns) - len(label) // 2
-            at = min(max(at, GUTTER), len(line) - len(label))
-            if at >= free:
-                line[at : at + len(label)] = label
+        for value in axis_ticks(axis, first - origin, last - origin, self.columns // 14):
+            label = axis_label(axis, value)
+            at = column_of(value + origin, (first, last), self.columns) - len(label) // 2
+            at = GUTTER + min(max(at, 0), self.columns - len(label))
+            if at >= max(free, GUTTER):
+                _write(sheet, self.lines + 1, at, label)
                 free = at + len(label) + 2
-        return [(char, "axis") for char in line]
 
     def _paint(self) -> None:
-        """Colour the rows; asked for again only when they or the theme change."""
+        """Colour the cells; asked for again only when they or the theme change."""
         if not self._looks:
             self._looks = {k: self.get_component_rich_style(f"plot--{k}") for k in self.LOOKS}
-        looks = self._looks
         width, height = self.content_size
-        if not self._rows:
-            hint = Segment("no values yet".center(width), looks["axis"])
+        sheet = self._sheet
+        if sheet is None:
+            hint = Segment(self.panel.empty.center(width), self._looks["axis"])
             self._strips = [Strip.blank(width, _BLANK)] * (height // 2) + [Strip([hint])]
         else:
+            styles = [self._looks[look] for look in self.LOOKS]
             self._strips = [
-                Strip(_segments(row, looks)).adjust_cell_length(width, _BLANK) for row in self._rows
+                Strip(_segments(chars, looks, styles)).adjust_cell_length(width, _BLANK)
+                for chars, looks in zip(sheet.chars, sheet.layers, strict=True)
             ]
         self.refresh()
 
@@ -224,9 +247,15 @@ class Plot(Widget, can_focus=True):
             self._paint()
 
 
-def _segments(cells: Sequence[_Cell], looks: Mapping[str, Style]) -> list[Segment]:
+def _write(sheet: raster.Sheet, row: int, column: int, text: str) -> None:
+    room = sheet.chars.shape[1] - column
+    sheet.chars[row, column : column + len(text)] = [ord(char) for char in text[:room]]
+
+
+def _segments(
+    chars: NDArray[np.uint32], looks: NDArray[np.int16], styles: Sequence[Style]
+) -> list[Segment]:
     """Neighbours of one look together."""
-    return [
-        Segment("".join(char for char, _ in group), looks[look])
-        for look, group in groupby(cells, key=lambda cell: cell[1])
-    ]
+    text = chars.astype("<u4").tobytes().decode("utf-32-le")
+    cuts = [0, *(np.flatnonzero(np.diff(looks)) + 1).tolist(), len(text)]
+    return [Segment(text[a:b], styles[looks[a]]) for a, b in pairwise(cuts)]

@@ -4,39 +4,61 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fttui.tui.settings import Settings, read_settings
+from fttui.tui.state import raster
 from fttui.tui.state.picture import Layer, Picture
-from fttui.tui.widgets import canvas
 from tests.support.session_double import FakeSession, Script, eventful
 from tests.unit.tui.app.driving import driven, text_of, until
 
 
-def _text(rows: list[canvas.Row]) -> list[str]:
-    return ["".join(text for text, _ in row) for row in rows]
+def _text(sheet: raster.Sheet) -> list[str]:
+    return ["".join(map(chr, row)) for row in sheet.chars]
 
 
-def test_a_canvas_has_exactly_the_size_asked_for() -> None:
+def test_a_picture_has_exactly_the_size_asked_for() -> None:
     layer = Layer("raw", (((0.0, 0.0), (10.0, 1.0)),))
     for width, height in [(1, 1), (5, 2), (60, 9), (200, 40)]:
-        rows = _text(canvas.draw(Picture((layer,), (0, 10), (0, 1)), width, height))
+        rows = _text(raster.draw(Picture((layer,), (0, 10), (0, 1)), width, height))
         assert [len(row) for row in rows] == [width] * height
 
 
 def test_layers_keep_their_own_numbers_and_runs_are_not_joined() -> None:
     first = Layer("raw", (((0.0, 1.0), (2.0, 1.0)), ((8.0, 1.0), (10.0, 1.0))))
     second = Layer("ema", (((0.0, 0.0), (10.0, 0.0)),))
-    rows = canvas.draw(Picture((first, second), (0, 10), (0, 1)), 20, 4)
-    assert {number for _, number in rows[0]} == {0, -1}
-    assert {number for _, number in rows[-1]} <= {1, -1}
-    assert "\u2800" not in _text(rows)[0]
-    assert _text(rows)[0][8:12].strip() == ""
+    sheet = raster.draw(Picture((first, second), (0, 10), (0, 1)), 20, 4)
+    assert set(sheet.layers[0].tolist()) == {0, -1}
+    assert set(sheet.layers[-1].tolist()) <= {1, -1}
+    assert "\u2800" not in _text(sheet)[0]
+    assert _text(sheet)[0][8:12].strip() == ""
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=300), st.integers(2, 60), st.integers(1, 20))
+def test_every_point_given_is_a_dot_in_its_own_cell(values, width, height) -> None:
+    run = tuple((float(x), y) for x, y in enumerate(values))
+    sheet = raster.draw(
+        Picture((Layer("raw", (run,)),), (0.0, float(len(run))), (0, 1)), width, height
+    )
+    for x, y in run:
+        column = int(x / len(run) * 2 * width) // 2
+        row = height - 1 - min(4 * height - 1, int(y * 4 * height)) // 4
+        assert sheet.layers[row, column] == 0
+
+
+def test_a_band_fills_what_lies_between_two_curves() -> None:
+    layer = Layer("band", (((0.0, 0.0), (0.0, 1.0), (5.0, 0.0), (5.0, 1.0)),))
+    sheet = raster.draw(Picture((layer,), (0, 10), (0, 1)), 10, 4)
+    assert [bool(c) for c in (sheet.layers[:, 0] == 0)] == [True] * 4
+    assert (sheet.layers[:, 2] == -1).all()
 
 
 def test_ascii_stays_ascii() -> None:
     layer = Layer("raw", (((0.0, 0.0), (10.0, 1.0)),))
     dots = Layer("eval", (((5.0, 0.5),),), dots=True)
-    rows = _text(canvas.draw(Picture((layer, dots), (0, 10), (0, 1)), 20, 4, ascii_only=True))
+    drawn = Picture((layer, dots), (0, 10), (0, 1))
+    rows = _text(raster.draw(drawn, 20, 4, ascii_only=True))
     assert "".join(rows).isascii()
     assert "o" in "".join(rows)
 
@@ -75,10 +97,10 @@ def test_the_theme_is_chosen_by_the_environment() -> None:
     assert read_settings({}, "utf-8").theme == "fttui-dark"
 
 
-def test_neither_torch_nor_plotext_is_loaded_to_start_the_app() -> None:
+def test_no_training_stack_is_loaded_to_start_the_app() -> None:
     code = (
         "import sys, fttui.tui.app; "
-        "print([m for m in ('torch', 'plotext', 'transformers') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'markdown_it') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

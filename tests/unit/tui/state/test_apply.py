@@ -41,7 +41,8 @@ def test_one_by_one_and_all_at_once_give_the_same_view() -> None:
     assert one.pace == many.pace
     for left, right in zip(one.branches, many.branches, strict=True):
         assert left.curves.keys() == right.curves.keys()
-        assert all(left.curves[n].last == right.curves[n].last for n in left.curves)
+        for name, series in left.curves.items():
+            assert series.last == pytest.approx(right.curves[name].last, rel=1e-12)
         assert all(len(left.curves[n]) == len(right.curves[n]) for n in left.curves)
 
 

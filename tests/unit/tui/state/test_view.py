@@ -21,8 +21,9 @@ from fttui.tui.state.app import AppState, fold, submitted, take_slice
 from fttui.tui.state.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.state.interventions import UNDO, Intervention, Interventions, Phase
 from fttui.tui.state.panels import DASHBOARD, metrics_of, panel_for, value_at
-from fttui.tui.state.picture import Curve, column_of, limits, log_ticks, picture, ticks
+from fttui.tui.state.picture import Curve, column_of, limits, picture
 from fttui.tui.state.plotview import PlotView
+from fttui.tui.state.ticks import log_ticks, ticks
 from tests.support.session_double import EPOCH, Script, eventful
 
 NOW = EPOCH + 100
