@@ -23,7 +23,7 @@ from .wording import (
     suggest_key,
     suggest_value,
 )
-from .yaml_tree import Value, parse_yaml
+from .yaml_tree import Value, parse_scalar, parse_yaml
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,22 @@ def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
 
 def dump_config(config: RunConfig) -> str:
     """The whole configuration as YAML, in schema order."""
-    text = yaml.safe_dump(
-        msgspec.to_builtins(config), sort_keys=False, allow_unicode=True, width=100
+    text = yaml.dump(
+        msgspec.to_builtins(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
     return str(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what this loader, unlike PyYAML's, would take for something other than text."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = None if isinstance(parse_scalar(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class _Builder:

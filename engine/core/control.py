@@ -33,6 +33,8 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     clip_percentile: float | None = None
     """When set, the clip follows this percentile of recent norms; `clip` is where it began."""
     paused: bool = False
+    release: bool = False
+    """While paused, the GPU is for others."""
     pause_at_step: int | None = None
     nonfinite: str = "skip"
     """Policy of the guard: skip, halt or rollback."""
@@ -132,19 +134,19 @@ def _describe_clip(desired: Desired) -> str:
 
 def _change_pause(desired: Desired, command: AnyCommand, context: Context) -> Change:
     match command:
-        case Pause():
-            new = msgspec.structs.replace(desired, paused=True, pause_at_step=None)
+        case Pause(release=release):
+            new = msgspec.structs.replace(desired, paused=True, release=release, pause_at_step=None)
         case RunSteps(steps=steps):
             at = context.step + steps
-            new = msgspec.structs.replace(desired, paused=False, pause_at_step=at)
+            new = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=at)
         case _:
-            new = msgspec.structs.replace(desired, paused=False, pause_at_step=None)
+            new = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=None)
     return Change(new, _describe_pause(desired), _describe_pause(new))
 
 
 def _describe_pause(desired: Desired) -> str:
     if desired.paused:
-        return "paused"
+        return "paused, GPU memory released" if desired.release else "paused"
     until = desired.pause_at_step
     return "running" if until is None else f"running until step {until}"
 

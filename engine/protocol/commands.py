@@ -45,6 +45,9 @@ class SetClip(Command, frozen=True, kw_only=True, tag="SetClip"):
 class Pause(Command, frozen=True, kw_only=True, tag="Pause"):
     """Hold before the next micro-batch."""
 
+    release: bool = False
+    """Also move everything off the GPU until training goes on."""
+
 
 class Resume(Command, frozen=True, kw_only=True, tag="Resume"):
     """Go on after a pause or a halt."""
@@ -275,6 +278,12 @@ def _parse_recover(args: list[str]) -> Recover:
     return Recover(anomaly=_one(args, "one anomaly's ID")) if args else Recover()
 
 
+def _parse_pause(args: list[str]) -> Pause:
+    if args not in ([], ["release"]):
+        raise CommandError(f"expected nothing or release, got {' '.join(args)!r}")
+    return Pause(release=bool(args))
+
+
 def _parse_stop(args: list[str]) -> Stop:
     if args not in ([], ["no-save"]):
         raise CommandError(f"expected nothing or no-save, got {' '.join(args)!r}")
@@ -310,7 +319,14 @@ COMMANDS: tuple[CommandSpec, ...] = (
         _LIVE,
         _parse_clip,
     ),
-    CommandSpec("pause", "pause", "hold before the next micro-batch", Pause, _LIVE, _none(Pause)),
+    CommandSpec(
+        "pause",
+        "pause [release]",
+        "hold before the next micro-batch; release frees the GPU's memory too",
+        Pause,
+        _LIVE,
+        _parse_pause,
+    ),
     CommandSpec(
         "resume",
         "resume",
@@ -435,6 +451,9 @@ def describe_command(command: AnyCommand) -> str:
     return " ".join(word for word in (spec.verb, *_arguments(command)) if word)
 
 
+_FLAGS: dict[AnyCommand, str] = {Pause(release=True): "release", Stop(save=False): "no-save"}
+
+
 def _arguments(command: AnyCommand) -> list[str]:
     match command:
         case SetClip(value=None, percentile=percentile):
@@ -449,8 +468,8 @@ def _arguments(command: AnyCommand) -> list[str]:
             ]
         case SetPolicy(nonfinite=what, autopilot=mode):
             return ["nonfinite", what] if what else ["autopilot", mode or ""]
-        case Stop(save=save):
-            return ["" if save else "no-save"]
+        case Pause() | Stop():
+            return [_FLAGS.get(command, "")]
         case _:
             values = (getattr(command, field) for field in command.__struct_fields__)
             return [_word(value) for value in values if value is not None]

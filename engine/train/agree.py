@@ -30,6 +30,15 @@ class Pending(Generic[T]):
     """Waits for the ranks that are late; called once."""
 
 
+def attempt(action: Callable[[], object]) -> str | None:
+    """Do something that may fail; what went wrong, in a line, for `Agreement.errors`."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 -- the others must hear of it, whatever it was
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
 class Agreement:
     """What the ranks decide together."""
 

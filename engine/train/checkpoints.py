@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 from ..errors import CheckpointError, TrainingFailed
 from ..run.layout import RunDirectory
 from ..run.ledger import Ledger, Manifest, seal_files
-from .agree import Agreement
+from .agree import Agreement, attempt
 from .state import Counters, Staged, TrainingState, free_bytes
 
 _SPARE = 1.2
@@ -58,12 +57,12 @@ class Checkpointer:
         started = time.monotonic()
         name = self._fresh_name(counters.step, timeline)
         folder = self.ledger.path(name)
-        errors = self._agreement.errors(self._try(lambda: self._write(folder, counters)))
+        errors = self._agreement.errors(attempt(lambda: self._write(folder, counters)))
         manifest = None
         if not errors:
             draft = self._draft(name, counters, facts, timeline)
             sealed: list[Manifest] = []
-            errors = self._agreement.errors(self._try(lambda: self._seal(folder, draft, sealed)))
+            errors = self._agreement.errors(attempt(lambda: self._seal(folder, draft, sealed)))
             manifest = sealed[0] if sealed else draft
         if errors:
             if self._agreement.rank == 0:
@@ -80,13 +79,6 @@ class Checkpointer:
                 name, taken = f"{stem}.{taken}", taken + 1
             self._names.add(name)
         return self._agreement.share(name.encode()).decode()
-
-    def _try(self, action: Callable[[], None]) -> str | None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 -- whatever fails a save must not end training
-            return f"{type(error).__name__}: {error}"
-        return None
 
     def _write(self, folder: Path, counters: Counters) -> None:
         rank = self._agreement.rank

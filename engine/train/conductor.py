@@ -45,6 +45,7 @@ from ..protocol.states import RunState
 from ..run.control import ControlEntry
 from .chronicle import Chronicle
 from .inbox import Inbox
+from .offload import Lending, Taken
 
 _HOLD_TICK_S = 0.1
 """How often the inbox is looked into while held; also keeps the side group alive."""
@@ -101,9 +102,10 @@ class Conductor:
         """All planned steps were done before this process came up."""
         self._signalled = False
 
-    def attach(self, operations: Operations) -> None:
-        """Give it the hands for one-shot commands."""
+    def attach(self, operations: Operations, lending: Lending) -> None:
+        """Give it the hands for one-shot commands, and for the device's memory."""
         self._operations = operations
+        self._lending = lending
 
     @property
     def _ops(self) -> Operations:
@@ -140,9 +142,12 @@ class Conductor:
             self._ops.scheduled()
         while self.held and not self.ending:
             self._enter_hold()
+            if self.desired.release:
+                self._lending.release()
             time.sleep(_HOLD_TICK_S)
             self._look()
-            self._perform_due()
+            if not self._needs_device() or self._awake():
+                self._perform_due()
         if self.ending:
             return False
         self._chronicle.enter(RunState.RUNNING)
@@ -153,6 +158,23 @@ class Conductor:
     def held(self) -> bool:
         """Training waits for a person."""
         return self.desired.paused or self.halted is not None
+
+    def _needs_device(self) -> bool:
+        return bool(self._due) or self._signalled or not (self.held and self.desired.release)
+
+    def _awake(self) -> bool:
+        """Have the device's memory back; otherwise stay held and say why."""
+        try:
+            self._lending.reclaim()
+        except Taken as reason:
+            self._chronicle.log("error", str(reason))
+            for entry in self._due:
+                self.fail(entry, str(reason))
+            self._due.clear()
+            self.desired = msgspec.structs.replace(self.desired, paused=True, release=True)
+            self.ending = self._signalled
+            return False
+        return True
 
     def _enter_hold(self) -> None:
         if self.halted is not None:

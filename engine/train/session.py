@@ -35,6 +35,7 @@ from .gradient_flow import GradientFlow
 from .history import History
 from .inbox import Inbox
 from .memory import MemoryMeter
+from .offload import Lending, Offload
 from .operations import StepOperations
 from .reporting import Reporter
 from .signals import StopSignals
@@ -111,7 +112,8 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         evaluator=evaluator,
         watch=watch,
     )
-    conductor.attach(operations)
+    offload = Offload(loaded.model, trainer, place.device)
+    conductor.attach(operations, Lending(offload, agreement, chronicle.log))
 
     def begin() -> None:
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))

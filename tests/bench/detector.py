@@ -11,6 +11,7 @@ too, whole and in two halves split by a hash of the name. Needs nothing but Pyth
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import math
@@ -276,7 +277,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     arguments = parser.parse_args()
     makers: dict[str, Callable[[], Watcher]] = {
-        f"s {text}": (lambda value=float(text): Ours(value))
+        f"s {text}": functools.partial(Ours, float(text))
         for text in arguments.sensitivities.split(",")
     }
     makers["naive z>4"] = Naive

@@ -110,8 +110,9 @@ def _one_key(recovering: bool) -> Iterator[None]:
 
     def watching(self: ScriptedChronicle, event: AnyEvent) -> None:
         record(self, event)
-        calls = isinstance(event, AnomalyRaised) and event.severity == "alarm"
-        if calls and not pressed[0] and event.kind in CALLING:
+        if not isinstance(event, AnomalyRaised) or event.severity != "alarm":
+            return
+        if not pressed[0] and event.kind in CALLING:
             pressed[0] = True
             self.send(f"recover {event.id}")
 
@@ -152,12 +153,12 @@ def _tell(title: str, played: Played) -> None:
     for step, event in played.at(AnomalyRaised):
         if event.severity != "info":
             print(f"    step {step}: {event.severity} {event.kind}: {event.headline}")
-    for step, event in played.at(RolledBack):
-        print(f"    rolled back from {event.from_step} to {step}, {event.skipped_batches} skipped")
-    for step, event in played.at(ProbationEnded):
-        print(f"    step {step}: probation {'passed' if event.passed else 'failed'}")
-    for _, event in played.at(CommandFailed):
-        print(f"    failed: {event.command}: {event.reason}")
+    for step, back in played.at(RolledBack):
+        print(f"    rolled back from {back.from_step} to {step}, {back.skipped_batches} skipped")
+    for step, probation in played.at(ProbationEnded):
+        print(f"    step {step}: probation {'passed' if probation.passed else 'failed'}")
+    for failed in played.events(CommandFailed):
+        print(f"    failed: {failed.command}: {failed.reason}")
 
 
 def _report(played: Played) -> None:

@@ -170,7 +170,7 @@ def _exploding(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
     monkeypatch.setattr(PairTrainer, "compute_loss", poisoned)
 
 
-LONG: dict[str, object] = {
+LONG: dict[str, Any] = {
     "train__steps": 48, "checkpoint__every": 10, "train__lr": 0.001, "policy__probation": 12,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
     Event,
+    LogEmitted,
     Record,
     RunStarted,
     StateChanged,
@@ -99,7 +100,7 @@ hub: {{idle_s: 5}}
     return path, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
 
 
-def new_run(folder: Path, task: str = "contrastive", **overrides: object) -> RunDirectory:
+def new_run(folder: Path, task: str = "contrastive", **overrides: Any) -> RunDirectory:
     """A run directory for a tiny run."""
     path, sets = write_config(folder, task, **overrides)
     loaded = load_config(path, sets)
@@ -124,6 +125,8 @@ class Script:
     """Commands that come while the model is still being loaded."""
     states: dict[RunState, list[str]] = field(default_factory=dict)
     """Commands to send the first time a state is entered."""
+    on_log: dict[str, list[str]] = field(default_factory=dict)
+    """Commands to send the first time a logged line has these words."""
 
 
 class ScriptedChronicle(Chronicle):
@@ -142,6 +145,10 @@ class ScriptedChronicle(Chronicle):
         if isinstance(event, StateChanged):
             for text in self._script.states.pop(event.state, []):
                 self.send(text)
+        if isinstance(event, LogEmitted):
+            for words in [w for w in self._script.on_log if w in event.text]:
+                for text in self._script.on_log.pop(words):
+                    self.send(text)
         if isinstance(event, StepFinished):
             if call := self._script.calls.pop(self.step(), None):
                 call()

@@ -100,7 +100,8 @@ def test_without_a_good_checkpoint_it_says_so() -> None:
 
 def test_another_rollback_ends_a_probation() -> None:
     past = after(plan_recovery(signal(105), [], SAVED, Recoveries(), NOW))
-    assert past.probation is not None
+    under_way = past.probation
+    assert under_way is not None
     past.went_back(60, 0)
     assert past.probation is None
     assert past.detours == []

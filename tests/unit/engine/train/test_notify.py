@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,15 @@ ALARM = AnomalyRaised(
 )
 
 
+def noted(into: list[Any], message: Any) -> bool:
+    """Keep a message, as a service that takes it does."""
+    into.append(message)
+    return True
+
+
 def test_alarms_halts_and_the_end_are_sent_and_steps_are_not() -> None:
     sent: list[tuple[str, str]] = []
-    notifier = Notifier("r1", lambda *m: bool(sent.append(m)) or True, print)
+    notifier = Notifier("r1", lambda *m: noted(sent, m), print)
     events: list[AnyEvent] = [
         StepFinished(loss=1.0),
         ALARM,
@@ -78,9 +85,7 @@ def test_addresses_come_from_the_environment_and_stay_out_of_the_journal(
 ) -> None:
     added: list[str] = []
     told: list[str] = []
-    services = SimpleNamespace(
-        add=added.append, notify=lambda title, body: bool(told.append(body)) or True
-    )
+    services = SimpleNamespace(add=added.append, notify=lambda title, body: noted(told, body))
     monkeypatch.setitem(sys.modules, "apprise", SimpleNamespace(Apprise=lambda: services))
     monkeypatch.setenv(URLS, "json://secret@a, slack://secret/b")
     chronicle = Chronicle(None)

@@ -1,0 +1,66 @@
+"""Holding a run: what waits, what works meanwhile, and lending the GPU out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fttui.engine.protocol.events import CommandApplied, CommandFailed, LogEmitted
+from fttui.engine.protocol.states import RunState
+from fttui.engine.train.offload import Offload
+from tests.support.training import Script, new_run, play
+
+RESUMED = {RunState.PAUSED: ["resume"]}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Where a plain run and one that is held can live."""
+    plain, held = tmp_path / "plain", tmp_path / "held"
+    plain.mkdir()
+    held.mkdir()
+    return plain, held
+
+
+def test_a_pause_that_lends_the_gpu_out_changes_nothing(folders: tuple[Path, Path]) -> None:
+    plain = play(new_run(folders[0]))
+    script = Script({3: ["pause release"]}, states=dict(RESUMED))
+    held = play(new_run(folders[1]), script)
+    assert held.losses() == plain.losses()
+    assert [e.new for e in held.events(CommandApplied)] == [
+        "paused, GPU memory released",
+        "running",
+    ]
+
+
+def taken_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Somebody else has the memory the first time it is wanted back; counts how often it was."""
+    asked: list[int] = []
+
+    def reclaim(offload: Offload) -> None:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise torch.OutOfMemoryError("2.00 GiB wanted, 1.00 GiB free")
+
+    monkeypatch.setattr(Offload, "reclaim", reclaim)
+    return asked
+
+
+@pytest.mark.parametrize("first", ["resume", "checkpoint"])
+def test_the_run_stays_paused_while_others_have_the_memory(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    asked = taken_once(monkeypatch)
+    plain = play(new_run(folders[0]))
+    script = Script({3: ["pause release"]}, states={RunState.PAUSED: [first]})
+    script.on_log["taken back"] = ["resume"]
+    held = play(new_run(folders[1]), script)
+    assert len(asked) == 2
+    assert held.losses() == plain.losses()
+    told = [e.text for e in held.events(LogEmitted) if "taken back" in e.text]
+    assert len(told) == 1
+    assert "1.00 GiB free" in told[0]
+    failed = [e.command for e in held.events(CommandFailed)]
+    assert failed == (["checkpoint"] if first == "checkpoint" else [])
