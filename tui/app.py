@@ -45,6 +45,7 @@ from .widgets.ascii import AsciiFilter
 SLICE = 500
 """Records folded before the event loop gets its turn."""
 TELL_S = 5.0
+TICK_S = 1.0
 
 
 class FttuiApp(App[int]):
@@ -91,6 +92,7 @@ class FttuiApp(App[int]):
         )
         self._waiting: list[Delivery] = []
         self._changed = True
+        self._drawn_at = 0.0
         self._asked: list[str] = []
         """Commands sent from here whose outcome is not known yet."""
         self._listening: asyncio.Task[None]
@@ -111,8 +113,7 @@ class FttuiApp(App[int]):
         self._listening = asyncio.create_task(self.listen())
         for number in (signal.SIGHUP, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
-        self.set_interval(self.settings.redraw_s, self._redraw_if_changed)
-        self.set_interval(1.0, self.redraw)
+        self.set_interval(self.settings.redraw_s, self._redraw_if_due)
 
     async def on_unmount(self) -> None:
         """However the app ends: give control up, then stop listening."""
@@ -165,14 +166,16 @@ class FttuiApp(App[int]):
         self.state = replace(self.state, fault=message.fault)
         self._changed = True
 
-    def _redraw_if_changed(self) -> None:
-        if self._changed:
+    def _redraw_if_due(self) -> None:
+        """After news, and once a second for the ages and durations that are shown."""
+        if self._changed or time.monotonic() - self._drawn_at >= TICK_S:
             self.redraw()
 
     @on(RoomChanged)
     def redraw(self) -> None:
         """Draw the visible screen."""
         self._changed = False
+        self._drawn_at = time.monotonic()
         screen = self._run_screen()
         if screen is not None and screen.is_mounted:
             screen.show(self.state, self.clock())

@@ -15,7 +15,6 @@ from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat
 
-
 if TYPE_CHECKING:
     from ..state.columns import Batch
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fttui.engine.protocol.codec import DecodeError, decode_record, encode
-from fttui.engine.protocol.events import Record, StepFinished
+from fttui.engine.protocol.codec import DecodeError, decode_record
+from fttui.engine.protocol.events import AnyEvent, Record, StepFinished
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -114,10 +114,36 @@ def decode_batch(payloads: Sequence[bytes]) -> Batch:
     return Batch(parts, unknown)
 
 
-def steps_of(records: Sequence[Record]) -> list[Steps]:
-    """Records of finished steps as columns."""
-    parts = decode_batch([encode(record) for record in records]).parts
-    return [part for part in parts if isinstance(part, Steps)]
+def steps_of(records: Sequence[Record]) -> Iterator[Steps]:
+    """Records of finished steps as columns, one part per timeline; best for a few of them."""
+    for timeline, group in groupby(records, key=lambda record: record.timeline):
+        yield _few(timeline, list(group))
+
+
+def _few(timeline: int, records: Sequence[Record]) -> Steps:
+    rows = [dict(_numbers(record.event)) for record in records]
+    names = {name: None for row in rows for name in row}
+    present = {name: np.array([name in row for row in rows]) for name in names}
+    return Steps(
+        seq=np.array([record.seq for record in records]),
+        time=np.array([record.time for record in records]),
+        step=np.array([record.step for record in records]),
+        timeline=timeline,
+        columns={n: np.array([row.get(n, np.nan) for row in rows], dtype=float) for n in names},
+        present={name: mask for name, mask in present.items() if not mask.all()},
+        last=records[-1],
+    )
+
+
+def _numbers(event: AnyEvent) -> Iterator[tuple[str, float]]:
+    for name in event.__struct_fields__:
+        match getattr(event, name):
+            case int() | float() as value:
+                yield name, value
+            case dict() as values:
+                yield from ((f"{name}.{key}", value) for key, value in values.items())
+            case list() as values:
+                yield from ((f"{name}.{index}", value) for index, value in enumerate(values))
 
 
 def _is_step(payload: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from textual.content import Content
 
 from ..actions import ACTIONS, Action, label_of, why_not
@@ -35,9 +37,14 @@ class ActionFooter(Line):
 
 
 def _entry(action: Action, state: AppState) -> Content:
-    legal = why_not(action, state) is None
-    click = f"@click=app.act('{action.id}')"
-    key, label = action.key.replace("[", "\\["), label_of(action, state)
+    return _drawn(
+        action.id, action.key, label_of(action, state), legal=why_not(action, state) is None
+    )
+
+
+@lru_cache(maxsize=512)
+def _drawn(action_id: str, key: str, label: str, *, legal: bool) -> Content:
+    click, key = f"@click=app.act('{action_id}')", key.replace("[", "\\[")
     if legal:
         return Content.from_markup(f"[{click}][b $accent]{key}[/] {label}[/]")
     return Content.from_markup(f"[{click}][{DIM}]{key} {label}[/][/]")

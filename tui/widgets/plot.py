@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.content import Content
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -60,6 +61,20 @@ class Plot(Widget, can_focus=True):
         self._picture = Picture()
         self._sheet: raster.Sheet | None = None
         self._strips: list[Strip] = []
+        self._narrow: tuple[Region, ...] = ()
+        self._shown_title: Content | None = None
+        self._shown_subtitle = ""
+
+    def refresh(
+        self,
+        *regions: Region,
+        repaint: bool = True,
+        layout: bool = False,
+        recompose: bool = False,
+    ) -> Self:
+        """Repaint; a new title only its own line, where Textual would take the whole widget."""
+        rows = regions or self._narrow
+        return super().refresh(*rows, repaint=repaint, layout=layout, recompose=recompose)
 
     @property
     def columns(self) -> int:
@@ -96,16 +111,26 @@ class Plot(Widget, can_focus=True):
             self._paint()
 
     def _title(self, title: Content, subtitle: str) -> None:
-        """Set what differs: a border that is set is a border that is painted."""
-        if self.border_title != title:
+        frame = self.outer_size
+        above = Region(-1, -1, frame.width, 1)
+        if title != self._shown_title:
+            self._shown_title, self._narrow = title, (above,)
             self.border_title = title
-        if self.border_subtitle != subtitle:
+        if subtitle != self._shown_subtitle:
+            self._shown_subtitle = subtitle
+            self._narrow = (above.translate((0, frame.height - 1)),)
             self.border_subtitle = subtitle
+        self._narrow = ()
 
     def on_resize(self, event: events.Resize) -> None:
         """The canvas has another size."""
         if self._state is not None:
             self.show(self._state)
+
+    @property
+    def picture(self) -> Picture:
+        """What it shows now."""
+        return self._picture
 
     def picture_of(self, state: AppState) -> Picture:
         """What there is to draw."""
@@ -220,6 +245,7 @@ class Plot(Widget, can_focus=True):
         """Colour the cells; asked for again only when they or the theme change."""
         if not self._looks:
             self._looks = {k: self.get_component_rich_style(f"plot--{k}") for k in self.LOOKS}
+        before = self._strips
         width, height = self.content_size
         sheet = self._sheet
         if sheet is None:
@@ -231,7 +257,13 @@ class Plot(Widget, can_focus=True):
                 Strip(_segments(chars, looks, styles)).adjust_cell_length(width, _BLANK)
                 for chars, looks in zip(sheet.chars, sheet.layers, strict=True)
             ]
-        self.refresh()
+        if len(before) != len(self._strips):
+            self.refresh()
+            return
+        pairs = enumerate(zip(before, self._strips, strict=True))
+        changed = [Region(0, y, width, 1) for y, (old, new) in pairs if old != new]
+        if changed:
+            self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
         """One line of the plot."""

@@ -1,0 +1,227 @@
+"""The app on a long run and over a long day.
+
+`python -m tests.bench.app [--steps 1000000] [--hour]` writes a journal of that many steps with 20
+metrics and more, opens it, then feeds a live run. The baseline of the same run is the
+straightforward path: every record decoded to an object and folded one batch after the other, and,
+where plotext is installed, the same curve drawn by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import importlib.util
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from fttui.engine.protocol.codec import decode_record, encode
+from fttui.engine.protocol.events import (
+    AnyEvent,
+    Record,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.journal import MAGIC, FrameReader, frame
+from fttui.engine.run.layout import RunDirectory
+from fttui.tui.app import FttuiApp
+from fttui.tui.client.journal import JournalSession
+from fttui.tui.client.port import Link
+from fttui.tui.state import raster
+from fttui.tui.state.apply import apply_many
+from fttui.tui.state.curves import Branch
+from fttui.tui.state.picture import Curve, picture
+from fttui.tui.state.run import RunView
+from fttui.tui.state.series import Series
+from fttui.tui.widgets.plot import Plot
+from tests.support.session_double import FakeSession, eventful
+
+_SAMPLE = 50_000
+"""Steps that the baseline is measured on."""
+
+
+def _event(number: int, steps: int) -> StepFinished:
+    wave = math.sin(number * 12.9898) * 43758.5453 % 1
+    loss = 1.2 + 2.5 * math.exp(-8 * number / steps) + 0.1 * wave + (number % 97_003 == 0) * 6
+    return StepFinished(
+        loss=math.nan if number == steps // 3 else loss,
+        parts={"ce": loss * 0.8, "contrastive": loss * 0.4},
+        grad_norm=0.5 + 0.1 * wave, clip=1.0, lr=1e-4, lr_schedule=1e-4, epoch=number / 9000,
+        tokens=9000 + int(100 * wave), samples=16, step_s=0.5, data_s=0.01 * wave,
+        compute_s=0.4, optimizer_s=0.05, tokens_per_s=18_000 + 100 * wave, samples_per_s=32.0,
+        mem_allocated_bytes=4 << 30, mem_reserved_bytes=5 << 30, mem_total_bytes=6 << 30,
+        rss_bytes=2 << 30, gpu_util=97.0, gpu_temp_c=68.0, gpu_power_w=90 + wave,
+        extra={"pos_cos": 0.7 + 0.01 * wave, "neg_cos": 0.1, "top1": 0.6},
+    )  # fmt: skip
+
+
+def write_run(folder: Path, steps: int) -> RunDirectory:
+    """A finished run of that many steps."""
+    started = time.time() - steps * 0.5
+    opening: list[AnyEvent] = [
+        RunStarted(
+            name="long", incarnation=1, pid=1, host="h", world_size=1, task="contrastive",
+            model="m", total_steps=steps, micro_batch_size=1, accumulation=1,
+        ),
+        StateChanged(state=RunState.RUNNING),
+    ]  # fmt: skip
+    run = RunDirectory(folder)
+    with open(run.journal, "wb") as file:
+        file.write(MAGIC)
+        for seq in range(1, steps + 4):
+            step = max(0, seq - 2)
+            event = opening[seq - 1] if seq <= 2 else _event(step, steps)
+            if seq == steps + 3:
+                event, step = RunEnded(state=RunState.FINISHED, exit_code=0), steps
+            record = Record(seq=seq, time=started + step / 2, step=step, timeline=1, event=event)
+            file.write(frame(encode(record)))
+    return run
+
+
+async def _until(condition: Callable[[], bool]) -> float:
+    start = time.perf_counter()
+    while not condition():
+        await asyncio.sleep(0.002)
+    return time.perf_counter() - start
+
+
+async def _open(run: RunDirectory) -> None:
+    start, cpu = time.perf_counter(), time.process_time()
+    app = FttuiApp(JournalSession(run), run=run)
+    async with app.run_test(size=(120, 40)):
+        await _until(lambda: any(not plot.picture.empty for plot in app.screen.query(Plot)))
+        _tell("first picture, from the start of the app", f"{time.perf_counter() - start:.2f} s")
+        await _until(lambda: app.state.link.link is Link.ENDED)
+        _tell("complete", f"{time.perf_counter() - start:.2f} s")
+        _tell("  of it processor time", f"{time.process_time() - cpu:.2f} s")
+        _tell("resident", f"{psutil.Process().memory_info().rss / 1e6:.0f} MB")
+
+
+def _baseline(run: RunDirectory, steps: int) -> None:
+    """The straightforward path over a sample, scaled to the whole."""
+    start, view, done = time.perf_counter(), RunView(), 0
+    reader = FrameReader(run.journal)
+    while done < min(steps, _SAMPLE):
+        records = [decode_record(payload) for _, payload in reader.read(1 << 20)]
+        view = apply_many(view, [record for record in records if record is not None])
+        done += len(records)
+    whole = (time.perf_counter() - start) * steps / done
+    _tell("straightforward path, complete (scaled)", f"{whole:.1f} s")
+
+
+async def _live(rate: float, seconds: float) -> None:
+    """What one update costs the UI thread while records keep coming."""
+    session = FakeSession(eventful())
+    app = FttuiApp(session, clock=lambda: session.script.now)
+    spent: list[float] = []
+    run = asyncio.events.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        start = time.perf_counter()
+        run(handle)
+        spent.append(1000 * (time.perf_counter() - start))
+
+    async with app.run_test(size=(120, 40)):
+        await asyncio.sleep(1.0)
+        asyncio.events.Handle._run = timed  # type: ignore[method-assign]  # to time all callbacks
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            session.script.train(1)
+            session.push()
+            await asyncio.sleep(1 / rate)
+        asyncio.events.Handle._run = run  # type: ignore[method-assign]
+    busy = sorted(ms for ms in spent if ms > 0.2)
+    p95 = busy[int(0.95 * len(busy))]
+    _tell(f"at {rate:g} records/s: turns of the UI thread", f"p95 {p95:.1f} ms, max {busy[-1]:.0f}")
+
+
+def _drawing() -> None:
+    """One curve of noise at 110 × 30 cells."""
+    noise = Series().extend(range(2000), [math.sin(i * 12.9898) * 43758.5 % 1 for i in range(2000)])
+    drawn = picture([Branch(curves={"loss": noise})], [Curve("loss", "raw")], (0, 2000), 110)
+    ours = _best(lambda: raster.draw(drawn, 110, 30))
+    _tell("a plot of noise, 110 × 30", f"{ours:.2f} ms")
+    if importlib.util.find_spec("plotext"):
+        theirs = _best(lambda: _plotext(drawn.layers[0].runs[0], 110, 30))
+        _tell("the same with plotext", f"{theirs:.2f} ms, ×{theirs / ours:.1f}")
+
+
+def _plotext(points: tuple[tuple[float, float], ...], width: int, height: int) -> str:
+    import plotext
+
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure
+    figure.clear.data()
+    figure.plot_size(width, height)
+    figure.axes(False)
+    marker = plotext.marker("braille", plotext.pixel(foreground=1))
+    signal = figure.signal([x for x, _ in points], [y for _, y in points], marker=marker)
+    signal.lines(True)
+    figure.draw(signal)
+    return str(figure.build().string())
+
+
+def _best(work: Callable[[], object]) -> float:
+    work()
+    spans = []
+    for _ in range(9):
+        start = time.perf_counter()
+        work()
+        spans.append(1000 * (time.perf_counter() - start))
+    return statistics.median(spans)
+
+
+async def _hour() -> None:
+    """An hour at ten records a second, as fast as it goes: does the app grow?"""
+    session = FakeSession(eventful())
+    app = FttuiApp(session, clock=lambda: session.script.now)
+    sizes = []
+    async with app.run_test(size=(120, 40)) as pilot:
+        for _ in range(36):
+            for _ in range(10):
+                session.script.train(100)
+                session.push()
+                session.script.records[:-1] = [None] * (len(session.script.records) - 1)  # type: ignore[list-item]  # the double must not grow
+                await pilot.pause(0.01)
+            gc.collect()
+            sizes.append(psutil.Process().memory_info().rss / 1e6)
+    _tell("resident after 6 min, 30 min, 1 h", ", ".join(f"{sizes[i]:.0f}" for i in (3, 17, 35)))
+
+
+def _tell(what: str, figure: str) -> None:
+    print(f"{what:<48} {figure}", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--hour", action="store_true", help="also feed an hour of records")
+    options = parser.parse_args()
+    print(
+        f"{options.steps:,} steps, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_run(Path(folder), options.steps)
+        asyncio.run(_open(run))
+        _baseline(run, options.steps)
+    _drawing()
+    for rate in (1.0, 100.0):
+        asyncio.run(_live(rate, 12.0))
+    if options.hour:
+        asyncio.run(_hour())
+
+
+if __name__ == "__main__":
+    main()
