@@ -25,7 +25,7 @@ from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 
 
-def flat(trainer: PairTrainer, gradients: Any) -> torch.Tensor:
+def flat(gradients: Any) -> torch.Tensor:
     return torch.cat([g.flatten() for g in gradients])
 
 
@@ -48,7 +48,7 @@ def one_shot(trainer: PairTrainer, batches: list[Any], items: float) -> torch.Te
     everyone, own = trainer.objective.spread(join(parts))
     contrastive = trainer.objective.compare(everyone, own).loss_sum
     loss = loss + config.weight * contrastive * trainer._scale
-    found = flat(trainer, torch.autograd.grad(loss, trained(trainer)))
+    found = flat(torch.autograd.grad(loss, trained(trainer)))
     if ranks > 1:
         dist.all_reduce(found)
     return found / ranks
@@ -70,20 +70,18 @@ def compared(errors: list[float]) -> Iterator[None]:
         restore_rng(after)
 
     def clipped(self: PairTrainer, model: Any) -> torch.Tensor:
-        own = self.own_parameters.values()
-        found = flat(self, [p.grad for p in trained(self) if p.grad is not None])
-        if len(own) and dist.is_initialized():
+        found = flat([p.grad for p in trained(self) if p.grad is not None])
+        if self.own_parameters and dist.is_initialized():
             share = found[-1:].clone()
             dist.all_reduce(share)
             found[-1:] = share / dist.get_world_size()
         errors.append(((found - expected[0]).norm() / expected[0].norm()).item())
         return clip(self, model)
 
-    PairTrainer.prepare_step, PairTrainer._clip_grad_norm = prepared, clipped
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PairTrainer, "prepare_step", prepared)
+        patch.setattr(PairTrainer, "_clip_grad_norm", clipped)
         yield
-    finally:
-        PairTrainer.prepare_step, PairTrainer._clip_grad_norm = prepare, clip
 
 
 def play_compared(place: Place, run: RunDirectory, out: Path) -> None:
@@ -93,7 +91,7 @@ def play_compared(place: Place, run: RunDirectory, out: Path) -> None:
     out.with_suffix(f".{place.rank}").write_text(json.dumps(errors))
 
 
-def written(folder: Path, **overrides: object) -> RunDirectory:
+def written(folder: Path, **overrides: Any) -> RunDirectory:
     """A tiny run of micro-batches of one pair."""
     folder.mkdir()
     return new_run(folder, train__batch=1, **overrides)
@@ -139,7 +137,7 @@ def play_as(place: Place, run: RunDirectory) -> None:
 
 @pytest.mark.parametrize("cache", ["on", "off"])
 def test_two_ranks_equal_one_with_twice_the_batch(tmp_path: Path, cache: str) -> None:
-    same = {
+    same: dict[str, Any] = {
         "train__steps": 4,
         "train__accumulate": 2,
         "train__optimizer": "sgd",
