@@ -134,7 +134,7 @@ async def _live(rate: float, seconds: float) -> None:
 
     async with app.run_test(size=(120, 40)):
         await asyncio.sleep(1.0)
-        asyncio.events.Handle._run = timed  # type: ignore[method-assign]  # to time all callbacks
+        asyncio.events.Handle._run = timed  # type: ignore[method-assign,assignment]  # to time all
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             session.script.train(1)

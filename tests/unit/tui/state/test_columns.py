@@ -72,7 +72,7 @@ def _compare(steps: Steps, row: int, record: Record) -> None:
             continue
         assert present == (known[name] is not None), name
         if present:
-            np.testing.assert_equal(column[row], float(known[name]))
+            np.testing.assert_equal(column[row], known[name])
     missing = {name for name, value in known.items() if value is not None} - steps.columns.keys()
     assert not missing
 
