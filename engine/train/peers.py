@@ -56,8 +56,8 @@ class PeerWatch:
 
     def _mourn(self, peer: int) -> None:
         self.lost = peer if self.lost is None else self.lost
-        self._noticed.set()
         log.error("rank %d is gone", peer)
+        self._noticed.set()
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline:
             if self._leaving.wait(0.1):
