@@ -1,6 +1,6 @@
 """A contrastive batch as large as the optimizer step, in the memory of one micro-batch.
 
-First every micro-batch of the step is embedded without a graph and its random numbers are kept.
+First the micro-batches of the step are embedded without a graph and their random numbers kept.
 The loss over all of them, on all ranks, gives the gradient by every vector. Then the ordinary loop
 runs each micro-batch again, with the same random numbers, and sends its share of those gradients
 through it. The sum over the micro-batches is the gradient of the whole step, not an approximation.
@@ -49,9 +49,11 @@ class Randomness:
 
 @dataclass(frozen=True)
 class Seen:
-    """A micro-batch embedded without a graph."""
+    """A micro-batch embedded ahead."""
 
     randomness: Randomness
+    hidden: Tensor
+    """Last hidden states, still in their graph where the micro-batch is the first."""
     texts: PairTexts
 
 
@@ -60,6 +62,8 @@ class StepCache:
     """What the second pass over a step needs."""
 
     randomness: list[Randomness]
+    first: Tensor
+    """Hidden states of the first micro-batch, in their graph: it needs no second pass."""
     gradients: list[Tensor]
     """Of the step's scaled loss by the vectors of each micro-batch, [rows, H]."""
     log_scale_gradient: Tensor | None
@@ -86,19 +90,29 @@ class StepCache:
 
 def look_ahead(
     count: int,
-    embed: Callable[[int], PairTexts],
+    embed: Callable[[int], tuple[Tensor, PairTexts]],
     device: torch.device,
     may_go_on: Callable[[], bool],
 ) -> list[Seen] | None:
-    """Embed the micro-batches of a step without a graph; None where the step was dropped."""
-    seen = []
-    for number in range(count):
+    """Embed the micro-batches of a step; None where the step was dropped on the way.
+
+    The one the loop begins with comes last and keeps its graph. No other is alive then, so the
+    memory is that of one micro-batch, and one pass in as many as there are is saved.
+    """
+    seen = {}
+    for number in (*range(1, count), 0):
         if not may_go_on():
             return None
         randomness = Randomness.of(device)
-        with torch.no_grad():
-            seen.append(Seen(randomness, embed(number)))
-    return seen
+        with torch.set_grad_enabled(number == 0):
+            hidden, texts = embed(number)
+        kept = hidden if number == 0 else hidden.new_zeros(())
+        seen[number] = Seen(randomness, kept, _without_graph(texts))
+    return [seen[number] for number in range(count)]
+
+
+def _without_graph(texts: PairTexts) -> PairTexts:
+    return replace(texts, vectors=texts.vectors.detach())
 
 
 def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> StepCache:
@@ -123,6 +137,7 @@ def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> 
         log_scale_gradient, log_scale.grad = log_scale.grad, None
     return StepCache(
         randomness=[one.randomness for one in seen],
+        first=seen[0].hidden,
         gradients=[_gradient(leaf.vectors) for leaf in leaves],
         log_scale_gradient=log_scale_gradient,
         result=reduce(add, results),

@@ -125,10 +125,11 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         for number, batch in enumerate(batches):
             batch["number"] = number
 
-        def embed(number: int) -> PairTexts:
+        def embed(number: int) -> tuple[Tensor, PairTexts]:
             inputs = self._prepare_inputs(batches[number])
             with self.compute_loss_context_manager():
-                return self.objective.pool(self._forward(self.model, inputs), inputs)
+                hidden = self._forward(self.model, inputs)
+                return hidden, self.objective.pool(hidden, inputs)
 
         seen = look_ahead(len(batches), embed, self.args.device, self.stepper.may_continue)
         if seen is None:
@@ -145,11 +146,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         num_items_in_batch: Any = None,
     ) -> Tensor:
         """This micro-batch's share of the step's joint loss."""
-        if self._cache is None:
-            hidden = self._forward(model, inputs)
-        else:
-            with self._cache.randomness[inputs["number"]].again():
-                hidden = self._forward(model, inputs)
+        hidden = self._hidden_states(model, inputs)
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive
         if self._contrastive.ce_weight > 0:
@@ -159,6 +156,15 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
             self.stepper.tally.add_parts(ce=ce)
             joint = joint + self._contrastive.ce_weight * ce
         return joint
+
+    def _hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if self._cache is None:
+            return self._forward(model, inputs)
+        number = inputs["number"]
+        if number == 0:
+            return self._cache.first
+        with self._cache.randomness[number].again():
+            return self._forward(model, inputs)
 
     def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """One pass of [anchors; positives; negatives] → last hidden states [2B + N, T, H].
@@ -186,6 +192,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Average over ranks what DDP does not know of, then judge the step."""
+        self._cache = None
         for parameter in self.own_parameters.values():
             if parameter.grad is not None:
                 parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")

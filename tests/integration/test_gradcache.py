@@ -39,13 +39,13 @@ def one_shot(trainer: PairTrainer, batches: list[Any], items: float) -> torch.Te
     ranks, config = trainer.accelerator.num_processes, trainer._contrastive
     trainer.model.train()
     parts, loss = [], torch.zeros(())
-    for batch in batches:
+    for batch in [*batches[1:], batches[0]]:
         inputs = trainer._prepare_inputs(batch)
         hidden = trainer._forward(trainer.model, inputs)
         parts.append(trainer.objective.pool(hidden, inputs))
         ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], trainer._head)
         loss = loss + config.ce_weight * ce_sum / items * ranks
-    everyone, own = trainer.objective.spread(join(parts))
+    everyone, own = trainer.objective.spread(join([parts[-1], *parts[:-1]]))
     contrastive = trainer.objective.compare(everyone, own).loss_sum
     loss = loss + config.weight * contrastive * trainer._scale
     found = flat(torch.autograd.grad(loss, trained(trainer)))

