@@ -4,6 +4,8 @@ First the micro-batches of the step are embedded without a graph and their rando
 The loss over all of them, on all ranks, gives the gradient by every vector. Then the ordinary loop
 runs each micro-batch again, with the same random numbers, and sends its share of those gradients
 through it. The sum over the micro-batches is the gradient of the whole step, not an approximation.
+Where a graph is small, as with activation checkpointing, the first micro-batches keep theirs and
+need no second pass.
 
 Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
 """
@@ -14,13 +16,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..losses.contrastive import ContrastiveResult
 from .objective import PairObjective, PairTexts, join
+
+KEPT_BYTES = 128 * 2**20
+"""Graphs held from the first pass to the second: what that spares grows with it, and so does the
+memory of a step, however large."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,10 @@ class Seen:
     """A micro-batch embedded ahead."""
 
     randomness: Randomness
-    hidden: Tensor
-    """Last hidden states, still in their graph where the micro-batch is the first."""
     texts: PairTexts
+    """Without a graph."""
+    hidden: Tensor | None
+    """Last hidden states in their graph, where that was kept."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,8 @@ class StepCache:
     """What the second pass over a step needs."""
 
     randomness: list[Randomness]
-    first: Tensor
-    """Hidden states of the first micro-batch, in their graph: it needs no second pass."""
+    kept: dict[int, Tensor]
+    """Hidden states with their graph, by micro-batch; taken out as they are used."""
     gradients: list[Tensor]
     """Of the step's scaled loss by the vectors of each micro-batch, [rows, H]."""
     log_scale_gradient: Tensor | None
@@ -88,31 +97,58 @@ class StepCache:
         return carrier - carrier.detach() + self.result.loss_sum * (self.scale / parts)
 
 
+def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> int:
+    """How many micro-batches keep their graph: the first always, the next while there is room.
+
+    Args:
+        tokens: of each micro-batch, padding included.
+        bytes_per_token: what a graph holds for one.
+        at_most: the loop can use.
+    """
+    sizes = accumulate(count * bytes_per_token for count in tokens)
+    return min(at_most, max(1, sum(size <= KEPT_BYTES for size in sizes)))
+
+
+def graph_bytes_per_token(architecture: Any, element_size: int, *, checkpointed: bool) -> int:
+    """What the graph of a forward pass holds per token, about.
+
+    Args:
+        architecture: the text model's transformers configuration.
+        element_size: bytes of an activation.
+        checkpointed: each layer keeps its input alone.
+    """
+    hidden = int(architecture.hidden_size)
+    inner = int(getattr(architecture, "intermediate_size", None) or 4 * hidden)
+    elements = hidden if checkpointed else 8 * hidden + 4 * inner
+    return int(architecture.num_hidden_layers) * elements * element_size
+
+
 def look_ahead(
     count: int,
     embed: Callable[[int], tuple[Tensor, PairTexts]],
     device: torch.device,
     may_go_on: Callable[[], bool],
+    keep: int,
 ) -> list[Seen] | None:
     """Embed the micro-batches of a step; None where the step was dropped on the way.
 
-    The one the loop begins with comes last and keeps its graph. No other is alive then, so the
-    memory is that of one micro-batch, and one pass in as many as there are is saved.
+    Args:
+        count: micro-batches.
+        embed: from a micro-batch's number to its hidden states and pooled texts.
+        device: whose random numbers count.
+        may_go_on: asked before each.
+        keep: how many keep their graph; the result does not depend on it.
     """
-    seen = {}
-    for number in (*range(1, count), 0):
+    seen = []
+    for number in range(count):
         if not may_go_on():
             return None
         randomness = Randomness.of(device)
-        with torch.set_grad_enabled(number == 0):
+        with torch.set_grad_enabled(number < keep):
             hidden, texts = embed(number)
-        kept = hidden if number == 0 else hidden.new_zeros(())
-        seen[number] = Seen(randomness, kept, _without_graph(texts))
-    return [seen[number] for number in range(count)]
-
-
-def _without_graph(texts: PairTexts) -> PairTexts:
-    return replace(texts, vectors=texts.vectors.detach())
+        bare = replace(texts, vectors=texts.vectors.detach())
+        seen.append(Seen(randomness, bare, hidden if number < keep else None))
+    return seen
 
 
 def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> StepCache:
@@ -137,7 +173,7 @@ def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> 
         log_scale_gradient, log_scale.grad = log_scale.grad, None
     return StepCache(
         randomness=[one.randomness for one in seen],
-        first=seen[0].hidden,
+        kept={n: one.hidden for n, one in enumerate(seen) if one.hidden is not None},
         gradients=[_gradient(leaf.vectors) for leaf in leaves],
         log_scale_gradient=log_scale_gradient,
         result=reduce(add, results),

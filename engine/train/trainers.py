@@ -19,7 +19,13 @@ from ..losses.cross_entropy import selected_cross_entropy
 from ..losses.gather import gather_sizes
 from ..model.hidden import HiddenStates, lm_head_of
 from .bridge import Controlled, StepCallback
-from .gradcache import StepCache, cache_step, look_ahead
+from .gradcache import (
+    StepCache,
+    cache_step,
+    graph_bytes_per_token,
+    graphs_kept,
+    look_ahead,
+)
 from .objective import PairObjective, PairTexts
 from .stepper import Stepper
 
@@ -78,15 +84,16 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
 
     loss_is_scaled_for_ga = True
 
-    def __init__(self, config: ContrastiveConfig, *, looks_ahead: bool, **kwargs: Any) -> None:
-        self._contrastive = config
-        self._looks_ahead = looks_ahead
+    def __init__(self, config: RunConfig, **kwargs: Any) -> None:
+        self._contrastive = config.contrastive
+        self._looks_ahead = looks_ahead(config)
+        self._checkpointed = config.train.activation_checkpointing
         self._cache: StepCache | None = None
         self._scale = 1.0
         """From a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
-        self.objective = PairObjective(config)
+        self.objective = PairObjective(config.contrastive)
         self.objective.temperature.to(self.args.device)
         self._hidden = HiddenStates(self.model).attach()
         self._head = lm_head_of(self.model)
@@ -131,12 +138,24 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
                 hidden = self._forward(self.model, inputs)
                 return hidden, self.objective.pool(hidden, inputs)
 
-        seen = look_ahead(len(batches), embed, self.args.device, self.stepper.may_continue)
+        may_go_on, keep = self.stepper.may_continue, self._graphs_kept(batches)
+        seen = look_ahead(len(batches), embed, self.args.device, may_go_on, keep)
         if seen is None:
             return None
         cache = cache_step(seen, self.objective, self._scale)
         self._publish(cache.result)
         return cache
+
+    def _graphs_kept(self, batches: list[Any]) -> int:
+        """The last micro-batch passes through DDP, which averages the gradients behind it."""
+        per_token = graph_bytes_per_token(
+            self.model.config.get_text_config(),
+            self.model.get_input_embeddings().weight.element_size(),
+            checkpointed=self._checkpointed,
+        )
+        tokens = [batch["input_ids"].numel() for batch in batches]
+        at_most = len(batches) - (self.accelerator.num_processes > 1)
+        return graphs_kept(tokens, per_token, at_most)
 
     def compute_loss(
         self,
@@ -161,8 +180,8 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         if self._cache is None:
             return self._forward(model, inputs)
         number = inputs["number"]
-        if number == 0:
-            return self._cache.first
+        if number in self._cache.kept:
+            return self._cache.kept.pop(number)
         with self._cache.randomness[number].again():
             return self._forward(model, inputs)
 
@@ -219,12 +238,7 @@ def build_trainer(
 
 
 def _pair_trainer(config: RunConfig, model: PeftModel, arguments: dict[str, Any]) -> PairTrainer:
-    return PairTrainer(
-        config.contrastive,
-        looks_ahead=looks_ahead(config),
-        model=model,
-        args=TrainingArguments(**arguments),
-    )
+    return PairTrainer(config, model=model, args=TrainingArguments(**arguments))
 
 
 def _text_trainer(

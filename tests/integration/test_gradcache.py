@@ -39,13 +39,13 @@ def one_shot(trainer: PairTrainer, batches: list[Any], items: float) -> torch.Te
     ranks, config = trainer.accelerator.num_processes, trainer._contrastive
     trainer.model.train()
     parts, loss = [], torch.zeros(())
-    for batch in [*batches[1:], batches[0]]:
+    for batch in batches:
         inputs = trainer._prepare_inputs(batch)
         hidden = trainer._forward(trainer.model, inputs)
         parts.append(trainer.objective.pool(hidden, inputs))
         ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], trainer._head)
         loss = loss + config.ce_weight * ce_sum / items * ranks
-    everyone, own = trainer.objective.spread(join([parts[-1], *parts[:-1]]))
+    everyone, own = trainer.objective.spread(join(parts))
     contrastive = trainer.objective.compare(everyone, own).loss_sum
     loss = loss + config.weight * contrastive * trainer._scale
     found = flat(torch.autograd.grad(loss, trained(trainer)))
@@ -97,8 +97,11 @@ def written(folder: Path, **overrides: Any) -> RunDirectory:
     return new_run(folder, train__batch=1, **overrides)
 
 
-@pytest.mark.parametrize("learned", ["false", "true"])
-def test_batch_one_times_eight_is_the_batch_of_eight(tmp_path: Path, learned: str) -> None:
+@pytest.mark.parametrize(("learned", "kept_bytes"), [("false", 0), ("true", 2**20)])
+def test_batch_one_times_eight_is_the_batch_of_eight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: str, kept_bytes: int
+) -> None:
+    monkeypatch.setattr("fttui.engine.train.gradcache.KEPT_BYTES", kept_bytes)
     run = written(
         tmp_path / "run",
         train__accumulate=8,

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fttui.engine.config.schema import ContrastiveConfig
-from fttui.engine.train.gradcache import Randomness, StepCache, cache_step, look_ahead
+from fttui.engine.train.gradcache import (
+    Randomness,
+    StepCache,
+    cache_step,
+    graphs_kept,
+    look_ahead,
+)
 from fttui.engine.train.objective import PairObjective, PairTexts, join, pair_texts
 
 CPU = torch.device("cpu")
@@ -49,7 +55,7 @@ def trained(model: nn.Module, objective: PairObjective) -> list[nn.Parameter]:
 
 
 def cached_gradient(
-    config: ContrastiveConfig, cuts: list[int]
+    config: ContrastiveConfig, cuts: list[int], keep: int = 1
 ) -> tuple[list[torch.Tensor], torch.Tensor, StepCache]:
     """The gradient, and the loss as the trainer would report it, of a step split at the cuts."""
     model, objective = encoder(), PairObjective(config)
@@ -62,17 +68,17 @@ def cached_gradient(
         hidden = model(batches[number]["inputs"])
         return hidden, pair_texts(hidden, batches[number])
 
-    seen = look_ahead(len(batches), embed, CPU, lambda: True)
+    seen = look_ahead(len(batches), embed, CPU, lambda: True, keep)
     assert seen is not None
     cache = cache_step(seen, objective, scale=1 / PAIRS)
     total = torch.zeros((), dtype=torch.float64)
     before = torch.get_rng_state()
     for number in range(len(batches)):
         with cache.randomness[number].again():
-            again, texts = embed(number)
-        if number == 0:
-            assert torch.equal(cache.first, again)
-            texts = pair_texts(cache.first, batches[0])
+            hidden, texts = embed(number)
+        if number in cache.kept:
+            assert torch.equal(cache.kept[number], hidden)
+            texts = pair_texts(cache.kept[number], batches[number])
         share = cache.share(number, texts, objective.temperature.log_scale)
         share.backward()
         total += share.detach()
@@ -89,8 +95,7 @@ def whole_gradient(
     edges = [0, *cuts, PAIRS]
     batches = [batch_of(range(*edge)) for edge in pairwise(edges)]
     torch.manual_seed(2)
-    ahead = [pair_texts(model(batch["inputs"]), batch) for batch in [*batches[1:], batches[0]]]
-    parts = [ahead[-1], *ahead[:-1]]
+    parts = [pair_texts(model(batch["inputs"]), batch) for batch in batches]
     loss = objective.compare(join(parts), range(PAIRS)).loss_sum / PAIRS
     loss.backward()
     return [_grad(p) for p in trained(model, objective)], loss.detach()
@@ -113,9 +118,16 @@ configs = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
-@given(config=configs, cuts=st.sets(st.integers(1, PAIRS - 1)).map(sorted))
-def test_the_split_of_a_step_does_not_show(config: ContrastiveConfig, cuts: list[int]) -> None:
-    gradients, loss, cache = cached_gradient(config, cuts)
+@given(
+    config=configs,
+    cuts=st.sets(st.integers(1, PAIRS - 1)).map(sorted),
+    keep=st.integers(1, PAIRS),
+)
+def test_the_split_of_a_step_does_not_show(
+    config: ContrastiveConfig, cuts: list[int], keep: int
+) -> None:
+    gradients, loss, cache = cached_gradient(config, cuts, keep)
+    assert len(cache.kept) == min(keep, len(cuts) + 1)
     expected, whole = whole_gradient(config, cuts)
     for found, wanted in zip(gradients, expected, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-9)
@@ -141,8 +153,16 @@ def test_a_dropped_step_embeds_nothing_more() -> None:
         return batch["inputs"], pair_texts(batch["inputs"], batch)
 
     answers = iter([True, True, False])
-    assert look_ahead(5, embed, CPU, lambda: next(answers)) is None
-    assert asked == [1, 2]
+    assert look_ahead(5, embed, CPU, lambda: next(answers), 1) is None
+    assert asked == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "at_most", "kept"),
+    [([2**26], 1, 1), ([2**26, 1, 1], 3, 1), ([2**20] * 9, 9, 8), ([2**20] * 9, 3, 3)],
+)
+def test_graphs_are_kept_while_there_is_room(tokens: list[int], at_most: int, kept: int) -> None:
+    assert graphs_kept(tokens, 16, at_most) == kept
 
 
 def test_randomness_is_drawn_again_and_leaves_no_trace() -> None:
