@@ -6,7 +6,9 @@ the row's id to what happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from textual.binding import Binding
@@ -35,7 +37,8 @@ from .client.port import Link
 from .state.app import AppState
 
 Asks = Literal["no", "inline", "confirm"]
-Scope = Literal["run", "plots", "list"]
+Scope = Literal["run", "plots", "list", "runs"]
+"""Where a key means this: everywhere, on plots, on lists, on the list of runs."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Action:
 
 _SYMBOLS = {
     "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]",
+    "semicolon": ";", "colon": ":", "asterisk": "*",
     "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc",
 }  # fmt: skip
 
@@ -82,6 +86,11 @@ _SYMBOLS = {
 def shown_key(key: str) -> str:
     """A Textual key name as it is printed on keyboards."""
     return _SYMBOLS.get(key, key)
+
+
+def textual_key(key: str) -> str:
+    """A key as it is printed, as Textual names it."""
+    return next((name for name, sign in _SYMBOLS.items() if sign == key), key)
 
 
 RUN, CHANGE, LOOK, GO, APP = "Run", "Change", "Look", "Go to", "App"
@@ -141,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "data.skip", "k", "skip", "drop the data of the next N steps",
-        CHANGE, ("skip",), SkipBatches(steps=1), "inline",
+        CHANGE, ("skip",), SkipBatches(steps=1), "inline", scope="plots",
     ),
     Action(
         "note.add", "n", "note", "mark this step on the curves and in the journal",
@@ -155,14 +164,20 @@ ACTIONS: tuple[Action, ...] = (
         "control.toggle", "t", "control", "take control of the run, or give it up",
         CHANGE, asks="confirm",
     ),
+    Action("go.runs", "0", "runs", "all runs, here and on machines attached to before", GO),
     Action("go.dashboard", "1", "dashboard", "curves, anomalies and interventions at a glance", GO),
     Action("go.metrics", "2", "metrics", "every metric as a small plot", GO),
     Action("go.anomalies", "3", "anomalies", "anomalies and their reports", GO),
     Action("go.checkpoints", "4", "checkpoints", "checkpoints to return to", GO),
     Action("go.interventions", "5", "interventions", "who changed what, when, and its effect", GO),
+    Action("go.system", "6", "system", "memory against the plan, GPUs, slow ranks", GO),
     Action("go.samples", "7", "samples", "texts the adapter wrote", GO),
     Action("go.log", "8", "log", "the run's log", GO),
-    Action("go.config", "9", "config", "the resolved configuration", GO),
+    Action("go.config", "9", "config", "every setting, and where it comes from", GO),
+    Action("go.compare", "asterisk", "compare", "this run and marked ones over each other", GO),
+    Action("runs.mark", "v", "mark", "mark a run of the list for comparing", GO, scope="runs"),
+    Action("runs.compare", "C", "compare", "compare this run with the marked ones", GO,
+           scope="runs"),
     Action("view.follow", "f", "follow", "keep the newest step in view, drop the cursor", LOOK,
            scope="plots"),
     Action("view.log", "y", "log Y", "logarithmic or linear Y axis", LOOK, scope="plots"),
@@ -171,19 +186,31 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.part", "p", "loss part", "total loss or one of its parts", LOOK, scope="plots"),
     Action("view.zoom-in", "z", "zoom in", "half as many steps", LOOK, scope="plots"),
     Action("view.zoom-out", "Z", "zoom out", "twice as many steps", LOOK, scope="plots"),
-    Action("view.left", "left", "cursor left", "move the cursor over all plots", LOOK,
+    Action("view.axis", "X", "X axis", "steps, wall time, tokens or epochs along X", LOOK,
+           scope="plots"),
+    Action("view.pan-left", "H,shift+left", "earlier", "half a window back in time", LOOK,
+           scope="plots"),
+    Action("view.pan-right", "L,shift+right", "later", "half a window on; at the end it follows",
+           LOOK, scope="plots"),
+    Action("view.left", "left,h", "cursor left", "move the cursor over all plots", LOOK,
            scope="plots"),
     Action("view.right", "right", "cursor right", "move the cursor over all plots", LOOK,
            scope="plots"),
-    Action("view.up", "up", "previous plot", "focus the plot before", LOOK, scope="plots"),
-    Action("view.down", "down", "next plot", "focus the plot after", LOOK, scope="plots"),
+    Action("view.up", "up,K", "previous plot", "focus the plot before", LOOK, scope="plots"),
+    Action("view.down", "down,j", "next plot", "focus the plot after", LOOK, scope="plots"),
     Action("view.maximise", "enter", "maximise", "the focused plot alone, or all again", LOOK,
            scope="plots"),
     Action("view.previous-event", "left_square_bracket", "event before",
            "cursor to the event before: checkpoint, anomaly, rollback, note", LOOK, scope="plots"),
     Action("view.next-event", "right_square_bracket", "event after",
            "cursor to the next event", LOOK, scope="plots"),
-    Action("list.filter", "slash", "filter", "show only lines with a text", LOOK, scope="list"),
+    Action("list.down", "j", "down", "a line down, as the arrow", LOOK, scope="list"),
+    Action("list.up", "k", "up", "a line up, as the arrow", LOOK, scope="list"),
+    Action("list.filter", "slash", "filter", "only lines, or plots, with these words", LOOK),
+    Action("app.count", "semicolon", "count", "a number for the next key: ; 1 2 → moves twelve",
+           APP),
+    Action("app.command", "colon", "type", "type a command as for fttui ctl, or a step to go to",
+           APP),
     Action("app.help", "question_mark", "help", "all keys and what they do", APP, footer=20),
     Action("app.commands", "ctrl+p", "commands", "find a command by name", APP, footer=21),
     Action("app.back", "escape", "back", "close, or back to the dashboard", APP),
@@ -191,6 +218,36 @@ ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
+
+
+def key_of(action_id: str, state: AppState) -> str:
+    """The key of an action as it is printed, the person's own if they have one."""
+    return state.keys.get(action_id) or ACTION_OF[action_id].key
+
+
+def keyed(text: str, state: AppState) -> str:
+    """A hint with `{action.id}` replaced by the key."""
+    return re.sub(r"\{([a-z.-]+)\}", lambda found: key_of(found[1], state), text)
+
+
+def rebound(keys: Mapping[str, str]) -> tuple[Action, ...]:
+    """The table with a person's own keys: action id → comma-separated keys."""
+    return tuple(replace(a, keys=keys.get(a.id, a.keys)) for a in ACTIONS)
+
+
+def key_faults(keys: Mapping[str, str]) -> list[str]:
+    """What is wrong with a person's own keys, in words."""
+    faults = [f"no action is called {id_!r}" for id_ in keys if id_ not in ACTION_OF]
+    for scope in ("plots", "list", "runs"):
+        taken: dict[str, str] = {}
+        for action in rebound(keys):
+            if action.scope not in ("run", scope, "list" if scope == "runs" else scope):
+                continue
+            for key in action.keys.split(","):
+                other = taken.setdefault(key, action.id)
+                if other != action.id:
+                    faults.append(f"{shown_key(key)} would be both {other} and {action.id}")
+    return list(dict.fromkeys(faults))
 
 
 def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
@@ -223,10 +280,15 @@ def why_not(action: Action, state: AppState) -> str | None:
     command = command_now(action, state)
     if command is None:
         return None
+    return refusal(command, state) or _why_pointless(action, state)
+
+
+def refusal(command: AnyCommand, state: AppState) -> str | None:
+    """Why the run would not take a command from here now; None when it would."""
     reason = _why_unreachable(state) or why_illegal(command, state.state)
     if reason is None and state.controller and not state.controls:
-        reason = f"{state.controller} has control; t takes it over"
-    return reason or _why_pointless(action, state)
+        return f"{state.controller} has control; {key_of('control.toggle', state)} takes it over"
+    return reason
 
 
 def _why_unreachable(state: AppState) -> str | None:
@@ -246,7 +308,7 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
         case "change.undo" if state.run.interventions.last_undoable() is None:
             return "no change of learning rate or clip to undo"
         case "run.rollback" if not state.run.checkpoints:
-            return "no checkpoint yet; s writes one"
+            return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "anomaly.recover":
             anomaly = state.run.current_anomaly
             if anomaly is None:

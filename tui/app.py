@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -25,17 +25,19 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.layout import RunDirectory
 
-from .actions import ACTION_OF, bindings, why_not
+from .actions import ACTION_OF, bindings, keyed, rebound, why_not
+from .client.catalogue import Listed
 from .client.port import Delivery, Session
 from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
 from .screens.base import PlotScreen, RunScreen
-from .screens.dashboard import Dashboard
 from .screens.deeds import ask_rollback, perform
-from .screens.lists import Anomalies, Checkpoints, InterventionList, ListScreen, Log, Samples
-from .screens.metrics import Metrics
+from .screens.lists import ListScreen
+from .screens.modes import SCREENS
 from .screens.reading import ReadingScreen
-from .settings import Settings, present_settings
+from .screens.visits import change_control, compare, learn_about, open_report
+from .screens.welcome import Welcome
+from .settings import Settings, note_seen, present_settings
 from .state.app import AppState, fold, submitted, take_slice
 from .state.interventions import Phase
 from .state.plotview import PlotView
@@ -46,6 +48,7 @@ SLICE = 500
 """Records folded before the event loop gets its turn."""
 TELL_S = 5.0
 TICK_S = 1.0
+_REFLEX = "ctrl+c does not touch the run. {app.detach} leaves, it goes on; {run.stop} stops it."
 
 
 class FttuiApp(App[int]):
@@ -55,19 +58,11 @@ class FttuiApp(App[int]):
     CSS_PATH = "styles/app.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings("run", "list"),
+        *bindings("run"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+q", "app.act('app.detach')", show=False, priority=True),
     ]
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
-        "dashboard": Dashboard,
-        "metrics": Metrics,
-        "anomalies": Anomalies,
-        "checkpoints": Checkpoints,
-        "interventions": InterventionList,
-        "samples": Samples,
-        "log": Log,
-    }
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {**SCREENS}
     DEFAULT_MODE = "dashboard"
 
     def __init__(
@@ -84,7 +79,15 @@ class FttuiApp(App[int]):
         self.session = session
         self.run_directory = run
         self.clock = clock
+        self.runs_root = run.path.parent if run else None
+        self.wanted: Listed | None = None
+        """The run to show next, when the person left for another one."""
+        self.count = ""
+        """Digits typed for the next key; empty when none were asked for."""
+        self.counting = False
+        self.actions = rebound(self.settings.keys)
         self.state: AppState = AppState(
+            keys={a.id: a.key for a in self.actions},
             run_id=session.run_id,
             viewer=session.viewer,
             issuer=session.issuer,
@@ -113,6 +116,12 @@ class FttuiApp(App[int]):
         self._listening = asyncio.create_task(self.listen())
         for number in (signal.SIGHUP, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+        self.set_keymap(dict(self.settings.keys))
+        for fault in self.settings.faults:
+            self.tell(fault, title="settings")
+        if self.settings.first_time:
+            self.push_screen(Welcome(self.state), lambda _: note_seen())
+        self.run_worker(learn_about(self), group="about")
         self.set_interval(self.settings.redraw_s, self._redraw_if_due)
 
     async def on_unmount(self) -> None:
@@ -194,6 +203,11 @@ class FttuiApp(App[int]):
         """Do an action of the table, or say why not."""
         perform(self, ACTION_OF[action_id])
 
+    def take_count(self) -> int:
+        """The number typed for this key, 1 when none was."""
+        count, self.count, self.counting = self.count, "", False
+        return int(count or 1)
+
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
         """Ask the run to do something; it shows as sent at once.
 
@@ -220,7 +234,10 @@ class FttuiApp(App[int]):
 
     def action_interrupt(self) -> None:
         """ctrl+c is a reflex; here it must cost nothing."""
-        self.tell("ctrl+c does not touch the run. q detaches and training goes on; x stops it.")
+        text = (
+            "ctrl+c does not touch the run. {app.detach} detaches and training goes on; {run.stop} "
+        )
+        self.tell(keyed(text + "stops it.", self.state))
 
     # screens
 
@@ -238,7 +255,7 @@ class FttuiApp(App[int]):
             return
         if len(self.screen_stack) > 1:
             self.pop_screen()
-        elif isinstance(screen, Dashboard | Metrics) and screen.has_class("-maximised"):
+        elif isinstance(screen, PlotScreen) and screen.has_class("-maximised"):
             screen.toggle_maximised()
         elif self.state.plot.cursor is not None:
             self.look(replace(self.state.plot, cursor=None))
@@ -253,51 +270,35 @@ class FttuiApp(App[int]):
         else:
             self.tell(reason, title="rollback")
 
-    def open_config(self) -> None:
-        """The resolved configuration."""
-        text = "this session does not know the run's folder"
-        if self.run_directory is not None:
-            try:
-                text = self.run_directory.config.read_text(encoding="utf-8")
-            except OSError as error:
-                text = f"{self.run_directory.config} cannot be read: {error.strerror}"
-        self.push_screen(ReadingScreen("configuration", text))
-
     def open_sample(self, index: int) -> None:
         """A sample in full."""
         sample = self.state.run.samples[index]
         text = f"{sample.prompt}\n\n{sample.text}"
         self.push_screen(ReadingScreen(f"sample at step {sample.step:,}", text))
 
-    @work(group="report", exclusive=True)
-    async def open_report(self, anomaly_id: str) -> None:
+    def open_report(self, anomaly_id: str) -> None:
         """Fetch an anomaly's report and show it."""
-        found = [a for a in self.state.run.anomalies if a.event.id == anomaly_id]
-        if not found or not found[0].event.report:
-            self.tell("this anomaly has no report")
-            return
-        try:
-            text = await self.session.fetch_report(found[0].event.report)
-        except (FttuiError, OSError) as error:
-            self.tell(f"the report cannot be fetched: {error}")
-            return
-        title = f"anomaly at step {found[0].step:,}"
-        await self.push_screen(ReadingScreen(title, text, markdown=True))
+        self.run_worker(open_report(self, anomaly_id), group="report", exclusive=True)
 
-    @work(group="control", exclusive=True)
-    async def change_control(self, *, take: bool) -> None:
+    def change_control(self, *, take: bool) -> None:
         """Take or give up control."""
-        try:
-            refusal = await self.session.take_control() if take else None
-            if not take:
-                await self.session.release_control()
-        except FttuiError as error:
-            refusal = str(error)
-        if refusal:
-            self.tell(refusal, title="control")
+        self.run_worker(change_control(self, take=take), group="control", exclusive=True)
+
+    def compare(self, chosen: list[Listed]) -> None:
+        """Show runs over this one."""
+        self.run_worker(compare(self, chosen), group="compare", exclusive=True)
+
+    def open_run(self, item: Listed) -> None:
+        """Leave this run for another one."""
+        if not item.host and item.summary.id == self.state.run_id:
+            self.go("dashboard")
+        else:
+            self.wanted = item
+            self.exit(0)
 
 
-def run_app(session: Session, *, run: RunDirectory | None = None) -> int:
-    """Show a run until the person leaves; training goes on. Returns the exit code."""
+def run_app(session: Session, *, run: RunDirectory | None = None) -> FttuiApp:
+    """Show a run until the person leaves; training goes on. The app knows where they want to."""
     app = FttuiApp(session, run=run, settings=present_settings())
-    return app.run() or 0
+    app.run()
+    return app

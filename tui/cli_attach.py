@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, NoSuchRun
@@ -15,6 +16,7 @@ from .cli_options import Commands, add_remote_cmd, add_runs_dir, chosen_run, say
 from .cli_words import print_runs
 
 if TYPE_CHECKING:
+    from .client.catalogue import Listed
     from .client.far import Connection
     from .client.remote import RemoteSession
     from .client.ssh import Far, Target
@@ -85,16 +87,29 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     from .app import run_app
     from .client.open import engine_lives, open_session
 
-    code = run_app(open_session(run, read_only), run=run)
+    app = run_app(open_session(run, read_only), run=run)
+    if app.wanted is not None:
+        return _look_at(app.wanted, read_only=read_only)
     if engine_lives(run):
         say(f"the run goes on; come back with: fttui attach {run.id}")
     else:
         say(f"look at it again with: fttui show {run.id}")
-    return code
+    return app.return_value or 0
+
+
+def _look_at(item: Listed, *, read_only: bool) -> int:
+    """Show the run that a person chose from the list in the app."""
+    from .client.ssh import parse_target
+
+    if not item.host:
+        return open_app(RunDirectory(Path(item.summary.path)), read_only=read_only)
+    target = parse_target(f"{item.host}:{item.summary.path}")
+    return _look_there(target, None, read_only=read_only)
 
 
 def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> int:
     """Show a run of another machine; without a name or a terminal, what runs there are."""
+    from .client.hosts import remember_host
     from .client.remote import RemoteSession
     from .client.ssh import Far
 
@@ -106,9 +121,12 @@ def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> i
         return 0
     from .app import run_app
 
-    code = run_app(session)
+    remember_host(target.host)
+    app = run_app(session)
+    if app.wanted is not None:
+        return _look_at(app.wanted, read_only=read_only)
     say(f"come back with: fttui attach {target.host}:{session.run_id}")
-    return code
+    return app.return_value or 0
 
 
 async def _connect(session: RemoteSession, far: Far, target: Target) -> bool:

@@ -96,7 +96,7 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
     from fttui.engine.config.memory import advice, estimate_memory
 
     try:
-        architecture = _architecture(config)
+        architecture = architecture_of(config)
     except FttuiError as error:
         yield f"memory: not known without {config.model.id}'s config.json: {error}"
         return
@@ -117,8 +117,8 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
     yield from advice(estimate, free_bytes, config)
 
 
-def _architecture(config: RunConfig) -> Architecture:
-    """The model's shape, from its folder, its package or its page on the hub.
+def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
+    """The model's shape, from its folder, its package or (unless `local`) its page on the hub.
 
     Raises:
         FttuiError: its config.json cannot be had or read.
@@ -133,7 +133,9 @@ def _architecture(config: RunConfig) -> Architecture:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        file = hf_hub_download(config.model.id, "config.json", revision=config.model.revision)
+        file = hf_hub_download(
+            config.model.id, "config.json", revision=config.model.revision, local_files_only=local
+        )
     except LocalEntryNotFoundError:
         raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
     except (OSError, ValueError) as error:

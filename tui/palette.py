@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from .actions import ACTIONS, Action, why_not
+from .actions import Action, why_not
 
 if TYPE_CHECKING:
     from .app import FttuiApp
@@ -22,12 +22,13 @@ class ActionCommands(Provider):
         return cast("FttuiApp", self.app)
 
     def _entries(self) -> Iterator[tuple[Action, str, str]]:
-        for action in ACTIONS:
+        for action in self._fttui.actions:
             if action.id == "app.commands":
                 continue
             reason = why_not(action, self._fttui.state)
             note = f" (not now: {reason})" if reason else ""
-            yield action, f"{action.group.lower()}: {action.label}", f"{action.help}{note}"
+            name = f"{action.group.lower()}: {action.label}"
+            yield action, name, f"{action.key}  {action.help}{note}"
 
     async def discover(self) -> Hits:
         """Everything, in the table's order."""

@@ -30,7 +30,7 @@ def runs_of(hosts: list[str], remote_cmd: str | None = None) -> Found:
 
 async def _runs_of(hosts: list[str], remote_cmd: str | None) -> Found:
     alone = len(hosts) == 1
-    asked = [_ask(Far(host, remote_cmd), may_prompt=alone) for host in hosts]
+    asked = [runs_on(Far(host, remote_cmd), may_prompt=alone) for host in hosts]
     answers = await asyncio.gather(*asked)
     return Found(
         runs=[(h, a) for h, a in zip(hosts, answers, strict=True) if isinstance(a, list)],
@@ -38,7 +38,8 @@ async def _runs_of(hosts: list[str], remote_cmd: str | None) -> Found:
     )
 
 
-async def _ask(far: Far, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
+async def runs_on(far: Far, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
+    """The runs of one machine, or why they are not known."""
     try:
         connection = Connection(far, may_prompt=may_prompt)
     except FttuiError as error:

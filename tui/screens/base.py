@@ -62,7 +62,8 @@ class RunScreen(Screen[None]):
         width, height = self.app.size
         self.query_one(TooSmall).show(width, height)
         self.query_one(RunHeader).show(state, now)
-        self.query_one(ActionFooter).show(state)
+        count = self.fttui.count if self.fttui.counting else None
+        self.query_one(ActionFooter).show(state, self.fttui.actions, count)
         self.show_body(state, now)
 
     def show_body(self, state: AppState, now: float) -> None:
@@ -96,6 +97,11 @@ class PlotScreen(RunScreen):
     def chosen_plot(self) -> Plot:
         """The focused plot, else the first."""
         return self.focused if isinstance(self.focused, Plot) else self.plots()[0]
+
+    def on_plot_pointed(self, message: Plot.Pointed) -> None:
+        """A click on a plot puts the cursor there on all of them."""
+        state = self.fttui.state
+        self.fttui.look(state.plot.at(message.step, state.run.step))
 
     def choose(self, offset: int) -> None:
         """Focus the next or previous plot."""

@@ -11,40 +11,49 @@ from fttui.engine.protocol.commands import (
     Evaluate,
     MeasureGradients,
     Pause,
+    Recover,
     Resume,
     Rollback,
     SaveCheckpoint,
     Stop,
+    describe_command,
     parse_command,
 )
 from fttui.engine.protocol.states import RunState
 
-from ..actions import Action, why_not
+from ..actions import Action, refusal, why_not
 from ..state import asked
 from ..state import format as fmt
 from ..state.asked import Asked
+from ..state.cost import consequence
 from ..state.interventions import UNDO
-from ..state.plotview import PlotView
-from .base import PlotScreen
 from .confirm import ConfirmScreen
 from .help import HelpScreen
-from .lists import ListScreen
+from .looking import LOOKING, Deed
 from .prompt import PromptScreen
-from .rollback import RollbackScreen, consequence
+from .rollback import RollbackScreen
 
 if TYPE_CHECKING:
     from ..app import FttuiApp
 
-Deed = Callable[["FttuiApp"], None]
+MOST_DIGITS = 6
+MOST_ZOOMS = 30
 
 
 def perform(app: FttuiApp, action: Action) -> None:
-    """Do it, or say why it cannot be done now."""
+    """Do it, or say why it cannot be done now; a digit after `;` only counts."""
+    if app.counting and action.key.isdigit():
+        app.count = f"{app.count}{action.key}"[:MOST_DIGITS]
+        app.redraw()
+        return
     reason = why_not(action, app.state)
     if reason is not None:
         app.tell(reason, title=action.label)
         return
     DEEDS[action.id](app)
+    if action.id != "app.count":
+        app.take_count()
+        app.redraw()
 
 
 def _pause(app: FttuiApp) -> None:
@@ -58,9 +67,48 @@ def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], Asked]) -> D
             if found is not None and found.command is not None:
                 app.send(found.command, guarded=found.relative)
 
-        app.push_screen(PromptScreen(title, forms, lambda text: read(app, text)), answer)
+        start = app.count
+        prompt = PromptScreen(title, forms, lambda text: read(app, text), start)
+        app.push_screen(prompt, answer)
 
     return ask
+
+
+def _type(app: FttuiApp) -> None:
+    """A command as for `fttui ctl`, or a step to look at."""
+
+    def answer(found: Asked | None) -> None:
+        if found is not None and found.goto is not None:
+            app.look(app.state.plot.at(found.goto, app.state.run.step))
+        elif found is not None and found.command is not None:
+            send_typed(app, found.command)
+
+    read = lambda text: asked.read_command(text, app.state.run)  # noqa: E731 - used once
+    forms = "lr scale 0.5 · clip p90 · note TEXT · 1200"
+    app.push_screen(PromptScreen("a command, or a step to go to", forms, read, app.count), answer)
+
+
+def send_typed(app: FttuiApp, command: AnyCommand) -> None:
+    """Send what was typed; what gives work up is confirmed first."""
+    reason = refusal(command, app.state)
+    if reason is not None:
+        app.tell(reason, title="not now")
+        return
+    rows = [describe_command(command), *_in_words(app, command)]
+
+    def confirmed(key: str | None) -> None:
+        if key == "y":
+            app.send(command)
+
+    if isinstance(command, Rollback | Recover | Stop):
+        app.push_screen(ConfirmScreen("really?", rows, [("y", "do it")], alarm=True), confirmed)
+    else:
+        app.send(command)
+
+
+def _count(app: FttuiApp) -> None:
+    app.counting, app.count = True, ""
+    app.redraw()
 
 
 def _rollback(app: FttuiApp) -> None:
@@ -99,6 +147,8 @@ def _recover(app: FttuiApp) -> None:
 
 
 def _in_words(app: FttuiApp, command: AnyCommand) -> list[str]:
+    if isinstance(command, Recover):
+        return _recovery(app, command)
     if not isinstance(command, Rollback):
         return []
     wanted = command.checkpoint
@@ -107,6 +157,18 @@ def _in_words(app: FttuiApp, command: AnyCommand) -> list[str]:
     if wanted == "last":
         found = list(known)
     return consequence(app.state, command, found[-1]) if found else []
+
+
+def _recovery(app: FttuiApp, command: Recover) -> list[str]:
+    """What `recover` most likely does; the engine chooses by what it has tried already."""
+    anomalies = [a for a in app.state.run.anomalies if command.anomaly in ("", a.event.id)]
+    name = anomalies[-1].event.checkpoint if anomalies else None
+    found = next((c for c in app.state.run.checkpoints if c.name == name), None)
+    if found is None:
+        return ["Back to the newest good checkpoint before it, past the data that led there."]
+    half = app.state.run.lr_scale / 2
+    rows = consequence(app.state, Rollback(checkpoint=found.name, lr_scale=half), found)
+    return [*rows, "Tighter clip, the data that led there is skipped, then steps on probation."]
 
 
 def _stop(app: FttuiApp) -> None:
@@ -157,30 +219,8 @@ def _control(app: FttuiApp) -> None:
     app.push_screen(ConfirmScreen("take control", rows, [("y", "take over")]), answer)
 
 
-def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Deed:
-    def act(app: FttuiApp) -> None:
-        screen = app.screen
-        if isinstance(screen, PlotScreen):
-            app.look(change(app.state.plot, app, screen))
-
-    return act
-
-
-def _on_plots(do: Callable[[PlotScreen], None]) -> Deed:
-    def act(app: FttuiApp) -> None:
-        if isinstance(app.screen, PlotScreen):
-            do(app.screen)
-
-    return act
-
-
-def _filter(app: FttuiApp) -> None:
-    if isinstance(app.screen, ListScreen):
-        app.screen.open_filter()
-
-
 def _help(app: FttuiApp) -> None:
-    app.push_screen(HelpScreen(app.state))
+    app.push_screen(HelpScreen(app.state, app.actions))
 
 
 def _go(mode: str) -> Deed:
@@ -244,32 +284,16 @@ DEEDS: dict[str, Deed] = {
     "go.interventions": _go("interventions"),
     "go.samples": _go("samples"),
     "go.log": _go("log"),
-    "go.config": lambda app: app.open_config(),
-    "view.follow": _look(lambda view, app, screen: view.followed()),
-    "view.log": _look(lambda view, app, screen: view.with_log(not view.log_y)),
-    "view.smooth": _look(lambda view, app, screen: view.smoothed()),
-    "view.part": _look(lambda view, app, screen: view.next_part()),
-    "view.zoom-in": _look(lambda view, app, screen: view.zoomed(True, app.state.run.step)),
-    "view.zoom-out": _look(lambda view, app, screen: view.zoomed(False, app.state.run.step)),
-    "view.left": _look(
-        lambda view, app, screen: view.moved(-1, screen.canvas_columns, app.state.run.step)
-    ),
-    "view.right": _look(
-        lambda view, app, screen: view.moved(1, screen.canvas_columns, app.state.run.step)
-    ),
-    "view.previous-event": _look(
-        lambda view, app, screen: view.at_mark(app.state.run.marks, False, app.state.run.step)
-    ),
-    "view.next-event": _look(
-        lambda view, app, screen: view.at_mark(app.state.run.marks, True, app.state.run.step)
-    ),
-    "view.up": _on_plots(lambda screen: screen.choose(-1)),
-    "view.down": _on_plots(lambda screen: screen.choose(1)),
-    "view.maximise": _on_plots(lambda screen: screen.toggle_maximised()),
-    "list.filter": _filter,
+    "go.config": _go("config"),
+    "go.runs": _go("runs"),
+    "go.system": _go("system"),
+    "go.compare": _go("compare"),
+    "app.count": _count,
+    "app.command": _type,
     "app.help": _help,
     "app.commands": lambda app: app.action_command_palette(),
     "app.back": lambda app: app.back(),
     "app.detach": lambda app: app.exit(0),
+    **LOOKING,
 }  # fmt: skip
 """Every id of the action table; a test compares the two."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import ClassVar
 
@@ -12,11 +13,14 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..actions import ACTIONS, why_not
+from ..actions import Action, why_not
 from ..state.app import AppState
 from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble, lines
 
-SIGNS = "◆ checkpoint · ↺ rollback · ▲ anomaly · ✎ note · ┴ command · ✗ NaN · ↑ off the scale"
+SIGNS = (
+    "◆ checkpoint · ↺ rollback · ▲ anomaly · ✓ verdict · ✎ note · ┴ command · ✗ NaN · ↑ off the "
+    "scale"
+)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -26,8 +30,9 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,question_mark,q,enter", "dismiss", "close")
     ]
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, actions: Sequence[Action]) -> None:
         super().__init__()
+        self._actions = actions
         self._state = state
 
     def compose(self) -> ComposeResult:
@@ -40,7 +45,7 @@ class HelpScreen(ModalScreen[None]):
 
     def _table(self) -> Content:
         rows: list[Content] = []
-        for group, actions in groupby(ACTIONS, key=lambda a: a.group):
+        for group, actions in groupby(self._actions, key=lambda a: a.group):
             rows.append(assemble((group, BOLD)))
             for action in actions:
                 pieces: list[Piece] = [(f"  {action.key:<7}", ACCENT), action.help]

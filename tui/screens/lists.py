@@ -1,7 +1,8 @@
-"""Screens that are a filterable table: anomalies, checkpoints, interventions, samples, log."""
+"""Screens that are a filterable table: what happened, what was kept, what was set."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +10,18 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input
 
+from ..actions import bindings, keyed
 from ..state import format as fmt
 from ..state.app import AppState
+from ..state.cost import given_up
+from ..state.curves import SMOOTHINGS, smoothed
 from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..state.interventions import Phase
+from ..state.panels import value_at
 from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble
 from .base import RunScreen
 
@@ -42,10 +48,11 @@ def cell(text: str, style: str = "") -> Content:
 class ListScreen(RunScreen):
     """A table over all rows, newest first; `/` filters, enter acts on a row."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
-    HINT: ClassVar[str] = "/ filter   esc back"
+    HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,10 +77,12 @@ class ListScreen(RunScreen):
     def show_body(self, state: AppState, now: float) -> None:
         """Bring the table up to date; the cursor stays on its row."""
         everything = self.rows(state, now)
-        rows = [row for row in everything if self._filter in row.text]
-        hint = self.HINT if everything else self.EMPTY
+        words = self._filter.split()
+        rows = [row for row in everything if all(word in row.text for word in words)]
+        hint = keyed(self.HINT if everything else self.EMPTY, state)
         if self._filter:
-            hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   / change   esc clear"
+            ways = keyed("{list.filter} change   {app.back} clear", state)
+            hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
         self.query_one("#hint", Line).put(Content(hint))
         known = self._rows
         if known is not None and _same(rows, known):
@@ -85,6 +94,17 @@ class ListScreen(RunScreen):
         at = next((i for i, row in enumerate(rows) if row.key == held), 0)
         table.move_cursor(row=at if place else 0, animate=False)
         self._rows = rows
+
+    def key_under_cursor(self) -> str | None:
+        """What identifies the row under the cursor."""
+        at = self.query_one(DataTable).cursor_row
+        return self._rows[at].key if self._rows and 0 <= at < len(self._rows) else None
+
+    def move(self, rows: int) -> None:
+        """Move the cursor by rows, not past the ends."""
+        table = self.query_one(DataTable)
+        at = min(max(0, table.cursor_row + rows), max(0, table.row_count - 1))
+        table.move_cursor(row=at, animate=False)
 
     def open_filter(self) -> None:
         """Start typing a filter."""
@@ -145,7 +165,7 @@ class Anomalies(ListScreen):
     COLUMNS = ("", "step", "what", "verdict", "good before")
     NAME = "anomalies"
     EMPTY = "No anomaly so far. The guard looks at loss and gradients before every update."
-    HINT = "enter report   R recover   / filter   esc back"
+    HINT = "enter report   {anomaly.recover} recover   {list.filter} filter   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per anomaly."""
@@ -171,14 +191,15 @@ class Anomalies(ListScreen):
 class Checkpoints(ListScreen):
     """Checkpoints; enter rolls back to one."""
 
-    COLUMNS = ("step", "age", "loss", "size", "timeline", "", "name", "note")
+    COLUMNS = ("step", "age", "loss", "since", "what is lost", "", "note", "name", "size")
     NAME = "checkpoints"
-    EMPTY = "No checkpoint yet; s writes one."
-    HINT = "enter roll back to it   s save   S save pinned   / filter   esc back"
+    EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
+    HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per checkpoint on disk."""
         here = now + state.link.clock_offset_s
+        current = value_at(state.run, smoothed(SMOOTHINGS[0]), None)
         return [
             Row(
                 c.name,
@@ -186,11 +207,12 @@ class Checkpoints(ListScreen):
                     cell(f"{c.step:>7,}"),
                     cell(f"{fmt.age(here - c.time):>5}", DIM),
                     cell(f"{fmt.number(c.loss):>7}"),
-                    cell(f"{fmt.size(c.size_bytes):>9}", DIM),
-                    cell(f"{c.timeline}", DIM),
+                    cell(_since(c.loss, current)),
+                    cell(given_up(state, c).words, DIM),
                     _standing(c.good, c.pinned),
-                    cell(c.name),
                     cell(c.note, DIM),
+                    cell(c.name),
+                    cell(f"{fmt.size(c.size_bytes):>9}", DIM),
                 ),
             )
             for c in reversed(state.run.checkpoints)
@@ -201,8 +223,16 @@ class Checkpoints(ListScreen):
         self.fttui.ask_rollback(key)
 
 
+def _since(then: float | None, now: float | None) -> str:
+    """How the loss has changed since: `▾ 0.12`."""
+    if then is None or now is None or not math.isfinite(then - now):
+        return "–"
+    return f"{'▾' if now <= then else '▴'} {fmt.number(abs(now - then))}"
+
+
 def _standing(good: bool, pinned: bool) -> Content:
-    pieces: list[Piece] = [("good", ACCENT) if good else ("△ doubtful", WATCH)]
+    """Saved means written and read back; good is more than that."""
+    pieces: list[Piece] = ["✓ ", ("good", ACCENT) if good else ("△ doubtful", WATCH)]
     if pinned:
         pieces.append(" pinned")
     return assemble(*pieces)
@@ -214,9 +244,9 @@ _PHASE_STYLE = {Phase.APPLIED: ACCENT, Phase.FAILED: ALARM, Phase.REJECTED: ALAR
 class InterventionList(ListScreen):
     """Who changed what, when, why, and its effect."""
 
-    COLUMNS = ("step", "who", "command", "outcome", "took", "why")
+    COLUMNS = ("step", "who", "command", "outcome", "why", "took", "at")
     NAME = "interventions"
-    EMPTY = "No intervention so far; l changes the learning rate, c the clip."
+    EMPTY = "No intervention so far; {lr.change} changes the learning rate, {clip.change} the clip."
 
     def shows_outcomes(self) -> bool:
         """It is the list of them."""
@@ -232,8 +262,9 @@ class InterventionList(ListScreen):
                     cell(item.issuer, DIM),
                     cell(item.text),
                     cell(item.outcome(), _PHASE_STYLE.get(item.phase, "")),
-                    cell(fmt.duration(item.seconds) if item.seconds else "", DIM),
                     cell(state.run.interventions.why(item), DIM),
+                    cell(fmt.duration(item.seconds) if item.seconds else "", DIM),
+                    cell(_clock(item.time or item.sent_at), DIM),
                 ),
             )
             for item in reversed(state.run.interventions.items)
@@ -245,8 +276,8 @@ class Samples(ListScreen):
 
     COLUMNS = ("step", "prompt", "text")
     NAME = "samples"
-    EMPTY = "No sample so far; g generates one from the current adapter."
-    HINT = "enter read   g generate   / filter   esc back"
+    EMPTY = "No sample so far; {run.sample} generates one from the current adapter."
+    HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per sample."""
@@ -273,6 +304,7 @@ class Log(ListScreen):
     COLUMNS = ("time", "level", "rank", "text")
     NAME = "log"
     EMPTY = "Nothing was logged yet."
+    HINT = "newest first   {list.filter} filter, such as: r1 error   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per line."""
@@ -281,14 +313,43 @@ class Log(ListScreen):
             Row(
                 f"{line.time}-{index}",
                 (
-                    cell(time.strftime("%H:%M:%S", time.localtime(line.time)), DIM),
+                    cell(_clock(line.time), DIM),
                     cell(line.level, colours.get(line.level, DIM)),
-                    cell(str(line.rank), DIM),
+                    cell(f"r{line.rank}", DIM),
                     cell(_flat(line.text), colours.get(line.level, "")),
                 ),
             )
             for index, line in reversed(list(enumerate(state.run.log)))
         ]
+
+
+class Config(ListScreen):
+    """The resolved configuration: every key, its value, and where that comes from."""
+
+    COLUMNS = ("key", "value", "from", "in the file")
+    NAME = "configuration"
+    EMPTY = "Not known: the run's folder is not on this machine."
+    HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
+
+    def rows(self, state: AppState, now: float) -> list[Row]:
+        """One per key, in the order of the file."""
+        looks = {"file": ACCENT, "--set": WATCH}
+        return [
+            Row(
+                s.key,
+                (
+                    cell(s.key),
+                    cell(fmt.clip_to(_flat(s.value), 60)),
+                    cell(s.origin, looks.get(s.origin, DIM)),
+                    cell(fmt.clip_to(s.written, 30), DIM),
+                ),
+            )
+            for s in state.about.settings
+        ]
+
+
+def _clock(time_s: float | None) -> str:
+    return "" if time_s is None else time.strftime("%H:%M:%S", time.localtime(time_s))
 
 
 def _flat(text: str) -> str:

@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..actions import bindings
+from ..actions import bindings, keyed
 from ..state.app import AppState
-from ..state.panels import metrics_of, panel_for
+from ..state.panels import chosen_metrics, metrics_of, panel_for
 from ..widgets.plot import Plot
+from ..widgets.text import DIM, Line, assemble
 from .base import PlotScreen
 
 
@@ -23,19 +24,30 @@ class Metrics(PlotScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown: set[str] = set()
+        self._shown: list[str] = []
 
     def compose_body(self) -> ComposeResult:
-        """The grid."""
+        """The grid, and what is left out of it."""
         yield VerticalScroll(id="grid", can_focus=False)
+        yield Line(id="hint")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view."""
-        fresh = [name for name in metrics_of(state.run) if name not in self._shown]
-        if fresh:
-            self._shown.update(fresh)
-            self.query_one("#grid").mount(*(Plot(panel_for(name)) for name in fresh))
-            self.call_after_refresh(self.fttui.redraw)
+        every = metrics_of(state.run)
+        wanted = chosen_metrics(every, state.plot.only)
+        hint = "{list.filter} choose metrics   {view.maximise} maximise   {app.back} back"
+        if state.plot.only:
+            hint = f"{len(wanted)} of {len(every)} with “{state.plot.only}”   {hint}"
+        self.query_one("#hint", Line).put(assemble((keyed(hint, state), DIM)))
+        if wanted == self._shown:
+            for plot in self.plots():
+                plot.offer(state)
             return
-        for plot in self.plots():
-            plot.offer(state)
+        grid = self.query_one("#grid")
+        if self._shown == wanted[: len(self._shown)]:
+            grid.mount(*(Plot(panel_for(name)) for name in wanted[len(self._shown) :]))
+        else:
+            grid.query(Plot).remove()
+            grid.mount(*(Plot(panel_for(name)) for name in wanted))
+        self._shown = wanted
+        self.call_after_refresh(self.fttui.redraw)

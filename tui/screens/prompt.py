@@ -22,12 +22,15 @@ class PromptScreen(ModalScreen[Asked]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
-    def __init__(self, title: str, forms: str, read: Callable[[str], Asked]) -> None:
-        """Ask; `read` is called on every change of the text."""
+    def __init__(
+        self, title: str, forms: str, read: Callable[[str], Asked], start: str = ""
+    ) -> None:
+        """Ask; `read` is called on every change of the text, which begins as `start`."""
         super().__init__()
         self._title = title
         self._forms = forms
         self._read = read
+        self._start = start
 
     def compose(self) -> ComposeResult:
         """Input and preview."""
@@ -35,13 +38,13 @@ class PromptScreen(ModalScreen[Asked]):
         ask.border_title = self._title
         ask.border_subtitle = "⏎ send   esc cancel"
         with ask:
-            yield Input(placeholder=self._forms, compact=True)
+            yield Input(self._start, placeholder=self._forms, compact=True, select_on_focus=False)
             yield Line(id="preview")
 
     def on_mount(self) -> None:
         """Say what is in force now."""
         self.query_one(Input).cursor_blink = not self.app.is_headless
-        self._preview(self._read(""))
+        self._preview(self._read(self._start))
 
     @on(Input.Changed)
     def preview(self, event: Input.Changed) -> None:
@@ -52,7 +55,7 @@ class PromptScreen(ModalScreen[Asked]):
     def send(self, event: Input.Submitted) -> None:
         """Close with a command; an error, or nothing where something is needed, keeps it open."""
         asked = self._read(event.value)
-        if asked.command is not None:
+        if asked.command is not None or asked.goto is not None or asked.text:
             self.dismiss(asked)
         elif asked.error or asked.needs:
             self._preview(Asked(error=asked.error or asked.needs))

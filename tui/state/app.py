@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
@@ -20,12 +20,22 @@ from ..client.port import (
     PreviewArrived,
     RecordsArrived,
 )
+from .about import About
 from .apply import apply_batch, apply_many
 from .columns import Batch
 from .interventions import Intervention, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plotview import PlotView
 from .run import RunView
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """Another run, read from its folder."""
+
+    id: str
+    run: RunView
+    about: About
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ class AppState:
     """How far the reading has to come to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
+    about: About = field(default_factory=About)
+    """What the run's folder says, when it is on this machine."""
+    others: tuple[OtherRun, ...] = ()
+    """Runs to compare with."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Action id → the key as it is printed, where a person has keys of their own."""
     fault: str = ""
     """Why listening ended, when it ended with an error."""
 

@@ -12,6 +12,7 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    describe_command,
     parse_command,
 )
 
@@ -32,6 +33,10 @@ class Asked:
     error: str = ""
     needs: str = ""
     """What is missing when nothing was typed; said on Enter only."""
+    goto: int | None = None
+    """A step to look at, instead of a command."""
+    text: str = ""
+    """What was typed, where that is the answer."""
     relative: bool = False
     """Computed from the value in force now: refuse it if that has moved on."""
 
@@ -119,6 +124,21 @@ def read_text(verb: str, text: str, preview: str) -> Asked:
         return Asked(parse_command(words), preview)
     except CommandError as error:
         return Asked(error=str(error))
+
+
+def read_command(text: str, run: RunView) -> Asked:
+    """What `fttui ctl` would take, or a step number."""
+    text = text.strip()
+    if not text:
+        return Asked(needs="a command or a step is needed; esc cancels")
+    if text.replace(",", "").isdigit():
+        step = min(int(text.replace(",", "")), run.step)
+        return Asked(goto=step, preview=f"cursor to step {step:,}")
+    try:
+        command = parse_command(text)
+    except (CommandError, ValueError) as error:
+        return Asked(error=str(error))
+    return Asked(command, f"sends: {describe_command(command)}")
 
 
 def _verb(verb: str, text: str) -> Asked:

@@ -52,6 +52,15 @@ def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
     return value + (step - newest) * pace
 
 
+def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
+    """The step of the live history at a place."""
+    for index in sorted(live_ends(branches), reverse=True):
+        ruler = ruler_of(branches[index], axis)
+        if axis == "step" or (ruler and float(ruler.ys[0]) <= place):
+            return round(float(steps_at(np.array([place]), ruler)[0]))
+    return 0
+
+
 def window_of(
     branches: Sequence[Branch], axis: Axis, steps: tuple[float, float]
 ) -> tuple[float, float]:

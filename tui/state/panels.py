@@ -253,7 +253,7 @@ def panel_for(metric: str) -> Panel:
     )
 
 
-_UNPLOTTED = ("time", "loss~")
+_UNPLOTTED = ("time", "loss~", "tokens_total", "rank_s")
 
 
 def metrics_of(run: RunView) -> list[str]:
@@ -267,3 +267,9 @@ def _rank(name: str) -> int:
     if name.startswith("loss."):
         return 1
     return 2 if name.startswith(EVAL) else {"loss": 0, "grad_norm": 3, "lr": 4}.get(name, 5)
+
+
+def chosen_metrics(names: Sequence[str], text: str) -> list[str]:
+    """Those with any of the words in their name; all without words."""
+    words = text.lower().split()
+    return [name for name in names if not words or any(word in name.lower() for word in words)]

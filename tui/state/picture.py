@@ -40,6 +40,10 @@ class Curve:
     """Draw abandoned stretches, dimmed."""
     to: str = ""
     """Another curve: what lies between the two is filled."""
+    of: Sequence[Branch] = ()
+    """The branches of another run."""
+    shift: float = 0.0
+    """Added on an axis that is not the step, so that runs of different days begin together."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,9 @@ def picture(
     found: _Found = {}
     gaps: list[float] = []
     for curve in curves:
-        for part in stretches(branches, curve.name):
+        for part in stretches(curve.of or branches, curve.name):
             if part.live or curve.old:
-                trace = _trace(part, x, window, columns, axis)
+                trace = _trace(part, x, columns, axis, curve.shift)
                 style = curve.style if part.live else "old"
                 runs = _band(part, trace, curve.to) if curve.to else trace.runs
                 found.setdefault((part.live, style, curve.dots), []).extend(runs)
@@ -97,27 +101,25 @@ def picture(
     return _with_limits(_fit(drawn, floor), limits)
 
 
-def _trace(
-    part: Stretch, x: tuple[float, float], window: tuple[float, float], columns: int, axis: Axis
-) -> Trace:
+def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, shift: float) -> Trace:
     """A stretch as points on the axis, two per column at most."""
     ruler = ruler_of(part.branch, axis)
     if ruler is None:
         low, high = max(x[0], part.x0), min(x[1], part.x1)
     else:
-        ends = places(np.clip([part.x0, part.x1], ruler.xs[0], ruler.xs[-1]), ruler)
+        ends = places(np.clip([part.x0, part.x1], ruler.xs[0], ruler.xs[-1]), ruler) + shift
         low, high = max(x[0], float(ends[0])), min(x[1], float(ends[1]))
     if high < low or (axis != "step" and ruler is None):
         return Trace()
     share = (high - low) / (x[1] - x[0])
     edges = np.linspace(low, high, max(1, math.ceil(columns * share)) + 1)
-    trace = part.series.trace_between(steps_at(edges, ruler))
-    return trace if ruler is None else _moved(trace, ruler)
+    trace = part.series.trace_between(steps_at(edges - (shift if ruler else 0.0), ruler))
+    return trace if ruler is None else _moved(trace, ruler, shift)
 
 
-def _moved(trace: Trace, ruler: Series) -> Trace:
+def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
     def move(xs: Iterable[float]) -> list[float]:
-        return [float(x) for x in places(np.array(list(xs)), ruler)]
+        return [float(x) + shift for x in places(np.array(list(xs)), ruler)]
 
     runs = tuple(
         tuple(zip(move(x for x, _ in run), [y for _, y in run], strict=True)) for run in trace.runs

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from textual.content import Content
 
-from ..actions import ACTIONS, Action, label_of, why_not
+from ..actions import Action, label_of, why_not
 from ..state.app import AppState
-from .text import DIM, Line, spread
+from .text import BOLD, DIM, Line, assemble, spread
 
-_WANTED = sorted((a for a in ACTIONS if a.footer), key=lambda a: a.footer)
 _RIGHT = 20
 """Footer ranks from here on stand at the right edge."""
 _SPARED, _ROOMY = 21, 100
@@ -20,15 +20,16 @@ _SPARED, _ROOMY = 21, 100
 class ActionFooter(Line):
     """Keys that fit, in order of rank; those that are not legal now are dimmed."""
 
-    def show(self, state: AppState) -> None:
-        """Draw the keys for a state."""
+    def show(self, state: AppState, actions: Sequence[Action], count: str | None = None) -> None:
+        """Draw the keys for a state; `count` is the number being typed, None when none is."""
+        wanted = sorted((a for a in actions if a.footer), key=lambda a: a.footer)
         width = max(20, self.app.size.width - 2)
         wide = width >= _ROOMY
-        right = [a for a in _WANTED if a.footer >= _RIGHT and (wide or a.footer != _SPARED)]
+        right = [a for a in wanted if a.footer >= _RIGHT and (wide or a.footer != _SPARED)]
         ending = Content("  ").join(_entry(a, state) for a in right)
         room = width - ending.cell_length - 2
-        left = Content("")
-        for action in (a for a in _WANTED if a.footer < _RIGHT):
+        left = Content("") if count is None else assemble((f"× {count or '…'}  then a key", BOLD))
+        for action in (a for a in wanted if a.footer < _RIGHT):
             longer = Content.assemble(left, "  " if left else "", _entry(action, state))
             if longer.cell_length > room:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
+from ..actions import key_of, keyed
 from ..state import format as fmt
 from ..state.app import AppState
 from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
@@ -76,17 +77,18 @@ class AnomalyPanel(Line):
         for anomaly in newest[:rows]:
             shown.append(anomaly_line(anomaly, width))
             if anomaly is current and height > 1:
-                shown.append(_ways_on(current, width))
+                shown.append(_ways_on(current, width, state))
         self.put(lines(*shown))
 
 
-def _ways_on(anomaly: Anomaly, width: int) -> Content:
+def _ways_on(anomaly: Anomaly, width: int, state: AppState) -> Content:
     pieces: list[Piece] = []
     if anomaly.event.actions:
         room = max(10, width - 24)
-        pieces += [("R ", ACCENT), f"{fmt.clip_to(anomaly.event.actions[0], room)}   "]
+        key = key_of("anomaly.recover", state)
+        pieces += [(f"{key} ", ACCENT), f"{fmt.clip_to(anomaly.event.actions[0], room)}   "]
     if anomaly.event.report:
-        pieces += [("3 ", ACCENT), "report"]
+        pieces += [(f"{key_of('go.anomalies', state)} ", ACCENT), "report"]
     return assemble(" " * 10, *pieces)
 
 
@@ -100,7 +102,8 @@ class InterventionPanel(Line):
         width, height = self.content_size
         newest: Sequence[Intervention] = list(reversed(state.run.interventions.items))
         if not newest:
-            hint = "none so far" if state.read_only else "none so far; l changes the learning rate"
+            hint = "none so far; {lr.change} changes the learning rate"
+            hint = "none so far" if state.read_only else keyed(hint, state)
             self.put(assemble((hint, DIM)))
             return
         self.put(lines(*(intervention_line(item, width) for item in newest[: max(1, height)])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Self
 
@@ -13,13 +14,14 @@ from rich.style import Style
 from textual import events
 from textual.content import Content
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..state import format as fmt
 from ..state import raster
 from ..state.app import AppState
-from ..state.axis import place_of, place_of_mark
+from ..state.axis import place_of, place_of_mark, step_of
 from ..state.panels import Panel
 from ..state.picture import Picture, column_of, picture
 from ..state.run import Mark
@@ -49,6 +51,13 @@ class Plot(Widget, can_focus=True):
         "axis", "mark", "alarm", "cursor", "raw", "ema", "live", "eval", "clip", "old", "band",
         "limit", "run1", "run2", "run3", "run4",
     )  # fmt: skip
+
+    @dataclass
+    class Pointed(Message):
+        """The mouse pointed at a step."""
+
+        step: int
+
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in LOOKS}
 
     def __init__(self, panel: Panel) -> None:
@@ -121,6 +130,16 @@ class Plot(Widget, can_focus=True):
             self._narrow = (above.translate((0, frame.height - 1)),)
             self.border_subtitle = subtitle
         self._narrow = ()
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor where the mouse points."""
+        column = event.get_content_offset_capture(self).x - GUTTER
+        if self._state is not None and 0 <= column < self.columns:
+            low, high = self._picture.x
+            x = low + (column + 0.5) / self.columns * (high - low)
+            branches, axis = self._state.run.branches, self._state.plot.axis
+            step = min(step_of(branches, axis, x), self._state.run.step)
+            self.post_message(self.Pointed(max(0, step)))
 
     def on_resize(self, event: events.Resize) -> None:
         """The canvas has another size."""

@@ -8,6 +8,7 @@ from textual.content import Content
 
 from fttui.engine.protocol.states import RunState
 
+from ..actions import key_of, keyed
 from ..client.port import Link
 from ..state import format as fmt
 from ..state.app import AppState
@@ -80,7 +81,10 @@ class OutcomePanel(Line):
 def _fault(state: AppState) -> list[Content]:
     return [
         assemble((state.fault, ALARM)),
-        assemble("The run itself is not touched. ", ("Leave with q and attach again.", DIM)),
+        assemble(
+            "The run itself is not touched. ",
+            (keyed("Leave with {app.detach} and attach again.", state), DIM),
+        ),
     ]
 
 
@@ -119,10 +123,13 @@ def _lost(state: AppState) -> list[Content]:
 
 def _halted(state: AppState) -> list[Content]:
     why = state.run.detail or "a guard stopped training"
-    keys: list[Piece] = [
-        ("r ", ACCENT), "roll back   ", ("R ", ACCENT), "recover as the report says   ",
-        ("space ", ACCENT), "go on anyway   ", ("x ", ACCENT), "stop",
-    ]  # fmt: skip
+    ways = (
+        ("run.rollback", "roll back"), ("anomaly.recover", "recover as the report says"),
+        ("run.pause", "go on anyway"), ("run.stop", "stop"),
+    )  # fmt: skip
+    keys: list[Piece] = []
+    for id_, words in ways:
+        keys += [(f"{key_of(id_, state)} ", ACCENT), f"{words}   "]
     held = f"{why}. The model stays loaded; nothing is trained now."
     return [assemble((held, WATCH)), assemble(*keys)]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import FttuiError
@@ -26,6 +27,7 @@ from fttui.engine.protocol.commands import (
 )
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.layout import Identity
 from fttui.tui.client.port import Link
 from fttui.tui.screens.confirm import ConfirmScreen
 from fttui.tui.screens.help import HelpScreen
@@ -272,11 +274,23 @@ async def test_a_report_opens_and_a_missing_one_is_told() -> None:
         await until(pilot, lambda: app.current_mode == "anomalies" and len(app.screen_stack) == 1)
 
 
-async def test_the_configuration_is_read_from_the_run(tmp_path) -> None:
-    (tmp_path / "config.yaml").write_text("train:\n  lr: [2e-4]\n")
+async def test_the_configuration_says_where_each_value_comes_from(tmp_path) -> None:
+    (tmp_path / "config.yaml").write_text("train:\n  lr: 2e-4\n  batch: 4\n  seed: 7\n")
+    (tmp_path / "config.source.yaml").write_text("train: {lr: 1e-4, batch: 4}\n")
+    identity = Identity(
+        id="r", name="r", created=0.0, host="h", interpreter="p", config="c.yaml",
+        overrides=["train.lr=2e-4"],
+    )  # fmt: skip
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(identity))
     async with driven(FakeSession(eventful()), folder=tmp_path) as (app, pilot):
-        await pilot.press("9")
-        await until(pilot, lambda: "lr: [2e-4]" in text_of(app))
+        await until(pilot, lambda: bool(app.state.about.settings))
+        origins = {s.key: (s.origin, s.written) for s in app.state.about.settings}
+        assert origins["train.lr"] == ("--set", "1e-4")
+        assert (origins["train.batch"][0], origins["train.seed"][0]) == ("file", "default")
+        await pilot.press("9", "slash", *"default", "enter")
+        await until(pilot, lambda: "1 of 3" in text_of(app))
+        assert "train.seed" in text_of(app)
+        assert "train.batch" not in text_of(app)
 
 
 async def test_help_shows_all_groups() -> None:

@@ -1,0 +1,70 @@
+"""The runs there are: in the folder of runs, noted elsewhere on this machine, on known machines."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from fttui.engine.errors import FttuiError, NoSuchRun
+from fttui.engine.run.known import known_runs
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.registry import RunSummary, list_runs, summarize
+
+from ..state.app import AppState, OtherRun, fold
+from .about import read_about
+from .elsewhere import runs_on
+from .hosts import known_hosts
+from .journal import JournalSession
+from .port import Delivery
+from .ssh import Far
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run and the machine it is on; an empty host is this one."""
+
+    summary: RunSummary
+    host: str = ""
+
+    @property
+    def key(self) -> str:
+        """Unique over all machines."""
+        return f"{self.host}:{self.summary.path}"
+
+
+def runs_here(root: Path) -> list[Listed]:
+    """Runs below the folder of runs, and noted ones elsewhere; newest first."""
+    found = {summary.path: summary for summary in list_runs(root)}
+    for run in known_runs():
+        if str(run.path) not in found and str(run.path.absolute()) not in found:
+            try:
+                summary = summarize(run)
+            except (NoSuchRun, OSError):
+                continue
+            found.setdefault(summary.path, summary)
+    newest_first = sorted(found.values(), key=lambda s: s.created, reverse=True)
+    return [Listed(summary) for summary in newest_first]
+
+
+async def runs_there() -> tuple[list[Listed], list[str]]:
+    """Runs of the machines attached to before, and what went wrong with some of them."""
+    hosts = known_hosts()
+    answers = await asyncio.gather(*(runs_on(Far(h, None), may_prompt=False) for h in hosts))
+    runs: list[Listed] = []
+    faults: list[str] = []
+    for host, answer in zip(hosts, answers, strict=True):
+        if isinstance(answer, FttuiError):
+            faults.append(f"{host}: {answer}")
+        else:
+            runs += [Listed(summary, host) for summary in answer]
+    return runs, faults
+
+
+async def read_other(path: Path) -> OtherRun:
+    """A run of this machine as far as its journal goes now, to compare with."""
+    run = RunDirectory(path)
+    collected: list[Delivery] = []
+    await JournalSession(run).listen(collected.append)
+    view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
+    return OtherRun(id=run.id, run=view, about=await asyncio.to_thread(read_about, run))

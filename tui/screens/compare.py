@@ -1,0 +1,95 @@
+"""Several runs over each other: the same metrics in one plot each, and what was set differently."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+
+from ..actions import bindings, keyed
+from ..state.about import differences
+from ..state.app import AppState
+from ..state.format import clip_to
+from ..state.machine import SIGNS, compared
+from ..state.panels import metrics_of
+from ..widgets.plot import Plot
+from ..widgets.text import BOLD, DIM, Line, Piece, assemble, lines
+from .base import PlotScreen
+
+FIRST = ("loss", "eval.loss", "grad_norm", "lr")
+MOST_DIFFERENCES = 40
+
+
+class Compare(PlotScreen):
+    """A legend, plots of the metrics that the runs share, the differences of their settings."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
+    AUTO_FOCUS = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: list[str] = []
+
+    def compose_body(self) -> ComposeResult:
+        """Legend, grid, differences."""
+        yield Line(id="legend")
+        yield VerticalScroll(id="grid", can_focus=False)
+        with VerticalScroll(id="differences", classes="panel", can_focus=False):
+            yield Line(id="rows")
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Draw the state."""
+        self.query_one("#legend", Line).put(_legend(state))
+        self.query_one("#differences").border_title = "settings that differ"
+        self.query_one("#rows", Line).put(_differences(state, self.app.size.width))
+        wanted = _metrics(state)
+        if wanted != self._shown:
+            self._shown = wanted
+            grid = self.query_one("#grid")
+            grid.remove_children()
+            grid.mount(*(Plot(compared(name)) for name in wanted))
+            self.call_after_refresh(self.fttui.redraw)
+            return
+        for plot in self.plots():
+            plot.offer(state)
+
+
+def _metrics(state: AppState) -> list[str]:
+    """What all of them measured, the usual ones first."""
+    names = metrics_of(state.run)
+    for other in state.others:
+        theirs = set(metrics_of(other.run))
+        names = [name for name in names if name in theirs]
+    first = [name for name in FIRST if name in names]
+    return first + [name for name in names if name not in first]
+
+
+def _legend(state: AppState) -> Content:
+    if not state.others:
+        hint = (
+            "nothing to compare with: {go.runs} runs, {runs.mark} mark, {runs.compare} compare"
+        )
+        return assemble((keyed(hint, state), DIM))
+    ids = [state.run_id, *(other.id for other in state.others)]
+    pieces: list[Piece] = []
+    for number, (sign, id_) in enumerate(zip(SIGNS, ids, strict=False)):
+        colour = ("$accent", "$warning", "$success", "$secondary")[number]
+        pieces += [(f"{sign} ", f"bold {colour}"), f"{id_}   "]
+    return assemble(*pieces)
+
+
+def _differences(state: AppState, width: int) -> Content:
+    rows = []
+    for other in state.others:
+        rows.append(assemble((other.id, BOLD)))
+        found = differences(state.about, other.about)
+        if not found:
+            rows.append(assemble(("  none known", DIM)))
+        each = max(10, (width - 44) // 2)
+        for key, ours, theirs in found[:MOST_DIFFERENCES]:
+            shown = f"{clip_to(ours, each)} → {clip_to(theirs, each)}"
+            rows.append(assemble((f"  {key:<30} ", DIM), shown))
+    return lines(*rows) if rows else Content("")

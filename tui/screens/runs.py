@@ -1,0 +1,119 @@
+"""All runs: live, finished, crashed; of this machine and of those attached to before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import work
+from textual.binding import BindingType
+
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.registry import RunSummary
+
+from ..actions import bindings
+from ..client.catalogue import Listed, runs_here, runs_there
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.glyphs import STATE_COLOUR, STATE_SHAPE
+from ..widgets.text import ACCENT, DIM, Line, assemble
+from .lists import ListScreen, Row, cell
+
+REFRESH_S = 5.0
+
+
+class RunList(ListScreen):
+    """One line per run; enter opens it, v marks it for comparing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
+    COLUMNS = ("", "state", "run", "step", "loss", "last", "where")
+    NAME = "runs"
+    EMPTY = "looking for runs…"
+    HINT = "enter open   {runs.mark} mark   {runs.compare} compare with this   {list.filter} filter"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._here: list[Listed] = []
+        self._there: list[Listed] = []
+        self._faults: list[str] = []
+        self.marked: set[str] = set()
+
+    def on_mount(self) -> None:
+        """Look, and look again."""
+        self.look()
+        self.look_elsewhere()
+        self.set_interval(REFRESH_S, self.look)
+
+    @work(thread=True, exclusive=True, group="runs-here")
+    def look(self) -> None:
+        """Read the folders."""
+        root = self.fttui.runs_root
+        found = runs_here(root) if root is not None else []
+        self.app.call_from_thread(self._found_here, found)
+
+    def _found_here(self, found: list[Listed]) -> None:
+        self._here = found
+        self.fttui.redraw()
+
+    @work(exclusive=True, group="runs-there")
+    async def look_elsewhere(self) -> None:
+        """Ask the known machines."""
+        self._there, self._faults = await runs_there()
+        self.fttui.redraw()
+
+    @property
+    def listed(self) -> list[Listed]:
+        """All of them, in the order shown."""
+        return [*self._here, *self._there]
+
+    def rows(self, state: AppState, now: float) -> list[Row]:
+        """One per run."""
+        return [self._row(item, state, now) for item in self.listed]
+
+    def _row(self, item: Listed, state: AppState, now: float) -> Row:
+        run = item.summary
+        sign = "✱" if item.key in self.marked else "▸" if run.id == state.run_id else " "
+        age = fmt.age(now - run.last_time) if run.last_time else "–"
+        colour = STATE_COLOUR.get(run.state, "")
+        return Row(
+            item.key,
+            (
+                cell(sign, ACCENT),
+                cell(f"{STATE_SHAPE[run.state]} {run.state.value}", colour),
+                cell(run.id),
+                cell(_distance(run)),
+                cell(f"{fmt.number(run.loss):>7}"),
+                cell(f"{age:>6}", DIM),
+                cell(item.host or "here", DIM),
+            ),
+        )
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """The list, and which machines did not answer."""
+        super().show_body(state, now)
+        if self._faults:
+            self.query_one("#hint", Line).put(assemble((self._faults[0], "$warning")))
+
+    def chosen(self, key: str) -> None:
+        """Open it."""
+        item = next((item for item in self.listed if item.key == key), None)
+        if item is not None:
+            self.fttui.open_run(item)
+
+    def mark(self) -> None:
+        """Mark the run under the cursor, or take its mark back."""
+        key = self.key_under_cursor()
+        if key is not None:
+            self.marked ^= {key}
+            self.fttui.redraw()
+
+    def chosen_to_compare(self) -> list[Listed]:
+        """The marked runs, or the one under the cursor."""
+        keys = self.marked or {self.key_under_cursor() or ""}
+        return [item for item in self.listed if item.key in keys]
+
+
+def _distance(run: RunSummary) -> str:
+    step = f"{run.step:>9,}"
+    if not run.total_steps or run.state is RunState.FINISHED:
+        return step
+    return f"{step} / {run.total_steps:,}  {fmt.percent(run.step / run.total_steps, 0):>5}"

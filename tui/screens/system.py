@@ -1,0 +1,91 @@
+"""The machine: memory against the plan, utilisation, power, temperature, and who is slow."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+
+from ..actions import bindings
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.machine import SYSTEM, memory_plan
+from ..state.panels import memory_now
+from ..widgets.plot import Plot
+from ..widgets.text import ACCENT, DIM, WATCH, Line, Piece, assemble, lines
+from .base import PlotScreen
+
+BLOCKS = "█▓▒░▚▞▀▄"
+"""One sign per term of the plan, so that colour is not needed to tell them apart."""
+STRAGGLER = 1.2
+"""A rank this many times as slow as the median is called out."""
+
+
+class System(PlotScreen):
+    """Plots of the machine; below them the plan and the ranks."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
+    AUTO_FOCUS = ""
+
+    def compose_body(self) -> ComposeResult:
+        """The grid, and two panels of text."""
+        with VerticalScroll(id="grid", can_focus=False):
+            for panel in SYSTEM:
+                yield Plot(panel)
+        with Horizontal(id="facts"):
+            yield Line(id="plan", classes="panel")
+            yield Line(id="ranks", classes="panel")
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Draw the plots in view and the texts."""
+        for plot in self.plots():
+            plot.offer(state)
+        for name, title, rows in (
+            ("#plan", "memory per rank: plan", _plan(state, self.app.size.width // 2 - 4)),
+            ("#ranks", "ranks", _ranks(state)),
+        ):
+            line = self.query_one(name, Line)
+            line.border_title = title
+            line.put(lines(*rows))
+
+
+def _plan(state: AppState, width: int) -> list[Content]:
+    terms = memory_plan(state)
+    if not terms:
+        return [assemble(("not known: no plan in a folder on this machine", DIM))]
+    total = sum(size for _, size in terms)
+    now = memory_now(state.run)
+    shown = f"planned {fmt.size(total)}"
+    if now is not None:
+        shown += f"   used now {fmt.size(now[0])} ({fmt.percent(now[0] / total, 0)} of it)"
+    whole = max(total, now[1] if now and now[1] else total)
+    cells = max(10, width)
+    pieces: list[Piece] = []
+    for sign, (_, size) in zip(BLOCKS, terms, strict=False):
+        pieces.append((sign * round(cells * size / whole), ACCENT))
+    rows = [assemble(shown), assemble(*pieces)]
+    for sign, (name, size) in zip(BLOCKS, terms, strict=False):
+        rows.append(assemble((f"{sign} ", ACCENT), f"{fmt.size(size):>9}  ", (name, DIM)))
+    return rows
+
+
+def _ranks(state: AppState) -> list[Content]:
+    started, last = state.run.started, state.run.last
+    devices = list(started.devices) if started else []
+    times = list(last.rank_s) if last else []
+    rows = []
+    median = sorted(times)[len(times) // 2] if times else 0.0
+    for rank in range(max(len(devices), len(times), 1)):
+        device = devices[rank] if rank < len(devices) else "device not told yet"
+        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT), f"{device:<32}"]
+        if rank < len(times):
+            slow = times[rank] > STRAGGLER * median
+            text = f"  {fmt.duration(times[rank])}" + ("  △ straggler" if slow else "")
+            pieces.append((text, WATCH) if slow else text)
+        rows.append(assemble(*pieces))
+    if len(times) < 2:
+        rows.append(assemble(("one rank: nobody to wait for", DIM)))
+    return rows

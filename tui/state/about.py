@@ -1,0 +1,83 @@
+"""What a run's folder says about it: its settings and where each comes from, the memory planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Origin = Literal["file", "--set", "default"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One resolved key of the configuration."""
+
+    key: str
+    """Dotted, such as `train.lr`."""
+    value: str
+    origin: Origin
+    written: str = ""
+    """What the file says, where something else is in force."""
+
+
+@dataclass(frozen=True)
+class About:
+    """Read once from the folder; empty for a run on another machine."""
+
+    settings: tuple[Setting, ...] = ()
+    gpu_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Planned memory of a rank on a GPU by term, such as `base`."""
+    cpu_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The same on a CPU."""
+
+    def planned(self, *, gpu: bool) -> Mapping[str, int]:
+        """The terms that apply, without empty ones."""
+        terms = self.gpu_bytes if gpu else self.cpu_bytes
+        return {name: size for name, size in terms.items() if size > 0}
+
+
+def settings_of(
+    resolved: Mapping[str, Any], source: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[Setting, ...]:
+    """Every resolved key with its origin; `overrides` are `key=value` of the command line."""
+    written = dict(flat(source))
+    given = {override.partition("=")[0] for override in overrides}
+    found = []
+    for key, value in flat(resolved):
+        origin: Origin = "--set" if key in given else "file" if key in written else "default"
+        before = written.get(key, "")
+        found.append(Setting(key, value, origin, before if before != value else ""))
+    return tuple(found)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and values as text."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _text(value)
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case list():
+            return ", ".join(_text(item) for item in value) or "[]"
+        case _:
+            return str(value)
+
+
+def differences(left: About, right: About) -> list[tuple[str, str, str]]:
+    """Keys whose values differ, with both values; `–` where one has no such key."""
+    ours = {setting.key: setting.value for setting in left.settings}
+    theirs = {setting.key: setting.value for setting in right.settings}
+    keys = [*ours, *(key for key in theirs if key not in ours)]
+    pairs = ((key, ours.get(key, "–"), theirs.get(key, "–")) for key in keys)
+    return [pair for pair in pairs if pair[1] != pair[2]]
