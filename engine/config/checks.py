@@ -57,6 +57,7 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_data,
         _check_packing,
         _check_way,
+        _check_metrics,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -232,6 +233,36 @@ def _check_way(config: RunConfig) -> Iterator[Problem]:
             "rollback needs a checkpoint to go back to; set checkpoint.every or "
             "checkpoint.at_start: true",
         )
+
+
+def _check_metrics(config: RunConfig) -> Iterator[Problem]:
+    stop = config.train.early_stop
+    wanted = {"checkpoint.best": config.checkpoint.best}
+    wanted["train.early_stop.metric"] = stop.metric if stop else None
+    known = metrics_of(config)
+    for key, metric in wanted.items():
+        if metric is None:
+            continue
+        if metric not in known:
+            yield Problem(
+                key,
+                f"got {metric}, which this run does not measure; it measures {', '.join(known)}",
+            )
+        elif not config.eval.every:
+            yield Problem(
+                key, "asks for evaluations on the way, but eval.every is 0; set eval.every"
+            )
+
+
+def metrics_of(config: RunConfig) -> list[str]:
+    """What the evaluations of a run measure."""
+    if config.task != "contrastive":
+        return ["loss", "perplexity"]
+    contrastive = config.contrastive
+    retrieval = ["recall_at_1", "recall_at_5", "mrr", "ndcg_at_10"]
+    triplets = ["triplet_accuracy"] if contrastive.hard_negatives else []
+    ce = ["ce"] if contrastive.ce_weight else []
+    return ["loss", *ce, "contrastive", *retrieval, *triplets]
 
 
 def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:

@@ -119,6 +119,31 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """Put before every anchor."""
 
 
+Metric = Literal[
+    "loss",
+    "perplexity",
+    "ce",
+    "contrastive",
+    "recall_at_1",
+    "recall_at_5",
+    "mrr",
+    "ndcg_at_10",
+    "triplet_accuracy",
+]
+"""What an evaluation may measure; the first four are better when lower."""
+
+
+class EarlyStopConfig(Section, frozen=True, kw_only=True):
+    """When going on no longer helps."""
+
+    metric: Metric = "loss"
+    """Of the evaluations every `eval.every` steps."""
+    patience: Count = 3
+    """Evaluations without an improvement before the run ends."""
+    min_delta: NonNegative = 0.0
+    """What counts as an improvement must be larger."""
+
+
 class TrainConfig(Section, frozen=True, kw_only=True):
     """The optimizer steps."""
 
@@ -156,6 +181,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Decay of a moving average of the adapter, such as 0.99; 0 is off. It is what is evaluated and
     sampled, and is saved beside the adapter."""
+    early_stop: EarlyStopConfig | None = None
+    """End the run, with a checkpoint, when a metric stops improving; None trains all steps."""
 
 
 class EvalConfig(Section, frozen=True, kw_only=True):
@@ -178,6 +205,9 @@ class CheckpointConfig(Section, frozen=True, kw_only=True):
     """Steps between checkpoints; 0 is only on request and at the end."""
     keep: Count = 3
     """Newest complete ones kept; pinned ones and rollback targets in use stay as well."""
+    best: Metric | None = None
+    """Also write one at each evaluation that is the best so far by this metric, and keep the best;
+    None keeps the one with the lowest evaluation loss of those written anyway."""
     at_start: bool = True
     """Write one before the first step, so that there always is a way back."""
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from .anomaly.alerts import INFO, INSTABILITY, Alert
+from .judgement import LOWER_IS_BETTER
 
 WATCH_WINDOW_STEPS = 20
 """A checkpoint this close behind a warning already holds what led to it."""
@@ -41,33 +42,53 @@ class Checkpoint(Protocol):
     def eval_loss(self) -> float | None:
         """Evaluation loss at that step, if known."""
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of an evaluation at that very step."""
+
 
 _Checkpoint = TypeVar("_Checkpoint", bound=Checkpoint)
 
 
 def to_remove(
-    manifests: Sequence[Checkpoint], *, keep: int, in_use: Collection[str] = ()
+    manifests: Sequence[Checkpoint],
+    *,
+    keep: int,
+    in_use: Collection[str] = (),
+    by: str | None = None,
 ) -> list[str]:
     """Names of checkpoints that can go, oldest first.
 
-    Kept are the newest `keep`, pinned ones, those in use, the one with the best evaluation loss,
-    and the newest good one, so that there always is a way back.
+    Kept are the newest `keep`, pinned ones, those in use, the best one, and the newest good one,
+    so that there always is a way back.
 
     Args:
         manifests: complete checkpoints, oldest first.
         keep: how many of the newest stay.
         in_use: names that something still refers to, such as a rollback target.
+        by: metric that says which is the best; None is the evaluation loss.
     """
     staying = {m.name for m in manifests[len(manifests) - min(keep, len(manifests)) :]}
     staying |= {m.name for m in manifests if m.pinned} | set(in_use)
-    staying |= {m.name for m in (best(manifests), newest_good(manifests)) if m is not None}
+    staying |= {m.name for m in (best(manifests, by), newest_good(manifests)) if m is not None}
     return [m.name for m in manifests if m.name not in staying]
 
 
-def best(manifests: Iterable[_Checkpoint]) -> _Checkpoint | None:
-    """The checkpoint with the lowest finite evaluation loss; the newer one on a tie."""
-    judged = [m for m in manifests if m.eval_loss is not None and math.isfinite(m.eval_loss)]
-    return min(reversed(judged), key=lambda m: m.eval_loss or 0.0) if judged else None
+def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint | None:
+    """The checkpoint with the best finite value of a metric; the newer one on a tie.
+
+    Args:
+        manifests: complete checkpoints, oldest first.
+        by: the metric; None is the evaluation loss.
+    """
+    sign = 1.0 if by is None or by in LOWER_IS_BETTER else -1.0
+    judged = [(m, _value(m, by)) for m in manifests]
+    finite = [(m, sign * v) for m, v in judged if v is not None and math.isfinite(v)]
+    return min(reversed(finite), key=lambda pair: pair[1])[0] if finite else None
+
+
+def _value(manifest: Checkpoint, by: str | None) -> float | None:
+    return manifest.eval_loss if by is None else manifest.metrics.get(by)
 
 
 def newest_good(

@@ -47,6 +47,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     """Smoothed training loss at that step."""
     eval_loss: float | None = None
+    metrics: dict[str, float] = {}
+    """Of an evaluation at this very step."""
     number: int = 0
     """Counts the checkpoints of a run: their order, whatever the clock does."""
 

@@ -140,6 +140,7 @@ class Conductor:
         self._perform_due()
         if not self.ending:
             self._ops.scheduled()
+            self._perform_due()
         while self.held and not self.ending:
             self._enter_hold()
             if self.desired.release:

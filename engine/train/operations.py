@@ -89,8 +89,10 @@ class StepOperations:
         if self._due(config.eval.every) or (step == 0 and config.eval.at_start):
             self._evaluate()
         save = self._due(config.checkpoint.every) or (step == 0 and config.checkpoint.at_start)
-        if save and self._saved_at != step:
+        if (save or self._watch.is_best()) and self._saved_at != step:
             self._save_unasked()
+        if reason := self._watch.reason_to_stop():
+            self._conductor.demand(Stop(), "early stop", reason)
 
     def _due(self, every: int) -> bool:
         step = self._chronicle.step()
@@ -204,7 +206,8 @@ class StepOperations:
         if not self._checkpointer.leads:
             return
         ledger = self._checkpointer.ledger
-        for name in to_remove(ledger.all(), keep=self._config.checkpoint.keep):
+        keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
+        for name in to_remove(ledger.all(), keep=keep, by=by):
             ledger.remove(name)
             self._chronicle.record(CheckpointRemoved(name=name))
 

@@ -13,6 +13,7 @@ from ..core.anomaly import ALARM, INFO, INSTABILITY, LOCAL, Alert, Detector
 from ..core.autopilot import Autopilot, calls_at_once
 from ..core.control import Desired
 from ..core.guard import Guard, Verdict
+from ..core.judgement import Judgement, describe_stop
 from ..core.meters import Ema, RecentNorms
 from ..core.recovery import Attempt, NoWayBack, Recoveries, Situation, plan_recovery
 from ..core.retention import good_checkpoint, is_good
@@ -51,6 +52,7 @@ class Watched(msgspec.Struct, kw_only=True):
     autopilot: Autopilot = msgspec.field(default_factory=Autopilot)
     eval_loss: float | None = None
     best_eval_loss: float | None = None
+    judgement: Judgement = msgspec.field(default_factory=Judgement)
 
 
 class Watch:
@@ -80,6 +82,7 @@ class Watch:
         """Those of them that are alarms: the incident lasts as long as there are any."""
         self._eval_loss: float | None = None
         self._best_eval_loss: float | None = None
+        self._judgement = Judgement()
         self._returned_to: set[str] = set()
         """Checkpoints the guard went back to by itself; none is tried twice."""
         self.reason = ""
@@ -311,6 +314,28 @@ class Watch:
         record = {"step": self._chronicle.step(), "eval_loss": loss}
         for alert in self._detector.update(record):
             self._raise(alert, None)
+        self._judge_metrics(metrics)
+
+    def _judge_metrics(self, metrics: dict[str, float]) -> None:
+        step, stop = self._chronicle.step(), self._config.train.early_stop
+        if not self._judgement.push(step, metrics):
+            return
+        if (by := self._config.checkpoint.best) in metrics:
+            self._judgement.best.push(by, step, metrics[by])
+        if stop and stop.metric in metrics:
+            value = metrics[stop.metric]
+            self._judgement.stopping.push(stop.metric, step, value, stop.min_delta)
+
+    def is_best(self) -> bool:
+        """The evaluation at this step is the best so far by `checkpoint.best`."""
+        return self._judgement.is_best(self._chronicle.step())
+
+    def reason_to_stop(self) -> str | None:
+        """Why early stopping ends the run here; None to go on."""
+        stop, record = self._config.train.early_stop, self._judgement.stopping
+        if stop is None or record.waited < stop.patience:
+            return None
+        return describe_stop(stop.metric, record, stop.min_delta)
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """What a checkpoint written now says about itself."""
@@ -321,7 +346,9 @@ class Watch:
             self._best_eval_loss,
             self._alerts,
         )
-        return {"good": good, "loss": self._loss.value, "eval_loss": self._eval_loss}
+        metrics = self._judgement.at(self._chronicle.step())
+        known = {"loss": self._loss.value, "eval_loss": self._eval_loss}
+        return {"good": good, "metrics": metrics, **known}
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
@@ -335,6 +362,7 @@ class Watch:
             autopilot=self._autopilot,
             eval_loss=self._eval_loss,
             best_eval_loss=self._best_eval_loss,
+            judgement=self._judgement,
         )
         state: dict[str, Any] = msgspec.to_builtins(watched)
         return state
@@ -347,6 +375,7 @@ class Watch:
         self._loss, self._norms = watched.loss, watched.norms
         self._alerts = deque(watched.alerts, maxlen=_ALERTS_KEPT)
         self._eval_loss, self._best_eval_loss = watched.eval_loss, watched.best_eval_loss
+        self._judgement = watched.judgement
         if not self._begun:
             self._recoveries, self._autopilot = watched.recoveries, watched.autopilot
         self._wanted = None

@@ -112,6 +112,21 @@ def test_sound_configurations_pass(changes):
         ((PAIRS, {"contrastive": {"weight": 0, "ce_weight": 0}}), "contrastive.weight", "raise"),
         (({"contrastive": {"ce_weight": 0}},), "contrastive.ce_weight", "ce_weight: 1"),
         (({"adapter": {"targets": []}},), "adapter.targets", "all-linear"),
+        (
+            ({"checkpoint": {"best": "mrr"}, "eval": {"every": 5}},),
+            "checkpoint.best",
+            "it measures loss, perplexity",
+        ),
+        (
+            (PAIRS, {"checkpoint": {"best": "triplet_accuracy"}, "eval": {"every": 5}}),
+            "checkpoint.best",
+            "does not measure",
+        ),
+        (
+            ({"train": {"early_stop": {"patience": 2}}},),
+            "train.early_stop.metric",
+            "set eval.every",
+        ),
         (({"data": {"eval_fraction": 1}},), "data.eval_fraction", "lower it"),
         (({"data": {"eval_fraction": 0}, "eval": {"every": 5}},), "eval.every", "data.eval"),
         (({"data": {"eval": "d.jsonl"}},), "data.eval", "eval_fraction"),

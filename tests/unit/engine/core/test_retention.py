@@ -56,6 +56,16 @@ def test_of_equal_evaluations_the_newer_stays() -> None:
     assert steps(to_remove(manifests, keep=1)) == [10]
 
 
+def test_the_best_may_be_the_one_with_the_highest_value() -> None:
+    values = [0.5, 0.9, float("nan"), 0.9, None]
+    manifests = [
+        checkpoint(10 * n, eval_loss=float(n), metrics={} if value is None else {"mrr": value})
+        for n, value in enumerate(values)
+    ]
+    assert steps(to_remove(manifests, keep=1, by="mrr")) == [0, 10, 20]
+    assert steps(to_remove(manifests, keep=1, by="loss")) == [0, 10, 20, 30]
+
+
 def test_a_nan_evaluation_is_never_the_best() -> None:
     manifests = [checkpoint(10, eval_loss=float("nan")), checkpoint(20, eval_loss=3.0)]
     manifests += [checkpoint(30)]

@@ -73,3 +73,18 @@ def pool(tokens, mask, how: str) -> Vector:
     weights = [1.0] * len(kept) if how == "mean" else [float(k + 1) for k in range(len(kept))]
     columns = zip(*kept, strict=True)
     return [dot(weights, list(column)) / math.fsum(weights) for column in columns]
+
+
+def retrieval(anchors, corpus, relevant) -> dict[str, float]:
+    sums = dict.fromkeys(("recall_at_1", "recall_at_5", "mrr", "ndcg_at_10"), 0.0)
+    for anchor, wanted in zip(anchors, relevant, strict=True):
+        near = [cosine(anchor, text) for text in corpus]
+        ranked = sorted(range(len(corpus)), key=lambda j: (-near[j], wanted[j]))
+        places = [place for place, j in enumerate(ranked, start=1) if wanted[j]]
+        sums["recall_at_1"] += places[0] == 1
+        sums["recall_at_5"] += places[0] <= 5
+        sums["mrr"] += 1 / places[0]
+        gain = sum(1 / math.log2(place + 1) for place in places if place <= 10)
+        best = sum(1 / math.log2(place + 1) for place in range(1, min(10, len(places)) + 1))
+        sums["ndcg_at_10"] += gain / best
+    return sums

@@ -1,0 +1,82 @@
+"""Evaluations on the way decide which checkpoint stays and when a run ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fttui.engine.protocol.events import CommandApplied, EvalFinished, StepFinished
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.ledger import Ledger
+from fttui.engine.train.evaluate import EvalResult, Evaluator
+from tests.support.ranks import in_ranks
+from tests.support.training import Script, new_run, play
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, metric: str, values: dict[int, float]) -> None:
+    """Let an evaluation find a metric as given by step."""
+
+    def evaluate(self: Any) -> EvalResult:
+        value = values[self._trainer.state.global_step]
+        return EvalResult({"loss": 1.0, metric: value}, 0.0)
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+
+
+def test_the_best_checkpoint_stays_whenever_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(
+        monkeypatch,
+        "mrr",
+        {0: 0.1, 1: 0.2, 2: 0.15, 3: 0.9, 4: 0.3, 5: 0.8, 6: 0.1, 7: 0.5, 8: 0.2},
+    )
+    sets = {"checkpoint__best": "mrr", "checkpoint__keep": 1, "eval__every": 1}
+    run = new_run(tmp_path, checkpoint__every=4, **sets)
+    play(run)
+    kept = {manifest.step: manifest.metrics.get("mrr") for manifest in Ledger(run).all()}
+    assert kept == {3: 0.9, 8: 0.2}
+
+
+def test_a_run_that_no_longer_improves_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(monkeypatch, "mrr", {step: -abs(step - 2) for step in range(9)})
+    stop = "{metric: mrr, patience: 2}"
+    run = new_run(tmp_path, eval__every=1, train__early_stop=stop)
+    played = play(run)
+    assert played.outcome.state is RunState.STOPPED
+    (applied,) = played.events(CommandApplied)
+    assert (applied.command, applied.issuer) == ("stop", "early stop")
+    assert "mrr has not improved for 2 evaluations (best 0 at 2)" in applied.reason
+    assert len(played.events(StepFinished)) == 4
+    assert Ledger(run).all()[-1].step == 4
+
+
+def test_going_back_forgets_the_evaluations_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(monkeypatch, "mrr", dict.fromkeys(range(9), 1.0) | {1: 2.0})
+    stop = "{metric: mrr, patience: 6}"
+    run = new_run(tmp_path, eval__every=1, train__early_stop=stop)
+    played = play(run, Script({6: ["rollback 4"]}))
+    assert [step for step, _ in played.at(StepFinished)] == [1, 2, 3, 4, 5, 6, 5, 6, 7]
+
+
+def stop_early(place: Any, run: Any) -> None:
+    play(run, place=place)
+
+
+def test_two_ranks_end_at_the_same_step(tmp_path: Path) -> None:
+    stop = "{metric: loss, patience: 1, min_delta: 100}"
+    run = new_run(tmp_path, eval__every=2, train__early_stop=stop, train__devices=2)
+    assert in_ranks(2, stop_early, run) == [0, 0]
+    assert Ledger(run).all()[-1].step == 4
+
+
+def test_what_a_text_run_measures(tmp_path: Path) -> None:
+    played = play(new_run(tmp_path, "sft", train__steps=2))
+    (event,) = played.events(EvalFinished)
+    assert set(event.metrics) == {"loss", "perplexity"}
