@@ -23,7 +23,7 @@ from textual.screen import Screen
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.layout import RunDirectory, runs_root
 
 from .actions import ACTION_OF, bindings, keyed, rebound, why_not
 from .client.catalogue import Listed
@@ -79,7 +79,7 @@ class FttuiApp(App[int]):
         self.session = session
         self.run_directory = run
         self.clock = clock
-        self.runs_root = run.path.parent if run else None
+        self.runs_root = run.path.parent if run else runs_root()
         self.wanted: Listed | None = None
         """The run to show next, when the person left for another one."""
         self.count = ""

@@ -41,10 +41,18 @@ def read_settings(environ: Mapping[str, str], encoding: str) -> Settings:
     utf8 = encoding.lower().replace("-", "") in {"utf8", "utf"}
     bare = environ.get("TERM") == "linux"
     wanted = environ.get("FTTUI_ASCII", "")
+    theme = "fttui-light" if environ.get("FTTUI_THEME") == "light" else "fttui-dark"
     return Settings(
         ascii=wanted not in {"", "0"} or not utf8 or bare,
-        theme="fttui-light" if environ.get("FTTUI_THEME") == "light" else "fttui-dark",
+        theme="fttui-16" if _sixteen_colours(environ) else theme,
     )
+
+
+def _sixteen_colours(environ: Mapping[str, str]) -> bool:
+    """The terminal says neither 24-bit nor 256 colours (decided as Textual decides it)."""
+    rich = environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}
+    term = environ.get("TERM", "")
+    return bool(term) and not rich and term.rpartition("-")[2] not in {"256color", "kitty"}
 
 
 def config_file(environ: Mapping[str, str]) -> Path:

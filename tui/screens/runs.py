@@ -35,6 +35,7 @@ class RunList(ListScreen):
         self._here: list[Listed] = []
         self._there: list[Listed] = []
         self._faults: list[str] = []
+        self._looked = False
         self.marked: set[str] = set()
 
     def on_mount(self) -> None:
@@ -46,12 +47,12 @@ class RunList(ListScreen):
     @work(thread=True, exclusive=True, group="runs-here")
     def look(self) -> None:
         """Read the folders."""
-        root = self.fttui.runs_root
-        found = runs_here(root) if root is not None else []
+        found = runs_here(self.fttui.runs_root)
         self.app.call_from_thread(self._found_here, found)
 
     def _found_here(self, found: list[Listed]) -> None:
         self._here = found
+        self._looked = True
         self.fttui.redraw()
 
     @work(exclusive=True, group="runs-there")
@@ -90,6 +91,9 @@ class RunList(ListScreen):
     def show_body(self, state: AppState, now: float) -> None:
         """The list, and which machines did not answer."""
         super().show_body(state, now)
+        if self._looked and not self.listed:
+            hint = "No runs yet; leave and start one with: fttui run CONFIG"
+            self.query_one("#hint", Line).put(assemble(hint))
         if self._faults:
             self.query_one("#hint", Line).put(assemble((self._faults[0], "$warning")))
 

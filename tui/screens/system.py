@@ -38,14 +38,16 @@ class System(PlotScreen):
         with Horizontal(id="facts"):
             yield Line(id="plan", classes="panel")
             yield Line(id="ranks", classes="panel")
+            yield Line(id="link", classes="panel")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view and the texts."""
         for plot in self.plots():
             plot.offer(state)
         for name, title, rows in (
-            ("#plan", "memory per rank: plan", _plan(state, self.app.size.width // 2 - 4)),
+            ("#plan", "memory per rank: plan", _plan(state, self.app.size.width // 3 - 4)),
             ("#ranks", "ranks", _ranks(state)),
+            ("#link", "link", _link(state, now)),
         ):
             line = self.query_one(name, Line)
             line.border_title = title
@@ -80,7 +82,7 @@ def _ranks(state: AppState) -> list[Content]:
     median = sorted(times)[len(times) // 2] if times else 0.0
     for rank in range(max(len(devices), len(times), 1)):
         device = devices[rank] if rank < len(devices) else "device not told yet"
-        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT), f"{device:<32}"]
+        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT), f"{device:<24}"]
         if rank < len(times):
             slow = times[rank] > STRAGGLER * median
             text = f"  {fmt.duration(times[rank])}" + ("  △ straggler" if slow else "")
@@ -89,3 +91,20 @@ def _ranks(state: AppState) -> list[Content]:
     if len(times) < 2:
         rows.append(assemble(("one rank: nobody to wait for", DIM)))
     return rows
+
+
+def _link(state: AppState, now: float) -> list[Content]:
+    """How the viewer hears the run, in numbers."""
+    link, run = state.link, state.run
+    behind = None if run.time is None else max(0.0, now + link.clock_offset_s - run.time)
+    commands = [item for item in run.interventions if item.seconds is not None]
+    rows = [
+        ("link", f"{link.link.value}, heard {fmt.age(link.age_s(now))} ago"),
+        ("newest record", f"{run.seq:,}, {fmt.age(behind)} old"),
+        ("lost and refilled", f"{fmt.plural(link.refills, 'time')}"),
+        ("of a newer fttui", fmt.plural(run.unknown, "record")),
+        ("hub answers in", fmt.duration(link.answer_s)),
+        ("applied in", fmt.duration(commands[-1].seconds) if commands else "–"),
+        ("control", state.controller or "nobody"),
+    ]
+    return [assemble((f"{name:<18}", DIM), text) for name, text in rows]

@@ -115,7 +115,7 @@ def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
         case PreviewArrived():
             return _preview(state, delivery)
         case CommandAnswered():
-            return _answered(state, delivery)
+            return _answered(state, delivery, now)
         case _:
             return replace(state, link=_linked(state.link, delivery, now))
 
@@ -129,7 +129,8 @@ def _linked(
         case LinkChanged(link=state, detail=detail):
             return replace(link, link=state, detail=detail)
         case HistoryProgressed(seq=seq, head_seq=head):
-            return replace(link, read_seq=seq, head_seq=head)
+            refilled = link.link is Link.LIVE and not link.catching_up and seq > 1
+            return replace(link, read_seq=seq, head_seq=head, refills=link.refills + refilled)
 
 
 def _read(state: AppState, batch: Batch, now: float) -> AppState:
@@ -166,7 +167,7 @@ def submitted(
     return _with(state, entry)
 
 
-def _answered(state: AppState, answer: CommandAnswered) -> AppState:
+def _answered(state: AppState, answer: CommandAnswered, now: float) -> AppState:
     phase = Phase.ACCEPTED if answer.accepted else Phase.REJECTED
     known = state.run.interventions.find(answer.id)
     if known is None or known.settled:
@@ -174,7 +175,8 @@ def _answered(state: AppState, answer: CommandAnswered) -> AppState:
     entry = Intervention(
         id=answer.id, text=known.text, issuer=known.issuer, phase=phase, refusal=answer.reason
     )
-    return _with(state, entry)
+    took = None if known.sent_at is None else max(0.0, now - known.sent_at)
+    return _with(replace(state, link=replace(state.link, answer_s=took)), entry)
 
 
 def _with(state: AppState, entry: Intervention) -> AppState:

@@ -28,6 +28,10 @@ class LinkView:
     read_seq: int = 0
     head_seq: int = 0
     """Newest record there is, while catching up."""
+    refills: int = 0
+    """How often records that the stream lost were fetched again."""
+    answer_s: float | None = None
+    """From sending the last command to the hub's answer."""
 
     def heard(self, now: float) -> LinkView:
         """Something came."""

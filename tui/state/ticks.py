@@ -52,7 +52,8 @@ def axis_label(axis: Axis, value: float) -> str:
     """A place on an x axis: `1,200`, `1 h 30 m`, `2.4M`, `1.25`."""
     match axis:
         case "time":
-            return fmt.duration(value) if value else "0"
+            big, _, rest = fmt.duration(value).partition(" 0 ")
+            return (big if rest in {"s", "m", "h"} else fmt.duration(value)) if value else "0"
         case "tokens":
             return fmt.short_count(value)
         case "epoch":

@@ -34,4 +34,20 @@ LIGHT = Theme(
     dark=False,
     variables={"border": "#b6c0ca", "border-blurred": "#b6c0ca", "dim": "#66727e"},
 )
-THEMES = (DARK, LIGHT)
+SIXTEEN = Theme(
+    name="fttui-16",
+    primary="#55ffff",
+    secondary="#ff55ff",
+    accent="#55ffff",
+    warning="#ffff55",
+    error="#ff5555",
+    success="#55ff55",
+    foreground="#aaaaaa",
+    background="#000000",
+    surface="#000000",
+    panel="#000000",
+    dark=True,
+    variables={"border": "#555555", "border-blurred": "#555555", "dim": "#555555"},
+)
+"""Every colour is one of the sixteen, so that none is guessed by the terminal."""
+THEMES = (DARK, LIGHT, SIXTEEN)

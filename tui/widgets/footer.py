@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from textual.content import Content
 
-from ..actions import Action, label_of, why_not
+from ..actions import GO, Action, label_of, why_not
 from ..state.app import AppState
 from .text import BOLD, DIM, Line, assemble, spread
 
@@ -29,12 +29,19 @@ class ActionFooter(Line):
         ending = Content("  ").join(_entry(a, state) for a in right)
         room = width - ending.cell_length - 2
         left = Content("") if count is None else assemble((f"× {count or '…'}  then a key", BOLD))
-        for action in (a for a in wanted if a.footer < _RIGHT):
+        for action in _offered(state, actions, wanted):
             longer = Content.assemble(left, "  " if left else "", _entry(action, state))
             if longer.cell_length > room:
                 break
             left = longer
         self.put(spread(left, ending, width))
+
+
+def _offered(state: AppState, actions: Sequence[Action], wanted: Sequence[Action]) -> list[Action]:
+    """What acts on the run, or where to look when nothing can be done to it from here."""
+    if state.read_only or state.state.ended:
+        return [a for a in actions if a.group == GO and a.scope == "run"]
+    return [a for a in wanted if a.footer < _RIGHT]
 
 
 def _entry(action: Action, state: AppState) -> Content:

@@ -61,7 +61,7 @@ class Plot(Widget, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in LOOKS}
 
     def __init__(self, panel: Panel) -> None:
-        super().__init__(id=f"plot-{panel.id}", classes="plot")
+        super().__init__(classes="plot")
         self.panel = panel
         self._state: AppState | None = None
         self._drawn: object = None
