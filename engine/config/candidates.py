@@ -35,6 +35,21 @@ def pairs_compared(config: RunConfig) -> int:
     return pairs_at_once(config) * (config.train.accumulate if looks_ahead(config) else 1)
 
 
+def candidate_facts(config: RunConfig) -> dict[str, str]:
+    """What a run says of its candidates when it starts."""
+    if config.task != "contrastive":
+        return {}
+    ahead = looks_ahead(config)
+    ranks = config.train.devices if config.contrastive.cross_device else 1
+    parts = [
+        f"batch of {config.train.batch}",
+        f"{config.train.accumulate} micro-batches looked ahead" if ahead else "",
+        f"{ranks} devices" if ranks > 1 else "",
+    ]
+    origin = " × ".join(part for part in parts if part)
+    return {"candidates per anchor": f"up to {candidates_per_anchor(config):,} ({origin})"}
+
+
 def candidates_per_anchor(config: RunConfig) -> int:
     """Texts an anchor is compared with at most, its positive included."""
     pairs, hard = pairs_compared(config), config.contrastive.hard_negatives

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..config.candidates import candidate_facts
 from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
@@ -121,7 +122,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         conductor.complete = resumed is not None and resumed.step >= plan.steps
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
-        chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed))
+        facts = {"ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}"}
+        facts |= candidate_facts(config)
+        chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin
     stepper.flow = GradientFlow(loaded.model)
@@ -263,6 +266,7 @@ def describe(
     loaded: LoadedModel,
     examples: ExampleSets,
     resumed: Manifest | None,
+    facts: dict[str, str],
 ) -> RunStarted:
     """The start of the run, now that everything about it is known."""
     return msgspec.structs.replace(
@@ -273,5 +277,5 @@ def describe(
         start_step=resumed.step if resumed else 0,
         trainable_params=loaded.trainable_params,
         total_params=loaded.total_params,
-        facts={**loaded.facts, **examples.facts},
+        facts={**loaded.facts, **examples.facts, **facts},
     )

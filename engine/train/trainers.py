@@ -14,6 +14,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ..config.candidates import looks_ahead
 from ..config.schema import ContrastiveConfig, RunConfig
+from ..errors import ConfigError
 from ..losses.contrastive import ContrastiveResult, simctg
 from ..losses.cross_entropy import selected_cross_entropy
 from ..losses.gather import gather_sizes
@@ -231,10 +232,25 @@ def build_trainer(
         if config.task == "contrastive"
         else _text_trainer(config, model, tokenizer, arguments)
     )
+    require_ranks(trainer.accelerator.num_processes, config.train.devices)
     trainer.stepper = stepper
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepCallback(stepper, trainer.accelerator))
     return trainer
+
+
+def require_ranks(got: int, asked: int) -> None:
+    """Refuse to train on another number of ranks than the configuration counts with.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if got != asked:
+        raise ConfigError(
+            f"train.devices asks for {asked} rank{'s' * (asked != 1)}, but {got} came up; start "
+            f"with `fttui run`, or with torchrun --nproc-per-node {asked}, or set train.devices: "
+            f"{got}"
+        )
 
 
 def _pair_trainer(config: RunConfig, model: PeftModel, arguments: dict[str, Any]) -> PairTrainer:

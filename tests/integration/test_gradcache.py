@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fttui.engine.errors import ConfigError
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.protocol.events import CommandApplied, EvalFinished, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
@@ -132,6 +133,7 @@ def test_two_ranks_times_four_are_the_batch_of_eight(tmp_path: Path) -> None:
         assert max(errors) <= 1e-5, errors
     started = [r.event for r in read_records(run) if isinstance(r.event, RunStarted)]
     assert (started[-1].world_size, len(started[-1].devices)) == (2, 2)
+    assert started[-1].facts["ranks"] == "2 of 2"
 
 
 def play_as(place: Place, run: RunDirectory) -> None:
@@ -210,3 +212,8 @@ def test_a_learned_temperature_is_part_of_the_exact_state(tmp_path: Path) -> Non
     assert resumed.losses() == straight.losses()
     seen = [event.extra["temperature"] for event in straight.events(StepFinished)]
     assert seen[-1] != seen[0]
+
+
+def test_another_number_of_ranks_than_asked_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"asks for 2 ranks, but 1 came up"):
+        play(new_run(tmp_path, train__devices=2))
