@@ -217,3 +217,24 @@ def test_a_learned_temperature_is_part_of_the_exact_state(tmp_path: Path) -> Non
 def test_another_number_of_ranks_than_asked_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"asks for 2 ranks, but 1 came up"):
         play(new_run(tmp_path, train__devices=2))
+
+
+@pytest.mark.parametrize("task", ["contrastive", "sft"])
+def test_the_joint_loss_does_not_depend_on_the_split(tmp_path: Path, task: str) -> None:
+    same: dict[str, Any] = {
+        "train__steps": 3,
+        "train__optimizer": "sgd",
+        "adapter__dropout": 0.0,
+        "contrastive__kind": "infonce" if task == "contrastive" else "simctg",
+    }
+    found = []
+    for batch, accumulate, eval_batch in ((4, 2, 3), (1, 8, 1), (2, 4, 8)):
+        folder = tmp_path / str(batch)
+        folder.mkdir()
+        split = {"train__batch": batch, "train__accumulate": accumulate, "eval__batch": eval_batch}
+        records = play(new_run(folder, task, **same, **split)).records
+        events = [r.event for r in records if isinstance(r.event, StepFinished | EvalFinished)]
+        found.append([_figures(event) for event in events])
+    for other in found[1:]:
+        for one_step, other_step in zip(found[0], other, strict=True):
+            assert other_step == pytest.approx(one_step, rel=2e-6, abs=2e-6)

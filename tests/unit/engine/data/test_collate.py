@@ -44,6 +44,22 @@ def test_pair_targets_include_eos_but_no_padding_and_no_negatives():
     assert batch["attention_mask"].sum(dim=1).tolist() == [2, 3, 2]
 
 
+def test_an_instruction_is_not_pooled_and_an_eos_that_is_the_pad_token_is():
+    pairs = [
+        PairExample("a", [7, 8, 11, PAD], [12, PAD], ([14, PAD],), prompt=2),
+        PairExample("b", [21, PAD], [22, PAD]),
+    ]
+    batch = collate_pairs(pairs, PAD, hard_negatives=1)
+    assert batch["pool_mask"].tolist() == [
+        [0, 0, 1, 1],
+        [1, 1, 0, 0],
+        [1, 1, 0, 0],
+        [1, 1, 0, 0],
+        [1, 1, 0, 0],
+    ]
+    assert batch["attention_mask"][0].tolist() == [1, 1, 1, 1]
+
+
 def test_no_negatives_at_all():
     batch = collate_pairs([PairExample("a", [1], [3])] * 2, PAD, hard_negatives=3)
     assert batch["input_ids"].shape == (4, 1)

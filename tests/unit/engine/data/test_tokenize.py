@@ -132,6 +132,22 @@ def test_pairs_end_with_eos_however_long(tokenizer):
     assert (pair.label, result.cut, pair.length) == (5, 1, 10 + 12 + 2 + 2)
 
 
+@pytest.mark.parametrize(
+    ("instruction", "max_length", "rest"),
+    [
+        ("", 500, "anchor<|im_end|>"),
+        ("Q: ", 500, "anchor<|im_end|>"),
+        ("Q: ", 5, "a<|im_end|>"),
+        ("Query: ", 5, "<|im_end|>"),
+    ],
+)
+def test_the_instruction_of_an_anchor_is_told_apart(tokenizer, instruction, max_length, rest):
+    record = PairRecord("a", "anchor", "p", (), label=None)
+    result = tokenize([record], tokenizer, max_length=max_length, instruction=instruction)
+    (pair,) = result.examples
+    assert tokenizer.decode(pair.anchor[pair.prompt :]) == rest
+
+
 def test_pairs_with_an_empty_side_are_dropped(tokenizer):
     records = [PairRecord("a", " ", "x"), PairRecord("b", "x", ""), PairRecord("c", "x", "y")]
     result = tokenize(records, tokenizer)
