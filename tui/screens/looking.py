@@ -51,7 +51,7 @@ def _filter(app: FttuiApp) -> None:
 def _choose_metrics(app: FttuiApp) -> None:
     def answer(found: Asked | None) -> None:
         if found is not None:
-            app.look(replace(app.state.plot, only=found.text))
+            app.look(replace(app.state.plot, only=found.text or ""))
 
     def read(text: str) -> Asked:
         names = chosen_metrics(metrics_of(app.state.run), text)

@@ -55,7 +55,7 @@ class PromptScreen(ModalScreen[Asked]):
     def send(self, event: Input.Submitted) -> None:
         """Close with a command; an error, or nothing where something is needed, keeps it open."""
         asked = self._read(event.value)
-        if asked.command is not None or asked.goto is not None or asked.text:
+        if any(answer is not None for answer in (asked.command, asked.goto, asked.text)):
             self.dismiss(asked)
         elif asked.error or asked.needs:
             self._preview(Asked(error=asked.error or asked.needs))

@@ -82,11 +82,12 @@ def _ranks(state: AppState) -> list[Content]:
     median = sorted(times)[len(times) // 2] if times else 0.0
     for rank in range(max(len(devices), len(times), 1)):
         device = devices[rank] if rank < len(devices) else "device not told yet"
-        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT), f"{device:<24}"]
+        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT)]
         if rank < len(times):
             slow = times[rank] > STRAGGLER * median
-            text = f"  {fmt.duration(times[rank])}" + ("  △ straggler" if slow else "")
+            text = f"{fmt.duration(times[rank]):>7}  " + ("△ straggler  " if slow else "")
             pieces.append((text, WATCH) if slow else text)
+        pieces.append((device, DIM))
         rows.append(assemble(*pieces))
     if len(times) < 2:
         rows.append(assemble(("one rank: nobody to wait for", DIM)))

@@ -35,7 +35,7 @@ class Asked:
     """What is missing when nothing was typed; said on Enter only."""
     goto: int | None = None
     """A step to look at, instead of a command."""
-    text: str = ""
+    text: str | None = None
     """What was typed, where that is the answer."""
     relative: bool = False
     """Computed from the value in force now: refuse it if that has moved on."""

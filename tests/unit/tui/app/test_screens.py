@@ -1,0 +1,253 @@
+"""Screens beyond the dashboard, the keys that lead a person through them, and a person's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
+from fttui.engine.protocol.events import GradientsMeasured, ModuleFlow, StepFinished
+from fttui.engine.run.journal import MAGIC, frame
+from fttui.engine.run.layout import Identity, RunDirectory
+from fttui.tui.actions import ACTIONS, why_not
+from fttui.tui.screens.confirm import ConfirmScreen
+from fttui.tui.screens.prompt import PromptScreen
+from fttui.tui.screens.welcome import Welcome
+from fttui.tui.settings import Settings, with_file
+from fttui.tui.widgets.plot import Plot
+from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
+from tests.unit.tui.app.driving import driven, text_of, told, until
+from tests.unit.tui.app.scenes import SCENES as STATES
+
+
+def write_run(root: Path, name: str, script: Script, lr: str = "1e-4") -> RunDirectory:
+    """A run folder with a script's journal in it."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    run = RunDirectory(folder)
+    identity = Identity(
+        id=name, name=name, created=script.now, host="h", interpreter="p", config="c.yaml"
+    )
+    run.identity_file.write_bytes(msgspec.json.encode(identity))
+    run.journal.write_bytes(MAGIC + b"".join(frame(encode(r)) for r in script.records))
+    run.config.write_text(f"train:\n  lr: {lr}\n  batch: 4\n")
+    run.source_config.write_text(f"train:\n  lr: {lr}\n")
+    return run
+
+
+async def test_runs_are_listed_marked_and_compared_over_each_other(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ours = write_run(tmp_path / "runs", "smollm2-pairs-20260101-000000", eventful())
+    write_run(tmp_path / "runs", "other-20260102-000000", finished(), lr="5e-5")
+    async with driven(FakeSession(eventful()), folder=ours.path) as (app, pilot):
+        await until(pilot, lambda: bool(app.state.about.settings))
+        await pilot.press("0")
+        await until(pilot, lambda: "other-20260102" in text_of(app))
+        assert "finished" in text_of(app)
+        await pilot.press("slash", *"other", "enter", "v")
+        await until(pilot, lambda: "✱" in text_of(app))
+        await pilot.press("C")
+        await until(pilot, lambda: app.current_mode == "compare" and bool(app.state.others))
+        await until(pilot, lambda: "train.lr" in text_of(app) and "1e-4 → 5e-5" in text_of(app))
+        await until(pilot, lambda: any(len(p.picture.layers) == 2 for p in app.screen.query(Plot)))
+        assert "◆ other-20260102" in text_of(app)
+
+
+async def test_another_run_is_opened_by_leaving_for_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ours = write_run(tmp_path / "runs", "smollm2-pairs-20260101-000000", eventful())
+    write_run(tmp_path / "runs", "other-20260102-000000", finished())
+    session = FakeSession(eventful())
+    async with driven(session, folder=ours.path) as (app, pilot):
+        await pilot.press("0")
+        await until(pilot, lambda: "other-20260102" in text_of(app))
+        await pilot.press("slash", *"other", "enter", "enter")
+        await until(pilot, lambda: app.wanted is not None)
+    assert app.wanted is not None
+    assert app.wanted.summary.id == "other-20260102-000000"
+    assert session.submitted == []
+
+
+async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
+    script = Script().start().run().train(20)
+    script.step += 1
+    script.add(StepFinished(loss=1.0, step_s=3.0, rank_s=[1.0, 1.0, 2.9], skew_s=1.9))
+    async with driven(FakeSession(script)) as (app, pilot):
+        await pilot.press("6")
+        await until(pilot, lambda: "△ straggler" in text_of(app))
+        assert "slowest rank 2" in text_of(app)
+        assert "lost and refilled" in text_of(app)
+
+
+async def test_metrics_are_chosen_by_words_of_their_names() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("2", "slash", *"cos top", "enter")
+        await until(pilot, lambda: "2 of" in text_of(app))
+        assert "pos_cos" in text_of(app)
+        assert "grad_norm" not in text_of(app)
+        await pilot.press("slash", "enter")
+        await until(pilot, lambda: app.state.plot.only == "" and "grad_norm" in text_of(app))
+
+
+@pytest.mark.parametrize(("presses", "label"), [(1, "1 h"), (2, "M"), (3, "0.5")])
+async def test_the_x_axis_counts_time_tokens_or_epochs(presses, label) -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press(*["X"] * presses)
+        plot = app.screen.query(Plot).first()
+        await until(pilot, lambda: label in text_of(app).split("loss ──")[1])
+        assert not plot.picture.empty
+        assert plot.picture.over
+        await pilot.press("X")
+        assert app.state.plot.axis == ("step" if presses == 3 else app.state.plot.axis)
+
+
+async def test_a_click_puts_the_cursor_there_on_all_plots() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        plots = list(app.screen.query(Plot))
+        await pilot.click(plots[0], offset=(30, 5))
+        await until(pilot, lambda: app.state.plot.cursor is not None)
+        await until(pilot, lambda: text_of(app).count(f"step {app.state.plot.cursor:,}:") >= 4)
+
+
+async def test_a_count_multiplies_the_next_key_and_fills_the_next_prompt() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("left")
+        one = app.state.run.step - (app.state.plot.cursor or 0)
+        await pilot.press("f", "semicolon", "1", "2")
+        await until(pilot, lambda: "× 12" in text_of(app))
+        await pilot.press("left")
+        assert app.state.run.step - (app.state.plot.cursor or 0) == 12 * one
+        await pilot.press("1")
+        assert app.current_mode == "dashboard"
+        await pilot.press("semicolon", "5", "N", "enter")
+        await until(pilot, lambda: bool(session.submitted))
+    assert [str(c) for c in session.submitted] == ["RunSteps(steps=5)"]
+
+
+async def test_j_and_k_move_in_lists_and_do_nothing_to_the_run() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("4", "semicolon", "2", "j", "k", "enter")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [Rollback(checkpoint="step-000800-t1")]
+
+
+async def test_a_command_can_be_typed_and_a_destructive_one_is_confirmed() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("colon", *"lr scale 0.5", "enter")
+        await until(pilot, lambda: session.submitted == [ScaleLr(factor=0.5)])
+        await pilot.press("colon", *"rollback step-000800-t1", "enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "440 steps" in text_of(app)
+        await pilot.press("escape", "colon", *"lr sc", "enter")
+        await until(pilot, lambda: isinstance(app.screen, PromptScreen))
+        await pilot.press("escape", "colon", *"900", "enter")
+        await until(pilot, lambda: app.state.plot.cursor == 900)
+    assert len(session.submitted) == 1
+
+
+async def test_recover_says_in_numbers_what_it_will_do() -> None:
+    script = live_spike()
+    last = script.records[-1]
+    event = type(last.event)(
+        **{**{f: getattr(last.event, f) for f in last.event.__struct_fields__},
+           "actions": ["recover a1241"]}
+    )  # fmt: skip
+    script.records[-1] = type(last)(
+        seq=last.seq, time=last.time, step=last.step, timeline=last.timeline, event=event
+    )
+    async with driven(FakeSession(script)) as (app, pilot):
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "Back to step 800: 441 steps" in text_of(app)
+        assert "timeline 3" in text_of(app)
+        assert "×0.25" in text_of(app)
+
+
+async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings = Settings(first_time=True)
+    async with driven(FakeSession(eventful()), settings=settings) as (app, pilot):
+        await until(pilot, lambda: isinstance(app.screen, Welcome))
+        assert "pause training" in text_of(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: (tmp_path / "fttui" / "seen").exists())
+
+
+def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
+    file = tmp_path / "app.toml"
+    assert with_file(Settings(), file) == Settings()
+    file.write_text('theme = "light"\n[keys]\n"run.pause" = "b"\n"app.help" = ["?", "f1"]\n')
+    read = with_file(Settings(), file)
+    assert read.keys == {"run.pause": "b", "app.help": "question_mark,f1"}
+    assert read.theme == "fttui-light"
+    file.write_text('[keys]\n"run.pause" = "l"\n"run.hold" = "b"\n')
+    faults = " ".join(with_file(Settings(), file).faults)
+    assert "l would be both run.pause and lr.change" in faults
+    assert "no action is called 'run.hold'" in faults
+    file.write_text("keys = [")
+    assert with_file(Settings(), file).faults
+
+
+async def test_own_keys_work_and_are_shown_everywhere() -> None:
+    session = FakeSession(eventful())
+    settings = Settings(keys={"run.pause": "b", "run.rollback": "B"})
+    async with driven(session, settings=settings) as (app, pilot):
+        assert "b pause" in text_of(app)
+        assert "B rollback" in text_of(app)
+        await pilot.press("space")
+        await pilot.press("b")
+        await until(pilot, lambda: bool(session.submitted))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "  b      pause training" in text_of(app))
+    assert len(session.submitted) == 1
+
+
+async def test_what_is_wrong_with_own_keys_is_told() -> None:
+    settings = Settings(faults=("app.toml: no action is called 'run.hold'",))
+    async with driven(FakeSession(eventful()), settings=settings) as (app, pilot):
+        await until(pilot, lambda: "no action is called 'run.hold'" in told(app))
+
+
+async def test_gradient_flow_that_was_measured_is_kept() -> None:
+    script = eventful()
+    flow = ModuleFlow(module="layers.0.q_proj", grad_norm=1.0, update_norm=0.1, weight_norm=2.0)
+    script.add(GradientsMeasured(modules=[flow], reason="asked"))
+    async with driven(FakeSession(script)) as (app, _):
+        assert app.state.run.gradients_at == 1240
+
+
+_SENDERS = [action for action in ACTIONS if action.commands]
+
+
+@pytest.mark.parametrize("scene", STATES)
+async def test_every_action_does_its_deed_or_says_why_not(scene) -> None:
+    """In every state of run, link and role: never silence, never a crash, never a wrong command."""
+    make, tweak, settings = STATES[scene]
+    session = FakeSession(make())
+    session.answers = False
+    tweak(session)
+    async with driven(session, settings=settings) as (app, pilot):
+        for action in _SENDERS:
+            before, asked = len(session.submitted), len(app.screen_stack)
+            app._notifications.clear()
+            reason = why_not(action, app.state)
+            app.perform(action.id)
+            if reason is None:
+                await pilot.pause()
+            acted = len(session.submitted) > before or len(app.screen_stack) > asked
+            assert acted is (reason is None), action.id
+            if reason is not None:
+                assert reason in told(app), action.id
+            while len(app.screen_stack) > asked:
+                app.pop_screen()
+            for command in session.submitted[before:]:
+                verb = next(spec.verb for spec in COMMANDS if spec.kind is type(command))
+                assert verb in action.verbs, action.id
