@@ -33,7 +33,7 @@ def test_the_best_checkpoint_stays_whenever_it_was(
         "mrr",
         {0: 0.1, 1: 0.2, 2: 0.15, 3: 0.9, 4: 0.3, 5: 0.8, 6: 0.1, 7: 0.5, 8: 0.2},
     )
-    sets = {"checkpoint__best": "mrr", "checkpoint__keep": 1, "eval__every": 1}
+    sets: dict[str, Any] = {"checkpoint__best": "mrr", "checkpoint__keep": 1, "eval__every": 1}
     run = new_run(tmp_path, checkpoint__every=4, **sets)
     play(run)
     kept = {manifest.step: manifest.metrics.get("mrr") for manifest in Ledger(run).all()}
