@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from fttui.engine.protocol.events import AnomalyRaised, StateChanged
@@ -33,6 +34,19 @@ def _one_time_zone(monkeypatch: pytest.MonkeyPatch):
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+def ranks() -> Script:
+    """Four ranks, the last one slow."""
+    script = eventful()
+    for _ in range(60):
+        script.train(1)
+        newest = script.records[-1]
+        event = msgspec.structs.replace(
+            newest.event, rank_s=[4.5, 4.6, 4.5, 4.5 + script.step % 7], skew_s=1.0
+        )
+        script.records[-1] = msgspec.structs.replace(newest, event=event)
+    return script
 
 
 def paused() -> Script:
@@ -96,6 +110,10 @@ SCENES: dict[str, Scene] = {
     "interventions": (eventful, ("5",), None),
     "samples": (eventful, ("7",), None),
     "log": (failed, ("8",), None),
+    "system": (ranks, ("6",), None),
+    "time-axis": (eventful, ("X",), None),
+    "counting": (eventful, ("semicolon", "1", "2"), None),
+    "typed": (eventful, ("colon", *"rollback step-000800-t1", "enter"), None),
     "cursor": (eventful, ("left_square_bracket", "left_square_bracket"), None),
     "zoomed-log": (eventful, ("z", "y", "m"), None),
     "maximised": (eventful, ("down", "down", "enter"), None),
@@ -121,7 +139,14 @@ def _show(snap_compare, scene: str, size: tuple[int, int], settings: Settings | 
     return snap_compare(app, terminal_size=size, run_before=before)
 
 
-@pytest.mark.parametrize("scene", SCENES)
+TIGHT = [
+    "live", "spike", "starting", "halted", "failed", "viewer", "prompt", "confirm-stop",
+    "rollback", "help", "cursor", "system",
+]  # fmt: skip
+"""Scenes whose look at 80 × 24 is no smaller copy of the one at 120 × 40."""
+
+
+@pytest.mark.parametrize("scene", TIGHT)
 def test_at_80_by_24(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, SMALL)
 
@@ -149,6 +174,14 @@ def test_in_ascii(snap_compare, scene) -> None:
 
 def test_on_a_light_terminal(snap_compare) -> None:
     assert _show(snap_compare, "spike", MIDDLE, Settings(theme="fttui-light"))
+
+
+def test_on_sixteen_colours(snap_compare) -> None:
+    assert _show(snap_compare, "spike", MIDDLE, Settings(theme="fttui-16"))
+
+
+def test_the_first_time(snap_compare) -> None:
+    assert _show(snap_compare, "live", MIDDLE, Settings(first_time=True))
 
 
 @pytest.mark.parametrize("size", [(59, 24), (80, 15)])

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
 import pytest
 
-from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
 from fttui.engine.protocol.events import GradientsMeasured, ModuleFlow, StepFinished
-from fttui.engine.run.journal import MAGIC, frame
-from fttui.engine.run.layout import Identity, RunDirectory
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.screens.confirm import ConfirmScreen
 from fttui.tui.screens.prompt import PromptScreen
@@ -20,22 +14,8 @@ from fttui.tui.settings import Settings, with_file
 from fttui.tui.widgets.plot import Plot
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
 from tests.unit.tui.app.driving import driven, text_of, told, until
+from tests.unit.tui.app.folders import write_run
 from tests.unit.tui.app.scenes import SCENES as STATES
-
-
-def write_run(root: Path, name: str, script: Script, lr: str = "1e-4") -> RunDirectory:
-    """A run folder with a script's journal in it."""
-    folder = root / name
-    folder.mkdir(parents=True)
-    run = RunDirectory(folder)
-    identity = Identity(
-        id=name, name=name, created=script.now, host="h", interpreter="p", config="c.yaml"
-    )
-    run.identity_file.write_bytes(msgspec.json.encode(identity))
-    run.journal.write_bytes(MAGIC + b"".join(frame(encode(r)) for r in script.records))
-    run.config.write_text(f"train:\n  lr: {lr}\n  batch: 4\n")
-    run.source_config.write_text(f"train:\n  lr: {lr}\n")
-    return run
 
 
 async def test_runs_are_listed_marked_and_compared_over_each_other(tmp_path, monkeypatch) -> None:
