@@ -10,12 +10,19 @@ from typing import Any
 import pexpect
 import pytest
 
+from fttui.tui.settings import note_seen
 from tests.support.cli import events, fttui, only_run
 from tests.support.training import write_config
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 PATIENCE_S = 120
+
+
+@pytest.fixture(autouse=True)
+def _no_greeting() -> None:
+    """The screen of the first time would take the first key."""
+    note_seen()
 
 
 def _spawn(arguments: list[str], runs: Path) -> Any:

@@ -84,7 +84,7 @@ def _starve_saves(rank: int, *, flag: Path) -> None:
 )
 def kill_saves(box: Box) -> Figures:
     trials = box.count(24, 200)
-    run = box.stage.new_run(train__steps=6, checkpoint__every=2)
+    run = box.stage.new_run(train__devices=1, train__steps=6, checkpoint__every=2)
     report = box.folder / "report.json"
     sabotage = partial(_kill_in_save, trials=trials, seed=box.rng.random(), report=report)
     with box.stage.start(run, ranks=1, sabotage=sabotage) as engine:

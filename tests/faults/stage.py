@@ -42,6 +42,7 @@ PRELOAD = (
 )
 SETTINGS: dict[str, object] = {
     "train__steps": 60,
+    "train__devices": 2,
     "train__batch": 2,
     "train__lr": 0.002,
     "checkpoint__every": 4,
@@ -116,7 +117,7 @@ class Stage:
     def reference(self, ranks: int = 2) -> dict[int, float]:
         """Loss by step of a fault-free run."""
         if ranks not in self._references:
-            run = self.new_run()
+            run = self.new_run(train__devices=ranks)
             with self.start(run, ranks=ranks) as engine:
                 assert engine.join() == [0] * ranks, "the fault-free run failed"
             self._references[ranks] = losses(read_journal(run))
