@@ -73,7 +73,7 @@ def load_desired(run: RunDirectory, config: RunConfig, *, restarted: bool = Fals
         return Wanted(fresh)
     desired = stored.desired
     if not restarted:
-        desired = msgspec.structs.replace(desired, paused=False, pause_at_step=None)
+        desired = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=None)
     return _override(desired, stored.configured, now)
 
 

@@ -267,6 +267,13 @@ def test_existing_paths_become_absolute(load, tmp_path, monkeypatch):
     assert config.model.id == "some/model"
 
 
+@pytest.mark.parametrize("word", ["0E0", "1_0", "007", "1e5", "true", "~", "no", ".inf", "12:30"])
+def test_text_that_looks_like_something_else_stays_text(load, word):
+    config = load(GOOD, f"contrastive.instruction='{word}'").config
+    assert config.contrastive.instruction == word
+    assert parse_resolved(dump_config(config)) == config
+
+
 text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 
 

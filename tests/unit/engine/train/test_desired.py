@@ -66,6 +66,7 @@ def test_a_changed_value_nobody_touched_is_taken_without_a_word(run: RunDirector
 
 
 def test_a_pause_is_kept_by_a_restart_only(run: RunDirectory) -> None:
-    store_desired(run, Desired(paused=True, clip=1.0), config())
-    assert load_desired(run, config(), restarted=True).desired.paused
-    assert not load_desired(run, config()).desired.paused
+    asked = Desired(paused=True, release=True, clip=1.0)
+    store_desired(run, asked, config())
+    assert load_desired(run, config(), restarted=True).desired == asked
+    assert load_desired(run, config()).desired == Desired(clip=1.0)
