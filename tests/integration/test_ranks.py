@@ -13,6 +13,7 @@ import torch
 from fttui.engine.protocol.events import CommandApplied, RolledBack, StepFinished
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.train import session
+from fttui.engine.train import trainers as trainers_module
 from fttui.engine.train.device import Place
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.trainers import PairTrainer
@@ -44,7 +45,7 @@ def bad_data(patch: pytest.MonkeyPatch, rank: int) -> None:
 
 def play_with_bad_data(place: Place, run: RunDirectory, script: Script, out: Path) -> None:
     """Train as one rank and leave a hash of the adapter behind."""
-    built = session.build_trainer
+    built = trainers_module.build_trainer
     trainers: list[Any] = []
 
     def build(*args: Any) -> Any:
