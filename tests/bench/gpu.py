@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--skip-exactness", action="store_true")
+    parser.add_argument("--rollbacks", type=int, default=1)
+    parser.add_argument("--pause-s", type=float, default=0.0, help="rest before resuming")
+    parser.add_argument("--timeout-s", type=float, default=600.0, help="of a collective")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if not options.skip_exactness:
@@ -84,8 +88,11 @@ def steps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     wait_for_step(runs, 5, process)
     run = only_run(runs)
     rows: dict[str, Any] = {}
-    for words in (["lr", "scale", "0.5"], ["pause"], ["checkpoint"], ["rollback", "last"],
-                  ["clip", "p90"], ["eval"], ["resume"]):  # fmt: skip
+    for words in (["lr", "scale", "0.5"], ["pause"], ["checkpoint"],
+                  *[["rollback", "last"]] * options.rollbacks, ["clip", "p90"], ["eval"],
+                  ["pause", "release"], ["resume"]):  # fmt: skip
+        if words == ["resume"]:
+            time.sleep(options.pause_s)
         started = time.monotonic()
         result = fttui("ctl", run, *words, runs=runs)
         took = time.monotonic() - started
@@ -107,6 +114,8 @@ def figures(found: list[dict[str, Any]]) -> dict[str, Any]:
     started = [event for event in found if event["type"] == "RunStarted"][-1]
     rollback = [event["seconds"] for event in found if event["type"] == "RolledBack"]
     saves = [event for event in found if event["type"] == "CheckpointSaved"]
+    lent = [e["text"] for e in found if e["type"] == "LogEmitted" and "GPU memory" in e["text"]]
+    first_back = next((e["seq"] for e in found if e["type"] == "RolledBack"), 0)
     keys = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "skew_s",
             "gpu_util", "gpu_temp_c", "gpu_power_w")  # fmt: skip
     gib = 2**30
@@ -116,12 +125,20 @@ def figures(found: list[dict[str, Any]]) -> dict[str, Any]:
         "loss last 3": [round(event["loss"], 3) for event in done[-3:]],
         **{f"median step: {key}": middle[key] for key in keys},
         "peak allocated GiB": round(max(e["mem_allocated_bytes"] or 0 for e in done) / gib, 3),
+        "peak before the rollbacks, bytes": peak(e for e in done if e["seq"] < first_back),
+        "peak of them and the steps after, bytes": peak(e for e in done if e["seq"] > first_back),
+        "lent": lent,
         "reserved GiB": round(max(e["mem_reserved_bytes"] or 0 for e in done) / gib, 3),
-        "rollback s": rollback,
+        "rollback s, slowest": max(rollback, default=None),
         "checkpoint s": [round(event["seconds"], 2) for event in saves],
         "checkpoint MiB": saves[-1]["size_bytes"] / 2**20 if saves else None,
         "last events": [event["type"] for event in found[-2:]],
     }
+
+
+def peak(done: Iterable[dict[str, Any]]) -> int:
+    """Most memory allocated at once, from the end of the step before these on."""
+    return max((event["mem_allocated_bytes"] or 0 for event in done), default=0)
 
 
 def wait_for_step(runs: Path, step: int, process: subprocess.Popen[str]) -> None:
@@ -157,7 +174,8 @@ name: gpu
 task: sft
 model: {{id: {model}}}
 data: {{train: {data}, max_length: {options.length}, eval_fraction: 0.1}}
-train: {{steps: {options.steps}, batch: 1, accumulate: 4, lr: 1e-4, devices: {options.devices}}}
+train: {{steps: {options.steps}, batch: 1, accumulate: 4, lr: 1e-4, devices: {options.devices},
+        collective_timeout_s: {options.timeout_s}}}
 checkpoint: {{every: 10}}
 """
     )
