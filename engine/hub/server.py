@@ -180,7 +180,8 @@ class Hub:
 
     def _hand_over(self, message: TakeControl | ReleaseControl) -> ControlGiven:
         if isinstance(message, TakeControl):
-            self._intake.take(message.viewer, message.issuer)
+            if not (message.if_free and self._intake.controller):
+                self._intake.take(message.viewer, message.issuer)
         else:
             self._intake.release(message.viewer)
         self._next_beat = 0.0

@@ -53,6 +53,8 @@ class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):
 
     viewer: str
     issuer: str
+    if_free: bool = False
+    """Only where nobody else has control: so a viewer keeps it through the end of a hub."""
 
 
 class ReleaseControl(ClientMessage, frozen=True, kw_only=True, tag="ReleaseControl"):

@@ -146,12 +146,13 @@ class HubSession:
     async def take_control(self) -> str | None:
         """Become the controller; returns why not, or None."""
         try:
-            reply = await self._ask(
-                lambda ref: TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer)
-            )
+            reply = await self._ask(self._take_over)
         except EngineGone as error:
             return str(error)
         return None if isinstance(reply, ControlGiven) else _reason(reply)
+
+    def _take_over(self, ref: int, *, if_free: bool = False) -> TakeControl:
+        return TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer, if_free=if_free)
 
     async def release_control(self) -> None:
         """Give control up."""
@@ -268,7 +269,7 @@ class HubSession:
             self._merger.last_seq = reply.last_seq
             self._only_news = False
         if had_control and reply.controller is None:
-            line.post(TakeControl(ref=line.next_ref(), viewer=self.viewer, issuer=self.issuer))
+            line.post(self._take_over(line.next_ref(), if_free=True))
         self._greeted.set()
         self._to(Link.LIVE)
         self._send_pending(unanswered_since=time.monotonic())

@@ -267,7 +267,7 @@ class RemoteSession:
         match reply:
             case Welcome(controller=controller):
                 if self._holds_control and controller is None:
-                    self._send(self._take_over(self._questions.next_ref()))
+                    self._send(self._take_over(self._questions.next_ref(), if_free=True))
                 self._questions.repeat(self._send)
                 self._send_pending(unanswered_since=time.monotonic())
             case Accepted(id=id_):
@@ -358,8 +358,8 @@ class RemoteSession:
                 while self._connection is not None:
                     await asyncio.sleep(0.01)
 
-    def _take_over(self, ref: int) -> TakeControl:
-        return TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer)
+    def _take_over(self, ref: int, *, if_free: bool = False) -> TakeControl:
+        return TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer, if_free=if_free)
 
     def _send(self, message: ClientMessage) -> None:
         if self._connection is not None:

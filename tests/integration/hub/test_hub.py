@@ -172,6 +172,17 @@ def test_control_is_one_viewers_and_can_be_taken_visibly(
     assert freed == ControlGiven(ref=4, controller=None)
 
 
+def test_who_had_control_gets_it_back_only_while_nobody_else_took_it(
+    engine: EngineDouble, viewer: Viewer
+) -> None:
+    viewer.ask(TakeControl(ref=1, viewer="bob", issuer="bob@pc"))
+    late = viewer.ask(TakeControl(ref=2, viewer="ann", issuer="ann@pc", if_free=True))
+    assert late == ControlGiven(ref=2, controller="bob@pc")
+    viewer.ask(ReleaseControl(ref=3, viewer="bob"))
+    again = viewer.ask(TakeControl(ref=4, viewer="ann", issuer="ann@pc", if_free=True))
+    assert again == ControlGiven(ref=4, controller="ann@pc")
+
+
 def test_a_read_only_viewer_only_watches(
     engine: EngineDouble, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
