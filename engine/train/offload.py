@@ -1,7 +1,8 @@
 """Lending the GPU out while a run is paused: everything on it goes to host memory and returns.
 
-Only the storage behind each tensor moves; the tensors themselves stay the objects that the model,
-the optimizer and DDP hold, so nothing has to be put together again and no bit changes.
+Only the bytes behind the tensors move: each storage is emptied where it stands and filled again.
+So it does not matter who else holds or views a tensor (DDP, an autograd graph, a library's cache):
+the memory is free in any case, nothing has to be put together again, and no bit changes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from .agree import Agreement, attempt
+from .ema import AdapterEma
 
 
 class Taken(Exception):
@@ -57,26 +59,36 @@ class Lending:
 
 
 class Offload:
-    """Moves the tensors of a model and its optimizer off the device and back."""
+    """Moves the memory of a model, its optimizer and its average off the device and back."""
 
-    def __init__(self, model: nn.Module, trainer: Any, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, trainer: Any, device: torch.device, ema: AdapterEma | None = None
+    ) -> None:
         self._model = model
         self._trainer = trainer
         self._device = device
-        self._moved: list[Tensor] = []
+        self._ema = ema
+        self._away: list[tuple[UntypedStorage, Tensor]] = []
+        """Emptied storages with the bytes they had."""
 
     def release(self) -> int:
         """Free device memory; returns how many bytes others can have now."""
-        if self._device.type != "cuda" or self._moved:
+        if self._device.type != "cuda":
             return 0
         before = torch.cuda.memory_reserved(self._device)
-        self._model.zero_grad(set_to_none=True)
-        for tensor in self._tensors():
-            tensor.data = tensor.data.to("cpu")
-            self._moved.append(tensor)
+        self.empty()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         return int(before - torch.cuda.memory_reserved(self._device))
+
+    def empty(self) -> int:
+        """Move every storage's bytes to the host; returns how many they are."""
+        if not self._away:
+            self._model.zero_grad(set_to_none=True)
+            for storage in self._storages():
+                self._away.append((storage, _bytes_of(storage).to("cpu", copy=True)))
+                storage.resize_(0)
+        return sum(host.numel() for _, host in self._away)
 
     def reclaim(self) -> None:
         """Put everything back.
@@ -84,31 +96,36 @@ class Offload:
         Raises:
             torch.OutOfMemoryError: somebody else has the memory; what had returned is away again.
         """
-        moved = list(self._moved)
         try:
-            for tensor in moved:
-                tensor.data = tensor.data.to(self._device)
+            for storage, host in self._away:
+                storage.resize_(host.numel())
+                _bytes_of(storage).copy_(host)
         except torch.OutOfMemoryError:
-            for tensor in moved:
-                tensor.data = tensor.data.to("cpu")
+            for storage, _ in self._away:
+                storage.resize_(0)
             torch.cuda.empty_cache()
             raise
-        self._moved.clear()
+        self._away.clear()
+
+    def _storages(self) -> list[UntypedStorage]:
+        """Each once, however many tensors share it."""
+        own = [t for t in self._tensors() if t.device.type == self._device.type]
+        found = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in own}
+        return [s for s in found.values() if s.nbytes() and s.resizable()]
 
     def _tensors(self) -> Iterator[Tensor]:
-        seen: set[int] = set()
-        for tensor in self._all():
-            if id(tensor) not in seen and tensor.device.type == "cuda":
-                seen.add(id(tensor))
-                yield tensor
-
-    def _all(self) -> Iterator[Tensor]:
         for parameter in self._model.parameters():
             yield parameter
             yield from _tensors_in(getattr(parameter, "quant_state", None))
         yield from self._model.buffers()
         for state in self._trainer.optimizer.state.values():
             yield from (v for v in state.values() if isinstance(v, Tensor) and not _paged(v))
+        if self._ema is not None:
+            yield from self._ema.average.values()
+
+
+def _bytes_of(storage: UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _tensors_in(quant_state: Any) -> Iterator[Tensor]:

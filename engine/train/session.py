@@ -113,7 +113,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         evaluator=evaluator,
         watch=watch,
     )
-    offload = Offload(loaded.model, trainer, place.device)
+    offload = Offload(loaded.model, trainer, place.device, ema)
     conductor.attach(operations, Lending(offload, agreement, chronicle.log))
 
     def begin() -> None:

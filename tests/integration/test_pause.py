@@ -35,6 +35,28 @@ def test_a_pause_that_lends_the_gpu_out_changes_nothing(folders: tuple[Path, Pat
     ]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_what_is_lent_is_gone_and_returns_bit_for_bit(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """The host stands in for the device; only what was mapped from a file cannot be emptied."""
+    lent: list[tuple[int, int]] = []
+
+    def release(offload: Offload) -> int:
+        lent.append((offload.empty(), sum(s.nbytes() for s in offload._storages())))
+        return lent[-1][0]
+
+    options = {"model__quantize": "nf4", "train__ema": 0.9, "train__optimizer": optimizer}
+    plain = play(new_run(folders[0], "sft", **options))
+    monkeypatch.setattr(Offload, "release", release)
+    script = Script({3: ["pause release"]}, on_log={"memory released": ["eval", "resume"]})
+    held = play(new_run(folders[1], "sft", **options), script)
+    assert held.losses() == plain.losses()
+    freed, left = lent[0]
+    assert freed > 80_000
+    assert left == 0
+
+
 def taken_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Somebody else has the memory the first time it is wanted back; counts how often it was."""
     asked: list[int] = []
