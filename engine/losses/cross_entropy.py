@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from .numerics import widened
+from .sliced import sliced_log_probs, sliced_of
 
 IGNORED = -100
 """Label of a position that carries no loss."""
@@ -37,18 +38,61 @@ def selected_cross_entropy(
         The loss sum (fp32 scalar) and the number of tokens in it (int64 scalar). Without any label
         the sum is 0 and still belongs to the graph of `hidden`.
     """
-    targets = labels[:, 1:].reshape(-1)
-    index = (targets != IGNORED).nonzero().squeeze(1)
-    states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
-    targets = targets.index_select(0, index)
+    states, targets, _ = _labelled(hidden, labels)
     count = (targets != IGNORED).sum()
     if len(targets) == 0:
         return widened(states).sum(), count
+    if sliced_of(lm_head) is not None:
+        return -sliced_log_probs(states, targets, lm_head).sum(), count
     size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
         return _recomputed(states, targets, lm_head, size), count
     fused: Callable[..., Tensor] = _FrozenHead.apply
     return fused(states, targets, lm_head, size), count
+
+
+def token_log_probs(
+    hidden: Tensor, labels: Tensor, lm_head: nn.Module, chunk_tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log p(label) of every labelled position, for losses that weigh or compare tokens.
+
+    What a preference loss needs: `(log_probs * mask).sum(1)` is a sequence's log-probability,
+    divided by `mask.sum(1)` its mean. The gradient flows to `hidden`; the logits are computed a
+    chunk of tokens (and, with a head in slices, a slice of the vocabulary) at a time, and again
+    in the backward pass, so that no more than one chunk of them is ever held. Get `hidden` from
+    `HiddenStates` and the head from `lm_head_of`; both hold in lean mode too.
+
+    Args:
+        hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
+        labels: [B, T] token ids, -100 = not asked for.
+        lm_head: Maps [n, H] to logits [n, V].
+        chunk_tokens: Tokens per chunk; None fits `LOGITS_AT_ONCE`.
+
+    Returns:
+        Log-probabilities [B, T - 1] in fp32, 0 where there is no label, and the mask [B, T - 1]
+        of the positions that have one. Column t is about the token at t + 1.
+    """
+    states, targets, index = _labelled(hidden, labels)
+    mask = labels[:, 1:] != IGNORED
+    found = widened(states).sum(1) * 0.0 if len(targets) == 0 else None
+    if found is None and sliced_of(lm_head) is not None:
+        found = sliced_log_probs(states, targets, lm_head)
+    if found is None:
+        size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
+        parts = _chunks(states, targets, size)
+        found = torch.cat(
+            [checkpoint(_chunk_log_probs, s, t, lm_head, use_reentrant=False) for s, t in parts]
+        )
+    flat = found.new_zeros(mask.numel()).index_copy(0, index, found)
+    return flat.view(mask.shape), mask
+
+
+def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States [n, H] that predict a label, the labels [n], and where in B × (T - 1) they are."""
+    targets = labels[:, 1:].reshape(-1)
+    index = (targets != IGNORED).nonzero().squeeze(1)
+    states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
+    return states, targets.index_select(0, index), index
 
 
 def chunk_tokens_for(vocabulary: int) -> int:
@@ -64,6 +108,10 @@ def _vocabulary(lm_head: nn.Module) -> int:
 def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
     logits = widened(lm_head(states))
     return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def _chunk_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
+    return -F.cross_entropy(widened(lm_head(states)), targets, reduction="none")
 
 
 def _chunks(states: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,0 +1,135 @@
+"""Log-probabilities under a head whose matrix exists one slice of the vocabulary at a time.
+
+The log-normalizer is collected over the slices in the forward pass; the backward pass goes over
+them again, with the probabilities known. So neither the whole matrix nor all logits are ever in
+memory, and what is kept from one pass to the other is one number per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from .numerics import widened
+
+SLICE_LOGITS = 2**23
+"""Elements of one block of logits, tokens times a slice of the vocabulary: 32 MiB in fp32."""
+
+
+@dataclass(frozen=True)
+class HeadSlice:
+    """Consecutive rows of an output matrix."""
+
+    weight: Tensor
+    """[v, H]"""
+    bias: Tensor | None = None
+    """[v]"""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Project states [n, H] to [n, v]."""
+        return nn.functional.linear(states, self.weight, self.bias)
+
+
+@runtime_checkable
+class SlicedHead(Protocol):
+    """An output matrix that is made slice by slice, in the order of the vocabulary."""
+
+    def slices(self) -> Iterator[HeadSlice]:
+        """One slice after another; each may be freed before the next is made."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is done to the logits after the projection: `cap · tanh(scale · x / cap)`."""
+
+    scale: float
+    cap: float | None
+
+    def apply(self, logits: Tensor) -> Tensor:
+        if self.scale != 1.0:
+            logits = logits.mul_(self.scale)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def back(self, gradient: Tensor, shaped: Tensor | None) -> Tensor:
+        """Gradient by the raw logits, in place; `shaped` is needed with a cap."""
+        if self.cap is not None and shaped is not None:
+            gradient = gradient.mul_(1 - (shaped / self.cap).square_())
+        return gradient.mul_(self.scale) if self.scale != 1.0 else gradient
+
+
+def sliced_of(lm_head: nn.Module) -> SlicedHead | None:
+    """Return the sliced projection in a head, however its logits are shaped; None if whole."""
+    projection = getattr(lm_head, "projection", lm_head)
+    return projection if isinstance(projection, SlicedHead) else None
+
+
+def sliced_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
+    """Return log p(target) [n] in fp32 for states [n, H], with a gradient by the states alone.
+
+    Args:
+        states: [n, H].
+        targets: [n] token ids.
+        lm_head: A `SlicedHead`, or one with a `projection` that is, a `scale` and a `cap`.
+    """
+    head = sliced_of(lm_head)
+    assert head is not None, "the caller has looked"
+    shape = _Shape(getattr(lm_head, "scale", 1.0), getattr(lm_head, "cap", None))
+    function: Callable[..., Tensor] = _SlicedLogProbs.apply
+    return function(states, targets, head, shape)
+
+
+def _blocks(count: int, width: int) -> Iterator[slice]:
+    size = max(1, SLICE_LOGITS // width)
+    for start in range(0, count, size):
+        yield slice(start, start + size)
+
+
+def _placed(targets: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """Where each target is in a slice, [n, 1], and whether it is there at all."""
+    local = targets - first
+    inside = (local >= 0) & (local < width)
+    return local.clamp(0, width - 1).unsqueeze(1), inside
+
+
+class _SlicedLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, targets: Tensor, head: SlicedHead, shape: _Shape
+    ) -> Tensor:
+        normalizer = widened(states.new_full((len(states),), -torch.inf))
+        chosen = torch.zeros_like(normalizer)
+        first = 0
+        for part in head.slices():
+            width = len(part.weight)
+            for rows in _blocks(len(states), width):
+                logits = shape.apply(widened(part.logits(states[rows].to(part.weight.dtype))))
+                place, inside = _placed(targets[rows], first, width)
+                chosen[rows] += logits.gather(1, place).squeeze(1).where(inside, 0.0)
+                total = logits.logsumexp(1)
+                normalizer[rows] = torch.logaddexp(normalizer[rows], total)
+            first += width
+        ctx.save_for_backward(states, targets, normalizer)
+        ctx.head, ctx.shape = head, shape
+        return chosen - normalizer
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        states, targets, normalizer = ctx.saved_tensors
+        by_token = outputs[0].to(normalizer.dtype).unsqueeze(1)
+        gradient = torch.zeros_like(states, dtype=normalizer.dtype)
+        first = 0
+        for part in ctx.head.slices():
+            width, dtype = len(part.weight), part.weight.dtype
+            for rows in _blocks(len(states), width):
+                place, inside = _placed(targets[rows], first, width)
+                shaped = ctx.shape.apply(widened(part.logits(states[rows].to(dtype))))
+                kept = shaped.clone() if ctx.shape.cap is not None else None
+                share = shaped.sub_(normalizer[rows].unsqueeze(1)).exp_().mul_(-by_token[rows])
+                share.scatter_add_(1, place, by_token[rows] * inside.unsqueeze(1))
+                gradient[rows] += ctx.shape.back(share, kept).to(dtype) @ part.weight
+            first += width
+        return gradient.to(states.dtype), None, None, None
