@@ -65,6 +65,8 @@ class Before:
     control_seq: int
     """Newest command; later ones are for this process."""
     attempt: Attempt
+    profile_steps: int = 0
+    """Nothing but a profile is wanted; 0 trains."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--from", dest="resume", help="checkpoint to go on from, or `last`")
+    parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile N steps only")
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
@@ -81,10 +84,12 @@ def main(arguments: list[str] | None = None) -> int:
     except JournalLocked as error:
         print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- no journal to tell it to
         return TrainingFailed.exit_code
-    return _session(run, publisher, options.resume)
+    return _session(run, publisher, options.resume, options.profile)
 
 
-def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None) -> int:
+def _session(
+    run: RunDirectory, publisher: Publisher | None, resume: str | None, profile_steps: int
+) -> int:
     attempt = Attempt.of(os.environ)
     history = _history(run, publisher, attempt)
     if attempt.repeated and history.exit_code is not None:
@@ -99,7 +104,8 @@ def _session(run: RunDirectory, publisher: Publisher | None, resume: str | None)
     notifier = start_notifier(run.id, chronicle) if publisher else None
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
-    before = Before(history, _checkpoint(run, resume, attempt), control_seq, attempt)
+    checkpoint = _checkpoint(run, resume, attempt)
+    before = Before(history, checkpoint, control_seq, attempt, profile_steps)
     ended = _guarded(run, chronicle, signals, before)
     if publisher is not None:
         _tell_end(chronicle, ended, attempt)
@@ -168,6 +174,7 @@ def _train(
             before.history,
             before.resume,
             before.control_seq,
+            profile_steps=before.profile_steps,
             restarted=before.attempt.repeated,
         )
         outcome = train(start, place, chronicle, signals)

@@ -20,6 +20,7 @@ from fttui.engine.protocol.commands import (
     GenerateSample,
     MeasureGradients,
     Pause,
+    ProfileSteps,
     ResetLr,
     Resume,
     Rollback,
@@ -115,6 +116,10 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "run.gradients", "G", "gradients", "measure gradient flow by module in the next step",
         RUN, ("gradients",), MeasureGradients(),
+    ),
+    Action(
+        "run.profile", "T", "profile", "see where the time of the next steps goes",
+        RUN, ("profile",), ProfileSteps(),
     ),
     Action(
         "checkpoint.save", "s", "save", "write a complete checkpoint now",

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 
 from fttui.engine.errors import FttuiError, NotOwner
 
-from . import cli_attach, cli_bridge, cli_check, cli_control, cli_doctor, cli_read, cli_run
+from . import (
+    cli_attach,
+    cli_bridge,
+    cli_check,
+    cli_control,
+    cli_doctor,
+    cli_profile,
+    cli_read,
+    cli_run,
+)
 from .cli_options import Parser
 
 INTERRUPTED = 130
@@ -59,7 +68,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (cli_run, cli_attach, cli_control, cli_read, cli_check, cli_doctor, cli_bridge)
+    modules = (
+        cli_run,
+        cli_attach,
+        cli_control,
+        cli_read,
+        cli_check,
+        cli_profile,
+        cli_doctor,
+        cli_bridge,
+    )
     for module in modules:
         module.add_commands(commands)
     return parser

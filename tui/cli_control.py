@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
-from fttui.engine.protocol.commands import COMMANDS, AnyCommand, CommandError, parse_command
+from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
+from fttui.engine.protocol.words import CommandError
 from fttui.engine.run.endpoint import read_engine
 from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import find_run

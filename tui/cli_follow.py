@@ -32,6 +32,7 @@ from fttui.engine.protocol.events import (
     SampleGenerated,
     StateChanged,
     StepFinished,
+    StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import last_lines
@@ -39,6 +40,7 @@ from fttui.engine.run.journal import FrameReader
 
 from .cli_words import age, change, gibibytes, number, rate
 from .client.spawn import StartedEngine
+from .state.profile import profile_lines
 
 _POLL_S = 0.1
 _LINE_EVERY_S = 1.0
@@ -128,6 +130,8 @@ def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
             yield f"checkpoint {name} ({gibibytes(size_bytes)}, {seconds:.1f} s)"
         case RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
             yield f"rolled back from step {old} to {new} ({name}), now timeline {timeline}"
+        case StepsProfiled():
+            yield from profile_lines(event)
         case _:
             yield from _word_lines(event, step)
 

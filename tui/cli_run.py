@@ -71,7 +71,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     if options.config is None:
         raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
     overrides = _overrides(options)
-    loaded = _load(options.config, overrides)
+    loaded = load_checked(options.config, overrides)
     run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)
@@ -89,7 +89,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     run = find_run(runs_root(options.runs_dir), name)
     with only_starter(run):
         checkpoint = checkpoint_to_resume(run, step)
-        loaded = _load(options.config or run.config, _overrides(options))
+        loaded = load_checked(options.config or run.config, _overrides(options))
         replace_config(run, loaded)
         train = loaded.config.train
         engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)
@@ -114,7 +114,8 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     return [*options.overrides, *named]
 
 
-def _load(path: Path, overrides: list[str]) -> LoadedConfig:
+def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
+    """A configuration that is whole, and whose model and data are there."""
     from fttui.engine.config.checks import check_sources, require
     from fttui.engine.config.load import load_config
 

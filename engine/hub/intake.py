@@ -12,7 +12,6 @@ import msgspec
 
 from ..protocol.commands import (
     AnyCommand,
-    CommandError,
     ResetLr,
     Rollback,
     ScaleLr,
@@ -25,6 +24,7 @@ from ..protocol.commands import (
 )
 from ..protocol.requests import Accepted, Rejected, SubmitCommand
 from ..protocol.states import RunState
+from ..protocol.words import CommandError
 from ..run.control import ControlEntry
 
 _VERSIONED = (ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Rollback)

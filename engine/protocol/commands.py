@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from .states import RunState
+from .words import CommandError, count, number, one, text_of
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
@@ -90,6 +90,12 @@ class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients
     """Measure gradient and update norms by module in the next update."""
 
 
+class ProfileSteps(Command, frozen=True, kw_only=True, tag="ProfileSteps"):
+    """See where the time of the next `steps` steps goes."""
+
+    steps: int = 2
+
+
 class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
     """Evaluate now."""
 
@@ -139,6 +145,7 @@ AnyCommand = (
     | Rollback
     | Recover
     | MeasureGradients
+    | ProfileSteps
     | Evaluate
     | GenerateSample
     | SkipBatches
@@ -146,10 +153,6 @@ AnyCommand = (
     | SetPolicy
     | Stop
 )
-
-
-class CommandError(ValueError):
-    """A command text that cannot be understood; the message names the expected form."""
 
 
 @dataclass(frozen=True)
@@ -180,31 +183,6 @@ _LIVE = frozenset(
 _ANY = frozenset({*_LIVE, RunState.STARTING, RunState.HALTED, RunState.STOPPING})
 
 
-_LARGEST_NUMBER = 1e6
-_LARGEST_COUNT = 10_000_000
-"""Beyond these a value is a slip of the finger, and some would overflow what they are put into."""
-
-
-def _number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise CommandError(f"{what} must be a number, got {text!r}") from None
-    if value > _LARGEST_NUMBER:
-        raise CommandError(f"{what} must be ≤ {_LARGEST_NUMBER:g}, got {text}")
-    if not math.isfinite(value) or value < low or (strict and value == low):
-        raise CommandError(f"{what} must be {'>' if strict else '≥'} {low:g}, got {text}")
-    return value
-
-
-def _count(text: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise CommandError(f"{what} must be a whole number ≥ 1, got {text!r}")
-    if len(text) > 12 or int(text) > _LARGEST_COUNT:
-        raise CommandError(f"{what} must be ≤ {_LARGEST_COUNT:,}, got {text}")
-    return int(text)
-
-
 def _none(kind: Callable[[], AnyCommand]) -> Callable[[list[str]], AnyCommand]:
     def parse(args: list[str]) -> AnyCommand:
         if args:
@@ -214,18 +192,6 @@ def _none(kind: Callable[[], AnyCommand]) -> Callable[[list[str]], AnyCommand]:
     return parse
 
 
-def _one(args: list[str], what: str) -> str:
-    if len(args) != 1:
-        raise CommandError(f"needs {what}, got {' '.join(args) or 'nothing'!r}")
-    return args[0]
-
-
-def _text(args: list[str], what: str) -> str:
-    if not args:
-        raise CommandError(f"needs {what}")
-    return " ".join(args)
-
-
 def _parse_clip(args: list[str]) -> SetClip:
     if args == ["off"]:
         return SetClip()
@@ -233,11 +199,11 @@ def _parse_clip(args: list[str]) -> SetClip:
     if percentile is None and len(args) == 1 and args[0].startswith("p") and args[0] != "p":
         percentile = args[0][1:]
     if percentile is not None:
-        value = _number(percentile.removeprefix("p"), "the percentile")
+        value = number(percentile.removeprefix("p"), "the percentile")
         if value > 100:
             raise CommandError(f"the percentile must be ≤ 100, got {percentile}")
         return SetClip(percentile=value)
-    return SetClip(value=_number(_one(args, "VALUE, pNN or off"), "clip"))
+    return SetClip(value=number(one(args, "VALUE, pNN or off"), "clip"))
 
 
 def _parse_checkpoint(args: list[str]) -> SaveCheckpoint:
@@ -256,9 +222,9 @@ def _parse_rollback(args: list[str]) -> Rollback:
         options[key] = value
     return Rollback(
         checkpoint=args[0],
-        lr_scale=_number(options["lr"], "lr") if "lr" in options else None,
-        clip=_number(options["clip"], "clip") if "clip" in options else None,
-        skip=_count(options["skip"], "skip") if "skip" in options else 0,
+        lr_scale=number(options["lr"], "lr") if "lr" in options else None,
+        clip=number(options["clip"], "clip") if "clip" in options else None,
+        skip=count(options["skip"], "skip") if "skip" in options else 0,
     )
 
 
@@ -275,7 +241,16 @@ def _parse_policy(args: list[str]) -> SetPolicy:
 
 
 def _parse_recover(args: list[str]) -> Recover:
-    return Recover(anomaly=_one(args, "one anomaly's ID")) if args else Recover()
+    return Recover(anomaly=one(args, "one anomaly's ID")) if args else Recover()
+
+
+def _parse_profile(args: list[str]) -> ProfileSteps:
+    if not args:
+        return ProfileSteps()
+    steps = count(one(args, "N"), "N")
+    if steps > _MOST_PROFILED:
+        raise CommandError(f"N must be ≤ {_MOST_PROFILED}: every kernel is recorded; got {steps}")
+    return ProfileSteps(steps=steps)
 
 
 def _parse_pause(args: list[str]) -> Pause:
@@ -290,6 +265,7 @@ def _parse_stop(args: list[str]) -> Stop:
     return Stop(save=not args)
 
 
+_MOST_PROFILED = 20
 _HALTED = RunState.HALTED
 COMMANDS: tuple[CommandSpec, ...] = (
     CommandSpec(
@@ -298,7 +274,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "multiply the LR schedule by FACTOR",
         ScaleLr,
         _LIVE,
-        lambda a: ScaleLr(factor=_number(_one(a, "FACTOR"), "the factor")),
+        lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
     ),
     CommandSpec(
         "lr set",
@@ -306,7 +282,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "make the effective LR VALUE now, keep the schedule's shape",
         SetLr,
         _LIVE,
-        lambda a: SetLr(value=_number(_one(a, "VALUE"), "the learning rate")),
+        lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
     ),
     CommandSpec(
         "lr reset", "lr reset", "back to the plain schedule", ResetLr, _LIVE, _none(ResetLr)
@@ -341,7 +317,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "train N more steps, then pause",
         RunSteps,
         _LIVE,
-        lambda a: RunSteps(steps=_count(_one(a, "N"), "N")),
+        lambda a: RunSteps(steps=count(one(a, "N"), "N")),
     ),
     CommandSpec(
         "checkpoint",
@@ -377,6 +353,14 @@ COMMANDS: tuple[CommandSpec, ...] = (
         _LIVE,
         _none(MeasureGradients),
     ),
+    CommandSpec(
+        "profile",
+        "profile [N]",
+        "see where the time of the next N steps goes: data, forward, backward, update, waiting",
+        ProfileSteps,
+        _LIVE,
+        _parse_profile,
+    ),
     CommandSpec("eval", "eval", "evaluate now", Evaluate, _LIVE, _none(Evaluate)),
     CommandSpec(
         "sample",
@@ -384,7 +368,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "generate text from the current adapter",
         GenerateSample,
         _LIVE,
-        lambda a: GenerateSample(prompt=_text(a, "a PROMPT")),
+        lambda a: GenerateSample(prompt=text_of(a, "a PROMPT")),
     ),
     CommandSpec(
         "skip",
@@ -392,7 +376,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "drop the data of the next N steps",
         SkipBatches,
         _LIVE,
-        lambda a: SkipBatches(steps=_count(_one(a, "N"), "N")),
+        lambda a: SkipBatches(steps=count(one(a, "N"), "N")),
     ),
     CommandSpec(
         "note",
@@ -400,7 +384,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         "mark this step on the curves",
         AddNote,
         _ANY,
-        lambda a: AddNote(text=_text(a, "a TEXT")),
+        lambda a: AddNote(text=text_of(a, "a TEXT")),
     ),
     CommandSpec(
         "policy",

@@ -256,6 +256,58 @@ class GradientsMeasured(Event, frozen=True, kw_only=True, tag="GradientsMeasured
     """asked, or the anomaly it was measured for."""
 
 
+class ProfilePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the step; seconds per step."""
+
+    name: str
+    """data, forward, backward, judge, update or other."""
+    host_s: float
+    device_s: float | None = None
+    """Of kernels that this part started; None without a device of its own."""
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel of the device, or on a CPU an operation without those inside it."""
+
+    name: str
+    kind: str
+    """What it is for, such as `matrix products`."""
+    seconds: float
+    """Per step."""
+    count: float
+    """Per step."""
+
+
+class StepsProfiled(Event, frozen=True, kw_only=True, tag="StepsProfiled"):
+    """Where the time of some steps went on rank 0."""
+
+    steps: int
+    step_s: float
+    parts: list[ProfilePart]
+    kinds: dict[str, float] = {}
+    """Busy seconds per step by what the kernels are for; they may overlap."""
+    kernels: list[KernelTime] = []
+    """The longest ones."""
+    idle: float | None = None
+    """Share of the step in which the device had nothing to do; None without one."""
+    launches: float = 0.0
+    """Kernels per step."""
+    flops: float = 0.0
+    """Useful ones per step: recomputed activations do not count."""
+    peak_flops_per_s: float | None = None
+    """What a large matrix product reaches on this device, measured."""
+    advice: list[str] = []
+    trace: str = ""
+    """File name in the run's `profiles` folder, for the usual trace viewers."""
+
+    @property
+    def mfu(self) -> float | None:
+        """Useful arithmetic as a share of what the device could do in that time."""
+        if not self.peak_flops_per_s or not self.step_s:
+            return None
+        return self.flops / self.step_s / self.peak_flops_per_s
+
+
 class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
     """A person marked this step."""
 
@@ -308,6 +360,7 @@ AnyEvent = (
     | ProbationEnded
     | AutopilotDecided
     | GradientsMeasured
+    | StepsProfiled
     | NoteAdded
     | LogEmitted
     | SampleGenerated

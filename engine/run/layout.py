@@ -93,6 +93,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def profiles(self) -> Path:
+        """Traces of profiled steps."""
+        return self.path / "profiles"
+
+    @property
     def reports(self) -> Path:
         """Anomaly reports."""
         return self.path / "reports"

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..core.profile import MICRO_BATCH
+from .spans import span
 from .stepper import Stepper
 
 
@@ -48,16 +50,17 @@ class Controlled:
         """One micro-batch, unless the step is being dropped."""
         if not self.stepper.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
-        with self.stepper.tally.time("compute"):
+        with self.stepper.tally.time("compute"), span(MICRO_BATCH):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]  # of the trainer
             self.stepper.tally.losses.append(loss)
         return loss
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Settings, clipping and the guard's verdict, between backward and update."""
-        return self.stepper.judge(
-            lambda limit: self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
-        )
+        with span("judge"):
+            return self.stepper.judge(
+                lambda limit: self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
+            )
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         return grad_norm
@@ -74,7 +77,8 @@ def guard_optimizer(optimizer: Any, may_update: Callable[[], bool]) -> None:
     @functools.wraps(step)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if may_update():
-            return step(*args, **kwargs)
+            with span("update"):
+                return step(*args, **kwargs)
         if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
             optimizer.optimizer
         ):
@@ -96,7 +100,8 @@ def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
     def marked(loss: Tensor, **kwargs: Any) -> None:
         stepper.backward_begins()
         finite = torch.isfinite(loss.detach())
-        backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
+        with span("backward"):
+            backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
 
     accelerator.backward = marked
 

@@ -18,6 +18,7 @@ from ..protocol.commands import (
     Evaluate,
     GenerateSample,
     MeasureGradients,
+    ProfileSteps,
     Recover,
     Rollback,
     SaveCheckpoint,
@@ -66,6 +67,8 @@ class StepOperations:
         self._source = source
         self._evaluator = evaluator
         self._watch = watch
+        self.profile: Callable[[int], None] = lambda steps: None
+        """Begin a profile of so many steps."""
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
         self._saved_at = -1
@@ -111,9 +114,8 @@ class StepOperations:
                 outcome = self._roll_back(command)
             case Recover(anomaly=anomaly):
                 outcome = self._roll_back(self._way_back(anomaly))
-            case MeasureGradients():
-                self._watch.ask_gradients()
-                outcome = "", "with the next update"
+            case MeasureGradients() | ProfileSteps():
+                outcome = self._measure(command)
             case Evaluate():
                 outcome = "", self._evaluate(again=True)
             case GenerateSample(prompt=prompt):
@@ -286,6 +288,13 @@ class StepOperations:
             return action()
         finally:
             self._chronicle.enter(before)
+
+    def _measure(self, command: MeasureGradients | ProfileSteps) -> tuple[str, str]:
+        if isinstance(command, MeasureGradients):
+            self._watch.ask_gradients()
+            return "", "with the next update"
+        self.profile(command.steps)
+        return "", f"the next {command.steps} steps" if command.steps > 1 else "the next step"
 
     def _skip(self, steps: int) -> tuple[str, str]:
         old = self._source.epoch

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import torch
 
 from ..config.candidates import candidate_facts
 from ..config.load import parse_resolved
@@ -19,6 +20,7 @@ from ..data.collate import collate_packed, collate_pairs, collate_text
 from ..data.dataset import Example, ExampleSets, load_examples
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
+from ..protocol.commands import Stop
 from ..protocol.events import RolledBack, RunStarted
 from ..protocol.states import RunState
 from ..run.layout import RunDirectory
@@ -38,6 +40,7 @@ from .inbox import Inbox
 from .memory import MemoryMeter
 from .offload import Lending, Offload
 from .operations import StepOperations
+from .profiler import WARM_UP_STEPS, StepProfiler
 from .reporting import Reporter
 from .signals import StopSignals
 from .source import Batch, BatchSource
@@ -68,6 +71,8 @@ class Start:
     """Checkpoint to go on from."""
     control_seq: int = 0
     """Newest command when this process came up; 0 on every rank but 0."""
+    profile_steps: int = 0
+    """Only take a profile of so many steps, then end; 0 trains."""
     restarted: bool = False
     """After a crash, and by itself: what a person asked for holds, a pause too."""
 
@@ -86,15 +91,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     reporter = Reporter(run, chronicle, loaded.tokenizer, agreement)
     watch = Watch(config, run, chronicle, reporter, agreement)
     conductor = build_conductor(start, config, Inbox(run, agreement, signals), chronicle, watch)
-    stepper = Stepper(
-        source=source,
-        conductor=conductor,
-        chronicle=chronicle,
-        watch=watch,
-        agreement=agreement,
-        memory=MemoryMeter(place.device).read,
-        stopwatch=Stopwatch(place.device),
-    )
+    stepper = build_stepper(source, conductor, chronicle, watch, agreement, place.device)
     arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)
     chronicle.step = lambda: int(trainer.state.global_step)
@@ -113,6 +110,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         evaluator=evaluator,
         watch=watch,
     )
+    profiler = build_profiler(start, config, loaded, place, chronicle, conductor)
+    operations.profile = profiler.ask
+    stepper.profiler = profiler
     offload = Offload(loaded.model, trainer, place.device, ema)
     conductor.attach(operations, Lending(offload, agreement, chronicle.log))
 
@@ -143,6 +143,26 @@ def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chroni
         operations.finish()
     conductor.refuse_rest("the run has finished")
     return Outcome(RunState.FINISHED, operations.newest)
+
+
+def build_stepper(
+    source: BatchSource,
+    conductor: Conductor,
+    chronicle: Chronicle,
+    watch: Watch,
+    agreement: Agreement,
+    device: torch.device,
+) -> Stepper:
+    """Our side of every step, with the instruments of the device."""
+    return Stepper(
+        source=source,
+        conductor=conductor,
+        chronicle=chronicle,
+        watch=watch,
+        agreement=agreement,
+        memory=MemoryMeter(device).read,
+        stopwatch=Stopwatch(device),
+    )
 
 
 def build_source(
@@ -202,6 +222,24 @@ def build_evaluator(
         progress=chronicle.progress,
         weights=ema.in_place_of_weights if ema else nullcontext,
     )
+
+
+def build_profiler(
+    start: Start,
+    config: RunConfig,
+    loaded: LoadedModel,
+    place: Place,
+    chronicle: Chronicle,
+    conductor: Conductor,
+) -> StepProfiler:
+    """Takes profiles when asked; of a run that is only profiled, one after the warm-up."""
+    profiler = StepProfiler(
+        config, loaded.model, place.device, chronicle, start.run.profiles, place.rank
+    )
+    if start.profile_steps:
+        profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
+        profiler.done = lambda: conductor.demand(Stop(save=False), "profile", "it is taken")
+    return profiler
 
 
 def build_conductor(

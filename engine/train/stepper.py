@@ -20,7 +20,9 @@ from .conductor import Conductor
 from .device import Stopwatch
 from .gradient_flow import GradientFlow
 from .memory import MemoryReading
+from .profiler import StepProfiler
 from .source import Batch, BatchSource
+from .spans import span
 from .steps import StepTally, StepTotals, settle, start_total
 from .watch import Watch
 
@@ -53,6 +55,7 @@ class Stepper:
         """Called once, when optimizer and schedule exist."""
         self.updated: Callable[[], None] = lambda: None
         """Called when an update has changed the weights."""
+        self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
         """Measures the flow of an update when the watch wants it."""
         self._lr: Callable[[], float] = lambda: 0.0
@@ -73,6 +76,8 @@ class Stepper:
         """Everything due at this boundary; False when the run ends here."""
         if not self._conductor.at_boundary():
             return False
+        if self.profiler:
+            self.profiler.begin_step()
         self.tally = StepTally()
         self._stopwatch.start()
         self._totals = None
@@ -82,7 +87,7 @@ class Stepper:
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """The step's micro-batches, counted."""
-        with self.tally.time("data"):
+        with self.tally.time("data"), span("data"):
             batches = self.source.fetch(micro_batches)
             for batch in batches:
                 self.tally.count(batch)
@@ -128,6 +133,7 @@ class Stepper:
     def end_step(self) -> bool:
         """Counters have moved: journal the step; False when it was dropped and taken back."""
         if self._conductor.after_step():
+            self._profiled(counted=False)
             return False
         self.tally.optimizer_s = time.perf_counter() - self._judged_at
         event = self._event()
@@ -136,7 +142,12 @@ class Stepper:
             self._chronicle.record(self.flow.after())
         self._watch.observe(event, self.source)
         self._act()
+        self._profiled(counted=True)
         return True
+
+    def _profiled(self, *, counted: bool) -> None:
+        if self.profiler:
+            self.profiler.end_step(self.tally.tokens, counted=counted)
 
     def _clip_factor(self, norm: float) -> float:
         clipped = self._clip is not None and math.isfinite(norm) and norm > self._clip

@@ -16,6 +16,7 @@ from fttui.engine.protocol.commands import (
     GenerateSample,
     MeasureGradients,
     Pause,
+    ProfileSteps,
     Recover,
     ResetLr,
     Resume,
@@ -59,6 +60,8 @@ EXAMPLES: list[AnyCommand] = [
     Recover(),
     Recover(anomaly="spike-120-t2"),
     MeasureGradients(),
+    ProfileSteps(),
+    ProfileSteps(steps=5),
     Stop(),
     Stop(save=False),
 ]

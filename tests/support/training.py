@@ -205,6 +205,7 @@ def play(
     resume: str | None = None,
     device: str = "cpu",
     place: Place | None = None,
+    profile_steps: int = 0,
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
@@ -230,7 +231,7 @@ def play(
         before = control.last_seq if control else 0
         for text in (script or Script()).early:
             chronicle.send(text)
-        start = Start(run, started, history, resume, before)
+        start = Start(run, started, history, resume, before, profile_steps)
         outcome = train(start, place, chronicle, StopSignals())
     finally:
         if publisher and control:

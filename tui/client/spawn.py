@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,9 +132,10 @@ def start_engine(
     checkpoint: str | None = None,
     program: str = "fttui.engine",
     restarts: int = 0,
+    options: Sequence[str] = (),
 ) -> StartedEngine:
     """Start the engine in a session of its own: no terminal can end it."""
-    command = [*_launcher(devices, restarts), "-m", program, str(run.path)]
+    command = [*_launcher(devices, restarts), "-m", program, str(run.path), *options]
     if checkpoint is not None:
         command += ["--from", checkpoint]
     before = read_engine(run)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
-    CommandError,
     Evaluate,
     MeasureGradients,
     Pause,
+    ProfileSteps,
     Recover,
     Resume,
     Rollback,
@@ -20,6 +20,7 @@ from fttui.engine.protocol.commands import (
     parse_command,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.words import CommandError
 
 from ..actions import Action, refusal, why_not
 from ..state import asked
@@ -261,6 +262,7 @@ DEEDS: dict[str, Deed] = {
     "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
     "run.evaluate": lambda app: app.send(Evaluate()),
     "run.gradients": lambda app: app.send(MeasureGradients()),
+    "run.profile": lambda app: app.send(ProfileSteps()),
     "run.sample": _prompt("generate from the current adapter", "a prompt", _sample),
     "run.stop": _stop,
     "lr.change": _prompt(

@@ -12,7 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Label
 
-from fttui.engine.protocol.commands import CommandError, Rollback, parse_command
+from fttui.engine.protocol.commands import Rollback, parse_command
+from fttui.engine.protocol.words import CommandError
 
 from ..state import format as fmt
 from ..state.app import AppState

@@ -14,6 +14,7 @@ from ..state import format as fmt
 from ..state.app import AppState
 from ..state.machine import SYSTEM, memory_plan
 from ..state.panels import memory_now
+from ..state.profile import profile_lines
 from ..widgets.plot import Plot
 from ..widgets.text import ACCENT, DIM, WATCH, Line, Piece, assemble, lines
 from .base import PlotScreen
@@ -39,6 +40,7 @@ class System(PlotScreen):
             yield Line(id="plan", classes="panel")
             yield Line(id="ranks", classes="panel")
             yield Line(id="link", classes="panel")
+        yield Line(id="profile", classes="panel")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view and the texts."""
@@ -52,6 +54,14 @@ class System(PlotScreen):
             line = self.query_one(name, Line)
             line.border_title = title
             line.put(lines(*rows))
+        self._show_profile(state)
+
+    def _show_profile(self, state: AppState) -> None:
+        found, line = state.run.profile, self.query_one("#profile", Line)
+        line.display = found is not None
+        if found is not None:
+            line.border_title = f"profile, step {state.run.profiled_at:,}"
+            line.put(lines(*(assemble(text) for text in profile_lines(found))))
 
 
 def _plan(state: AppState, width: int) -> list[Content]:

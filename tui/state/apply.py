@@ -15,7 +15,6 @@ import numpy as np
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
-    CommandError,
     ResetLr,
     Rollback,
     ScaleLr,
@@ -45,8 +44,10 @@ from fttui.engine.protocol.events import (
     SampleGenerated,
     StateChanged,
     StepFinished,
+    StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.words import CommandError
 
 from .columns import Batch, Steps, steps_of
 from .eta import WINDOW
@@ -324,6 +325,13 @@ def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured)
     return replace(view, gradients=event, gradients_at=record.step)
 
 
+def _steps_profiled(view: RunView, record: Record, event: StepsProfiled) -> RunView:
+    advice = event.advice[0] if event.advice else "nothing stands out"
+    line = LogLine(record.time, "info", f"profile at step {record.step}: {advice}")
+    view = replace(view, profile=event, profiled_at=record.step)
+    return replace(view, log=(*view.log[1 - LOG_LIMIT :], line))
+
+
 def _note_added(view: RunView, record: Record, event: NoteAdded) -> RunView:
     return _mark(view, record, "note", event.text)
 
@@ -365,6 +373,7 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     ProbationEnded: _probation_ended,
     AutopilotDecided: _autopilot_decided,
     GradientsMeasured: _gradients_measured,
+    StepsProfiled: _steps_profiled,
     NoteAdded: _note_added,
     LogEmitted: _log_emitted,
     SampleGenerated: _sample_generated,

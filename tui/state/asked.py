@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
-    CommandError,
     ResetLr,
     ScaleLr,
     SetClip,
@@ -15,6 +14,7 @@ from fttui.engine.protocol.commands import (
     describe_command,
     parse_command,
 )
+from fttui.engine.protocol.words import CommandError
 
 from .format import factor, learning_rate, number
 from .run import RunView

@@ -13,6 +13,7 @@ from fttui.engine.protocol.events import (
     RunEnded,
     RunStarted,
     StepFinished,
+    StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
 
@@ -121,6 +122,9 @@ class RunView:
     gradients: GradientsMeasured | None = None
     """The newest measurement by module, and its step."""
     gradients_at: int = 0
+    profile: StepsProfiled | None = None
+    """The newest one, and its step."""
+    profiled_at: int = 0
     ended: RunEnded | None = None
     unknown: int = 0
 
