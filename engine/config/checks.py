@@ -58,6 +58,7 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_packing,
         _check_way,
         _check_metrics,
+        _check_memory,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -252,6 +253,22 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 key, "asks for evaluations on the way, but eval.every is 0; set eval.every"
             )
+
+
+def _check_memory(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    if train.memory == "lean" and config.model.quantize != "nf4":
+        yield Problem(
+            "train.memory",
+            "lean keeps the head in NF4, but the model is not quantized; set model.quantize: nf4, "
+            "or train.memory: auto",
+        )
+    if train.activations == "host" and not train.activation_checkpointing:
+        yield Problem(
+            "train.activations",
+            "got host, which keeps activation checkpoints there, but there are none; set "
+            "train.activation_checkpointing: true",
+        )
 
 
 def metrics_of(config: RunConfig) -> list[str]:

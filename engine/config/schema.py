@@ -167,6 +167,12 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     clip: NonNegative = 1.0
     """Max grad norm; 0 is off."""
     activation_checkpointing: bool = True
+    memory: Literal["auto", "plain", "lean"] = "auto"
+    """lean: the input embedding stays on the host and the head is in NF4, for models that do not
+    fit otherwise (needs nf4); auto: lean where `fttui run` finds that it is needed."""
+    activations: Literal["auto", "device", "host"] = "auto"
+    """Where activation checkpoints wait for the backward pass; auto: on the host where `fttui run`
+    finds that it is needed."""
     seed: CountOrZero = 0
     devices: Count = 1
     """Processes, one per device, started by torchrun when more than one."""

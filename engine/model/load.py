@@ -22,6 +22,9 @@ from transformers.utils import is_flash_attn_2_available
 from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .failures import naming_the_way_out
+from .hidden import backbone_of
+from .host_activations import HostActivations
+from .lean import QuantizedHead, ends_on_host, make_lean
 from .package_model import PREFIX, package_model
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
@@ -62,19 +65,51 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     with naming_the_way_out(config.model.id):
         progress("Loading tokenizer", 0, 1)
         tokenizer = _load_tokenizer(source, config.model)
-        base = _load_base(source, config.model, dtype, device, progress)
-        _agree_on_pad(base, tokenizer)
-        base.config.use_cache = False
-        if config.train.activation_checkpointing:
-            base.activation_checkpointing_enable({"use_reentrant": False})
-        progress("Attaching adapters", 0, 1)
-        model = _attach_adapters(base, config.adapter, config.train.seed, device)
+        lean = config.train.memory == "lean"
+        base = _load_base(source, config.model, dtype, device, progress, lean=lean)
+        if lean:
+            make_lean(base, device)
+        return equip(base, tokenizer, config, device, progress)
+
+
+def equip(
+    base: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    config: RunConfig,
+    device: torch.device,
+    progress: Progress,
+) -> LoadedModel:
+    """Make a loaded base model ready to train: checkpointing and adapters.
+
+    Args:
+        base: A frozen transformers model on `device`, lean already if it is to be.
+        tokenizer: Its own, with a pad token.
+        config: Sections `model`, `adapter` and `train` are read.
+        device: Where the adapters go.
+        progress: Told (label, done, total).
+    """
+    dtype = compute_dtype(config.model.precision, device)
+    _agree_on_pad(base, tokenizer)
+    base.config.use_cache = False
+    _checkpoint_activations(base, config.train, device)
+    progress("Attaching adapters", 0, 1)
+    model = _attach_adapters(base, config.adapter, config.train.seed, device)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     _cast_trainable(model, adapter)
     trainable, total = model.get_nb_trainable_parameters()
     facts = _facts(base, tokenizer, config, dtype, adapter)
     progress("Attaching adapters", 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
+
+
+def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device) -> None:
+    if not train.activation_checkpointing:
+        return
+    base.activation_checkpointing_enable({"use_reentrant": False})
+    if train.activations == "host":
+        on_host = HostActivations(device)
+        base._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=on_host)
+        backbone_of(base).register_forward_pre_hook(lambda *_: on_host.begin())
 
 
 def _resolve(model: ModelConfig, progress: Progress) -> str:
@@ -129,15 +164,27 @@ def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _load_base(
-    source: str, model: ModelConfig, dtype: torch.dtype, device: torch.device, progress: Progress
+    source: str,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+    *,
+    lean: bool,
 ) -> Any:
     settings = AutoConfig.from_pretrained(source, **_hub_arguments(model))
+    quantization = _quantization(model, settings, dtype)
+    places = {"": device}
+    if lean and quantization is not None and device.type == "cuda":
+        # Weights that come quantized cannot be split over devices; their ends move afterwards.
+        quantization.llm_int8_enable_fp32_cpu_offload = True
+        places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
     with weights_progress("Loading weights", progress):
         base = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
-            device_map={"": device},
-            quantization_config=_quantization(model, settings, dtype),
+            device_map=places,
+            quantization_config=quantization,
             attn_implementation=_attention(model, device),
             **_hub_arguments(model),
         )
@@ -278,7 +325,8 @@ def _facts(
         "attention": str(base.config._attn_implementation),
         "adapter": _adapter_fact(config.adapter),
         "pad token": _pad_fact(tokenizer),
-        "activation checkpointing": _on_off(config.train),
+        "activation checkpointing": _checkpointing_fact(config.train),
+        "memory": _memory_fact(base),
     }
 
 
@@ -293,5 +341,14 @@ def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"{tokenizer.pad_token}{' (also EOS)' * same}"
 
 
-def _on_off(train: TrainConfig) -> str:
-    return "on" if train.activation_checkpointing else "off"
+def _checkpointing_fact(train: TrainConfig) -> str:
+    if not train.activation_checkpointing:
+        return "off"
+    return "on, kept on the host" if train.activations == "host" else "on"
+
+
+def _memory_fact(base: Any) -> str:
+    head = base.get_output_embeddings()
+    if not isinstance(head, QuantizedHead):
+        return "plain"
+    return f"lean: embedding on the host, head in NF4 in {len(head.packed)} slices"

@@ -18,6 +18,7 @@ from ..errors import ConfigError
 from ..losses.contrastive import ContrastiveResult, simctg
 from ..losses.cross_entropy import selected_cross_entropy
 from ..losses.gather import gather_sizes
+from ..losses.sliced import sliced_of
 from ..model.hidden import HiddenStates, lm_head_of
 from .bridge import Controlled, StepCallback
 from .gradcache import (
@@ -41,12 +42,14 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         self._hidden: HiddenStates | None = None
         self._token_pairs = 1
         super().__init__(**kwargs)
-        if config.kind == "simctg":
+        head = lm_head_of(self.model)
+        self._sliced_head = head if sliced_of(head) is not None else None
+        if config.kind == "simctg" or self._sliced_head is not None:
             self._hidden = HiddenStates(self.model).attach()
 
     def prepare_step(self, batches: list[Any]) -> None:
         """Count the token pairs of the step, which the token-level part is the mean over."""
-        if self._hidden is not None:
+        if self._contrastive.kind == "simctg":
             lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
             pairs = int((lengths * (lengths - 1)).sum())
             self._token_pairs = max(1, sum(gather_sizes(pairs, self.args.device)))
@@ -59,17 +62,34 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         num_items_in_batch: Any = None,
     ) -> Tensor:
         """Per-token share of this micro-batch, plus its share of the token-level part."""
-        ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-        self._forget_metrics()
+        ce, hidden = self._cross_entropy(model, inputs, num_items_in_batch)
         self.stepper.tally.add_parts(ce=ce)
         loss: Tensor = self._contrastive.ce_weight * ce
-        if self._hidden is not None:
-            mask = inputs["attention_mask"]
-            pair_sum, _ = simctg(self._hidden.take(), mask, self._contrastive.margin)
+        if self._contrastive.kind == "simctg":
+            assert hidden is not None, "attached for it"
+            pair_sum, _ = simctg(hidden, inputs["attention_mask"], self._contrastive.margin)
             share = pair_sum * (self.accelerator.num_processes / self._token_pairs)
             self.stepper.tally.add_parts(contrastive=share)
             loss = loss + self._contrastive.weight * share
         return loss
+
+    def _cross_entropy(
+        self, model: Any, inputs: dict[str, Any], num_items: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Through TRL's fused head, or through ours where the head is in slices."""
+        if self._sliced_head is None:
+            ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
+            self._forget_metrics()
+            return ce, self._hidden.take() if self._hidden is not None else None
+        assert self._hidden is not None, "attached for it"
+        wanted = {name: value for name, value in inputs.items() if name != "labels"}
+        model(**wanted, use_cache=False, logits_to_keep=1)
+        hidden = self._hidden.take()
+        ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._sliced_head)
+        items = torch.as_tensor(0 if num_items is None else num_items, device=ce_sum.device).clamp(
+            min=1
+        )
+        return ce_sum / items * self.accelerator.num_processes, hidden
 
     def _forget_metrics(self) -> None:
         """TRL keeps its own metrics until a log call that never comes here."""
