@@ -11,6 +11,7 @@ from ..errors import ConfigError
 from .candidates import candidates_per_anchor
 from .hardware import Hardware
 from .schema import RunConfig
+from .tasks import FORMATS_OF, JUDGED
 
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
@@ -56,6 +57,8 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_losses,
         _check_data,
         _check_packing,
+        _check_judged,
+        _check_preference,
         _check_way,
         _check_metrics,
         _check_memory,
@@ -119,6 +122,8 @@ def _check_task(config: RunConfig) -> Iterator[Problem]:
                 f"got {form}, but task contrastive needs pairs; set data.format: pairs (or auto), "
                 "or task: sft",
             )
+        return
+    if config.task in JUDGED:
         return
     if kind in ("infonce", "pairwise"):
         yield Problem(
@@ -226,6 +231,63 @@ def _check_packing(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_judged(config: RunConfig) -> Iterator[Problem]:
+    """What the tasks that compare completions cannot have."""
+    if config.task not in JUDGED:
+        return
+    forms = FORMATS_OF[config.task]
+    if config.contrastive.kind != "off":
+        yield Problem(
+            "contrastive.kind",
+            f"got {config.contrastive.kind}, but task {config.task} compares completions by their "
+            "log-probability; set contrastive.kind: off, or task: contrastive",
+        )
+    if STDLIB_PAIRS in (config.data.train, config.data.eval):
+        yield Problem("task", f"{STDLIB_PAIRS} is pairs; set task: contrastive, or name other data")
+    elif config.data.format not in ("auto", *forms):
+        yield Problem(
+            "data.format",
+            f"got {config.data.format}, but task {config.task} learns from {' or '.join(forms)}; "
+            "set data.format: auto, or another task",
+        )
+    if not config.data.completion_only:
+        yield Problem(
+            "data.completion_only",
+            f"got false, but task {config.task} compares completions alone; leave it out",
+        )
+
+
+def _check_preference(config: RunConfig) -> Iterator[Problem]:
+    own, task = config.preference, config.task
+    if task not in JUDGED and own != type(own)():
+        yield Problem(
+            "preference",
+            f"is set, but task {task} has no use for it; set task: dpo or kto, or leave it out",
+        )
+    if task == "kto" and (own.loss != "sigmoid" or own.label_smoothing):
+        yield Problem(
+            "preference.loss",
+            "loss and label_smoothing are of task dpo, kto has a loss of its own; leave them out",
+        )
+    if task == "kto" and not (own.desirable_weight or own.undesirable_weight):
+        yield Problem(
+            "preference.desirable_weight",
+            "both weights are 0, so there is no loss; raise one of them",
+        )
+    if task == "dpo" and (own.desirable_weight, own.undesirable_weight) != (1, 1):
+        yield Problem(
+            "preference.desirable_weight",
+            "weighs wanted against unwanted completions, which task dpo has in pairs; leave both "
+            "weights out, or set task: kto",
+        )
+    if task == "dpo" and own.label_smoothing and own.loss not in ("sigmoid", "robust"):
+        yield Problem(
+            "preference.label_smoothing",
+            f"got {own.label_smoothing:g} with loss {own.loss}, which has none; set loss: sigmoid "
+            "or robust, or label_smoothing: 0",
+        )
+
+
 def _check_way(config: RunConfig) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if config.guard.nonfinite == "rollback" and not (checkpoint.every or checkpoint.at_start):
@@ -273,6 +335,9 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
 
 def metrics_of(config: RunConfig) -> list[str]:
     """What the evaluations of a run measure."""
+    if config.task in JUDGED:
+        ce = ["ce"] if config.preference.ce_weight else []
+        return ["loss", *ce, "reward_accuracy", "reward_margin"]
     if config.task != "contrastive":
         return ["loss", "perplexity"]
     contrastive = config.contrastive

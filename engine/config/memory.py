@@ -185,6 +185,8 @@ def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:
     """Return how many sequences one forward holds: a pair has two and its hard negatives."""
+    if config.task == "dpo":
+        return config.train.batch * 2
     if config.task != "contrastive":
         return config.train.batch
     return config.train.batch * (2 + config.contrastive.hard_negatives)
@@ -234,7 +236,7 @@ def _layer_bytes_per_token(config: RunConfig, arch: Architecture, formats: _Form
 
 def _loss_bytes(config: RunConfig, arch: Architecture, tokens: int, sequences: int) -> float:
     states = tokens * arch.hidden * 4
-    if config.task == "contrastive":
+    if config.task != "sft":
         chunk = min(tokens * arch.vocabulary, CHUNK_LOGITS)
         return states + chunk * 12
     token_pairs = sequences * config.data.max_length**2 * 12

@@ -65,7 +65,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     eval_split: str = "validation"
     eval_fraction: Fraction = 0.02
     """Share of train held out when `eval` is None."""
-    format: Literal["auto", "messages", "prompt_completion", "text", "pairs"] = "auto"
+    format: Literal[
+        "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
+    ] = "auto"
     """Record shape; auto looks at the columns."""
     max_length: Annotated[int, Meta(ge=8)] = 1024
     """Tokens per sequence; longer ones are cut and counted."""
@@ -119,6 +121,23 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """Put before every anchor."""
 
 
+class PreferenceConfig(Section, frozen=True, kw_only=True):
+    """How completions are compared with what the model without its adapter thinks of them."""
+
+    loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
+    """Of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""
+    beta: Positive = 0.1
+    """How dear it is to move away from the reference; ipo: its regularization."""
+    label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
+    """sigmoid, robust: share of the preferences taken to be the wrong way round."""
+    ce_weight: NonNegative = 0.0
+    """Weight of the next-token loss on chosen completions, which keeps them from sinking."""
+    desirable_weight: NonNegative = 1.0
+    """kto: of wanted completions."""
+    undesirable_weight: NonNegative = 1.0
+    """kto: of unwanted completions."""
+
+
 Metric = Literal[
     "loss",
     "perplexity",
@@ -129,6 +148,8 @@ Metric = Literal[
     "mrr",
     "ndcg_at_10",
     "triplet_accuracy",
+    "reward_accuracy",
+    "reward_margin",
 ]
 """What an evaluation may measure; the first four are better when lower."""
 
@@ -256,10 +277,12 @@ class RunConfig(Section, frozen=True, kw_only=True):
     data: DataConfig
     train: TrainConfig
     name: str = "run"
-    task: Literal["sft", "contrastive"] = "sft"
-    """sft: next-token loss (optionally with simctg); contrastive: pairs with the joint loss."""
+    task: Literal["sft", "contrastive", "dpo", "kto"] = "sft"
+    """sft: next-token loss (optionally with simctg); dpo: a better and a worse completion; kto:
+    completions marked good or bad; contrastive: pairs with the joint loss."""
     adapter: AdapterConfig = AdapterConfig()
     contrastive: ContrastiveConfig = ContrastiveConfig()
+    preference: PreferenceConfig = PreferenceConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .examples import IGNORED, PackedExample, PairExample, TextExample
+from .examples import (
+    IGNORED,
+    PackedExample,
+    PairExample,
+    PreferenceExample,
+    RatedExample,
+    TextExample,
+)
 
 NO_LABEL = -1
 """In `label`: the pair has none."""
@@ -48,6 +55,30 @@ def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]
         "document_count": sum(len(row.documents) for row in rows),
         "ids": [row.id for row in rows],
     }
+
+
+def collate_preferences(examples: Sequence[PreferenceExample], pad_id: int) -> dict[str, Any]:
+    """Batch preferences: `input_ids`, `attention_mask`, `labels` [2B, T], `pair_count` B, `ids`.
+
+    The chosen ones come first, the rejected ones behind them in the same order.
+    """
+    sides = [one.chosen for one in examples] + [one.rejected for one in examples]
+    ids = [example.id for example in examples]
+    return {**collate_text(sides, pad_id), "pair_count": len(examples), "ids": ids}
+
+
+def collate_rated(examples: Sequence[RatedExample], pad_id: int) -> dict[str, Any]:
+    """Batch rated completions.
+
+    Returns:
+        `input_ids`, `attention_mask`, `labels` [B, T]; `desirable` [B] bool; `mismatched`, the same
+        three tensors of the prompts before other records' completions; `ids`.
+    """
+    mismatched = collate_text([one.mismatched for one in examples], pad_id)
+    del mismatched["ids"]
+    desirable = torch.tensor([one.desirable for one in examples])
+    batch = collate_text([one.text for one in examples], pad_id)
+    return {**batch, "desirable": desirable, "mismatched": mismatched}
 
 
 def collate_pairs(

@@ -11,14 +11,15 @@ from typing import TypeVar
 from ..config.candidates import pairs_compared
 from ..config.checks import STDLIB_PAIRS
 from ..config.schema import RunConfig
+from ..config.tasks import FORMATS_OF
 from ..errors import DataError
-from .examples import Example, PackedExample, PairExample, TextExample
+from .examples import Example, PackedExample, PairExample, TextExample, Tokenized
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
 from .packing import pack_examples
 from .sources import Row, read_rows
 from .stdlib_pairs import stdlib_pairs
 from .stream import epoch_order
-from .tokenize import Tokenized, TokenizeOptions, Tokenizer, tokenize_records
+from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
 
 __all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_examples"]
 
@@ -141,19 +142,18 @@ def _read(
 def _format(config: RunConfig, source: str, rows: list[Row]) -> Format:
     """The format of a source, checked against the task."""
     columns = list(rows[0].values)
-    found = config.data.format if config.data.format != "auto" else detect_format(columns)
+    found = (
+        config.data.format if config.data.format != "auto" else detect_format(columns, config.task)
+    )
     if found is None:
         raise DataError(
             f"{source}: the columns {', '.join(columns) or '(none)'} make no known format. "
             f"Accepted: {ACCEPTED}"
         )
-    if (found == "pairs") != (config.task == "contrastive"):
-        wanted = (
-            "pairs" if config.task == "contrastive" else "messages, prompt + completion or text"
-        )
+    if found not in FORMATS_OF[config.task]:
         raise DataError(
             f"{source}: the columns {', '.join(columns)} are {found}, but task {config.task} needs "
-            f"{wanted}; change task or data. Accepted: {ACCEPTED}"
+            f"{' or '.join(FORMATS_OF[config.task])}; change task or data. Accepted: {ACCEPTED}"
         )
     return found
 
@@ -164,15 +164,16 @@ def _options(config: RunConfig) -> TokenizeOptions:
         completion_only=config.data.completion_only,
         instruction=config.contrastive.instruction,
         hard_negatives=config.contrastive.hard_negatives,
+        rated=config.task == "kto",
     )
 
 
 def _require_some(tokenized: Tokenized, source: str, options: TokenizeOptions) -> None:
     if not tokenized.examples:
         raise DataError(
-            f"{source}: all {tokenized.unlabelled} records were dropped, because no token to learn "
-            f"is left in the first {options.max_length}; raise data.max_length, set "
-            "data.completion_only: false, or look at the records"
+            f"{source}: all {tokenized.unlabelled + tokenized.alike} records were dropped, because "
+            f"no token to learn is left in the first {options.max_length}; raise "
+            "data.max_length, set data.completion_only: false (task sft), or look at the records"
         )
 
 
@@ -200,6 +201,7 @@ def _facts(train: Tokenized, evaluation: Tokenized, options: TokenizeOptions) ->
     }
     counts = {
         "dropped (no label left)": train.unlabelled + evaluation.unlabelled,
+        "dropped (chosen = rejected)": train.alike + evaluation.alike,
         f"cut to {options.max_length:,} tokens": train.cut + evaluation.cut,
     }
     return facts | {name: f"{count:,}" for name, count in counts.items() if count}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 IGNORED = -100
 """Label of a position that is no target."""
@@ -43,6 +43,46 @@ class PairExample:
 
 
 @dataclass(frozen=True)
+class PreferenceExample:
+    """A better and a worse completion of one prompt; labels are the completions' tokens."""
+
+    id: str
+    chosen: TextExample
+    rejected: TextExample
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return self.chosen.length + self.rejected.length
+
+    @property
+    def input_ids(self) -> list[int]:
+        """The tokens of both, the better one first."""
+        return [*self.chosen.input_ids, *self.rejected.input_ids]
+
+
+@dataclass(frozen=True)
+class RatedExample:
+    """A completion that is wanted or not, and its prompt with another record's completion."""
+
+    id: str
+    text: TextExample
+    desirable: bool
+    mismatched: TextExample
+    """Tells how far the model is from its reference on completions that do not belong here."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of both sequences."""
+        return self.text.length + self.mismatched.length
+
+    @property
+    def input_ids(self) -> list[int]:
+        """The tokens of the record itself."""
+        return self.text.input_ids
+
+
+@dataclass(frozen=True)
 class PackedExample:
     """Documents that share a row and do not see each other."""
 
@@ -64,4 +104,26 @@ class PackedExample:
         return [token for document in self.documents for token in document.input_ids]
 
 
-Example = TextExample | PairExample | PackedExample
+Example = TextExample | PairExample | PreferenceExample | RatedExample | PackedExample
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """What became of one text."""
+
+    example: TextExample | None
+    """None when no target was left in it."""
+    cut: bool
+
+
+@dataclass
+class Tokenized:
+    """Examples and what happened on the way."""
+
+    examples: list[Example] = field(default_factory=list)
+    cut: int = 0
+    """Records with a text that was longer than `max_length`."""
+    unlabelled: int = 0
+    """Records dropped because no target was left, or a text was empty."""
+    alike: int = 0
+    """Preferences dropped because both completions came to the same tokens."""

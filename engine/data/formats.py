@@ -4,6 +4,9 @@
 - prompt_completion: `prompt` and `completion`, both text (joined as they are: the separator belongs
   in the data) or both message lists (put through the chat template).
 - text: `text`.
+- preference: `chosen` and `rejected`, the better and the worse completion of `prompt`: three texts
+  or three message lists. Two whole conversations need no prompt: what they begin with alike is it.
+- rated: `prompt`, `completion` and `label`, which is true where the completion is a good one.
 - pairs: an anchor, a positive and perhaps negatives, under any of the names below, and perhaps a
   `label`: records with equal labels are no negatives of each other.
 """
@@ -12,13 +15,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
+from ..config.tasks import FORMATS_OF
 from ..errors import DataError
 
-Format = Literal["messages", "prompt_completion", "text", "pairs"]
+Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
 Message = Mapping[str, Any]
 
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
@@ -28,7 +33,8 @@ POSITIVES = (
 )
 NEGATIVES = ("negative", "negatives", "neg", "hard_negative", "hard_negatives", "sentence3")
 ACCEPTED = (
-    "messages · prompt + completion · text · pairs: one of "
+    "messages · prompt + completion · text · prompt + chosen + rejected · "
+    "prompt + completion + label · pairs: one of "
     f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
     "and for hard negatives negative/negatives/neg/negative_1…"
 )
@@ -72,18 +78,50 @@ class PairRecord:
     label: int | None = None
 
 
-Record = MessagesRecord | CompletionRecord | TextRecord | PairRecord
+@dataclass(frozen=True)
+class PreferenceRecord:
+    """A prompt with a better and a worse completion."""
+
+    id: str
+    chosen: CompletionRecord
+    rejected: CompletionRecord
 
 
-def detect_format(columns: Collection[str]) -> Format | None:
-    """The format these columns make; None when they make none."""
+@dataclass(frozen=True)
+class RatedRecord:
+    """A prompt and a completion that is wanted or not."""
+
+    id: str
+    text: CompletionRecord
+    desirable: bool
+
+
+Record = (
+    MessagesRecord | CompletionRecord | TextRecord | PairRecord | PreferenceRecord | RatedRecord
+)
+
+
+def detect_format(columns: Collection[str], task: str = "") -> Format | None:
+    """The format these columns make, one of the task's where there is any; None for none."""
+    found = list(_formats(columns))
+    wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
+    return next(iter(wanted or found), None)
+
+
+def _formats(columns: Collection[str]) -> Iterator[Format]:
+    """Every format that can be read out of these columns."""
     if "messages" in columns:
-        return "messages"
+        yield "messages"
+    if {"chosen", "rejected"} <= set(columns):
+        yield "preference"
     if {"prompt", "completion"} <= set(columns):
-        return "prompt_completion"
+        yield "prompt_completion"
+        if "label" in columns:
+            yield "rated"
     if _first(ANCHORS, columns) and _first(POSITIVES, columns):
-        return "pairs"
-    return "text" if "text" in columns else None
+        yield "pairs"
+    if "text" in columns:
+        yield "text"
 
 
 def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
@@ -106,6 +144,10 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
         return TextRecord(identity, row.text("text"))
     if form == "prompt_completion":
         return _completion_record(row, identity)
+    if form == "preference":
+        return _preference_record(row, identity)
+    if form == "rated":
+        return RatedRecord(identity, _completion_record(row, identity), row.truth("label"))
     return _pair_record(row, identity)
 
 
@@ -158,6 +200,17 @@ class _Row:
             raise DataError(self._wrong(name, value, "text or a list of texts"))
         return tuple(self._as_text(one, name) for one in many if one)
 
+    def truth(self, name: str) -> bool:
+        """Whether a column says yes or no: a truth value, or 1 and 0."""
+        value = self.values[self.column((name,))]
+        if value not in (True, False):
+            raise DataError(self._wrong(name, value, "true or false"))
+        return bool(value)
+
+    def is_text(self, name: str) -> bool:
+        """The column holds text."""
+        return isinstance(self.values.get(name), str)
+
     def _as_text(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
             raise DataError(self._wrong(name, value, "text"))
@@ -169,9 +222,30 @@ class _Row:
 
 
 def _completion_record(row: _Row, identity: str) -> CompletionRecord:
-    if all(isinstance(row.values.get(name), str) for name in ("prompt", "completion")):
+    if row.is_text("prompt") and row.is_text("completion"):
         return CompletionRecord(identity, row.text("prompt"), row.text("completion"))
     return CompletionRecord(identity, row.messages("prompt"), row.messages("completion"))
+
+
+def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
+    if row.is_text("chosen"):
+        prompt: str | tuple[Message, ...] = row.text("prompt")
+        sides: list[Any] = [row.text("chosen"), row.text("rejected")]
+    else:
+        conversations = [row.messages("chosen"), row.messages("rejected")]
+        given = row.values.get("prompt")
+        own = () if given is None or row.is_text("prompt") else row.messages("prompt")
+        # Where whole conversations are given, a prompt in text only repeats their beginning.
+        prompt = own or _beginning(*conversations)
+        sides = [one[0 if own else len(prompt) :] for one in conversations]
+    chosen, rejected = (CompletionRecord(identity, prompt, side) for side in sides)
+    return PreferenceRecord(identity, chosen, rejected)
+
+
+def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages that two conversations begin with alike."""
+    together = zip(one, other, strict=False)
+    return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], together))
 
 
 def _pair_record(row: _Row, identity: str) -> PairRecord:

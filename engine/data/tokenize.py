@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import DataError
-from .examples import IGNORED, Example, PairExample, TextExample
-from .formats import CompletionRecord, Message, MessagesRecord, PairRecord, Record, TextRecord
+from .examples import IGNORED, PairExample, TextExample, Tokenized, TokenizedText
+from .formats import (
+    CompletionRecord,
+    Message,
+    MessagesRecord,
+    PairRecord,
+    PreferenceRecord,
+    RatedRecord,
+    Record,
+    TextRecord,
+)
+from .judged import Judged, judge, sides_of
 
 CHUNK = 256
 """Records tokenized at a time: enough for the tokenizer to be fast, few enough to show progress."""
@@ -40,17 +50,8 @@ class TokenizeOptions:
     """Put before every anchor."""
     hard_negatives: int = 0
     """Negatives kept per pair."""
-
-
-@dataclass
-class Tokenized:
-    """Examples and what happened on the way."""
-
-    examples: list[Example] = field(default_factory=list)
-    cut: int = 0
-    """Records with a text that was longer than `max_length`."""
-    unlabelled: int = 0
-    """Records dropped because no target was left, or a text was empty."""
+    rated: bool = False
+    """Take preferences apart: what is chosen is wanted, what is rejected is not."""
 
 
 def tokenize_records(
@@ -74,15 +75,32 @@ def tokenize_records(
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
-        passages = [
-            _passage(record, tokenizer, options)
-            for record in chunk
-            if not isinstance(record, PairRecord)
-        ]
+        judged = [record for record in chunk if isinstance(record, Judged)]
+        plain = [record for record in chunk if not isinstance(record, PairRecord | Judged)]
         _add_pairs(result, pairs, tokenizer, options)
-        _add_passages(result, passages, tokenizer, options)
+        _add_judged(result, judged, tokenizer, options)
+        _add_plain(result, _texts(plain, tokenizer, options))
         progress(min(start + CHUNK, len(records)), len(records))
     return result
+
+
+def _add_plain(result: Tokenized, texts: list[TokenizedText]) -> None:
+    result.cut += sum(text.cut for text in texts)
+    result.unlabelled += sum(text.example is None for text in texts)
+    result.examples += [text.example for text in texts if text.example is not None]
+
+
+def _add_judged(
+    result: Tokenized,
+    records: Sequence[PreferenceRecord | RatedRecord],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+) -> None:
+    """Preferences and rated completions; only completions are targets, whatever the options say."""
+    options = replace(options, completion_only=True)
+    sides = [side for record in records for side in sides_of(record)]
+    texts = _texts(sides, tokenizer, options)
+    judge(result, records, texts, options.max_length, rated=options.rated)
 
 
 @dataclass(frozen=True)
@@ -172,14 +190,19 @@ class _Chat:
         return tuple(spans)
 
 
-def _add_passages(
-    result: Tokenized, passages: list[_Passage], tokenizer: Tokenizer, options: TokenizeOptions
-) -> None:
+def _texts(
+    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions
+) -> list[TokenizedText]:
+    """Each of the records as one sequence, in their order."""
+    passages = [_passage(record, tokenizer, options) for record in records]
+    found: dict[int, TokenizedText] = {}
     for special in (False, True):
-        group = [passage for passage in passages if passage.special is special]
-        encoded = _encode([passage.text for passage in group], tokenizer, special)
-        for passage, (ids, offsets) in zip(group, encoded, strict=True):
-            _add_passage(result, passage, ids, offsets, _Ending.of(tokenizer, options, special))
+        group = [n for n, passage in enumerate(passages) if passage.special is special]
+        encoded = _encode([passages[n].text for n in group], tokenizer, special)
+        ending = _Ending.of(tokenizer, options, special)
+        for number, (ids, offsets) in zip(group, encoded, strict=True):
+            found[number] = _tokenized(passages[number], ids, offsets, ending)
+    return [found[number] for number in range(len(passages))]
 
 
 @dataclass(frozen=True)
@@ -212,15 +235,10 @@ class _Closed:
     cut: bool
 
 
-def _add_passage(
-    result: Tokenized,
-    passage: _Passage,
-    ids: list[int],
-    offsets: list[tuple[int, int]],
-    ending: _Ending,
-) -> None:
+def _tokenized(
+    passage: _Passage, ids: list[int], offsets: list[tuple[int, int]], ending: _Ending
+) -> TokenizedText:
     closed = ending.close(ids)
-    result.cut += closed.cut
     wanted = [
         any(start <= begin < end <= stop for start, stop in passage.spans)
         for begin, end in offsets[: closed.kept]
@@ -231,9 +249,8 @@ def _add_passage(
     labels = [token if use else IGNORED for token, use in zip(closed.ids, wanted, strict=True)]
     # The first token has nothing before it to be predicted from.
     if not passage.text or all(label == IGNORED for label in labels[1:]):
-        result.unlabelled += 1
-    else:
-        result.examples.append(TextExample(passage.id, closed.ids, labels))
+        return TokenizedText(None, closed.cut)
+    return TokenizedText(TextExample(passage.id, closed.ids, labels), closed.cut)
 
 
 def _add_pairs(

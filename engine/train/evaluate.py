@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from ..config.schema import RunConfig
+from ..config.tasks import JUDGED
 from ..data.dataset import Example
 from ..losses.cross_entropy import selected_cross_entropy
 from ..losses.masks import Texts
 from ..model.hidden import HiddenStates, lm_head_of
 from .agree import Agreement
 from .objective import PairTexts, across_ranks, join, retrieval
+from .preference import evaluate_judged
 from .rng import capture_rng, restore_rng
 from .source import Batch
 
@@ -64,8 +66,12 @@ class Evaluator:
         """Loss and the task's metrics over all held-out examples."""
         started = time.monotonic()
         with self._quietly(), HiddenStates(self._trainer.model) as hidden:
-            run = self._pairs if self._config.task == "contrastive" else self._text
-            metrics = run(hidden)
+            if self._config.task in JUDGED:
+                metrics = self._judged()
+            elif self._config.task == "contrastive":
+                metrics = self._pairs(hidden)
+            else:
+                metrics = self._text(hidden)
         return EvalResult(metrics, time.monotonic() - started)
 
     @contextmanager
@@ -140,6 +146,10 @@ class Evaluator:
             **{name: total / anchors for name, total in measures.items()},
             **({"triplet_accuracy": right / triplets} if triplets else {}),
         }
+
+    def _judged(self) -> dict[str, float]:
+        objective = self._trainer.objective
+        return evaluate_judged(objective, self._batches(), self._sums)
 
     def _no_texts(self) -> PairTexts:
         """What a rank without any example has, so that all ranks gather the same shapes."""

@@ -16,7 +16,13 @@ from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
 from ..core.control import Desired
-from ..data.collate import collate_packed, collate_pairs, collate_text
+from ..data.collate import (
+    collate_packed,
+    collate_pairs,
+    collate_preferences,
+    collate_rated,
+    collate_text,
+)
 from ..data.dataset import Example, ExampleSets, load_examples
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
@@ -46,7 +52,7 @@ from .signals import StopSignals
 from .source import Batch, BatchSource
 from .state import TrainingState, adapter_weights
 from .stepper import Stepper
-from .trainers import PairTrainer, TextTrainer, build_trainer
+from .trainers import AnyTrainer, build_trainer
 from .watch import Watch
 
 
@@ -181,6 +187,12 @@ def build_source(
     return BatchSource(examples, stream, collator(config, loaded, packed=config.data.packing))
 
 
+_COLLATORS: dict[str, Callable[[Any, int], Batch]] = {
+    "dpo": collate_preferences,
+    "kto": collate_rated,
+}
+
+
 def collator(
     config: RunConfig, loaded: LoadedModel, *, packed: bool
 ) -> Callable[[Sequence[Any]], Batch]:
@@ -189,7 +201,7 @@ def collator(
     if config.task == "contrastive":
         negatives = config.contrastive.hard_negatives
         return lambda examples: collate_pairs(examples, pad, negatives)
-    collate = collate_packed if packed else collate_text
+    collate = _COLLATORS.get(config.task, collate_packed if packed else collate_text)
     return lambda examples: collate(examples, pad)
 
 
@@ -204,7 +216,7 @@ def build_ema(config: RunConfig, loaded: LoadedModel, stepper: Stepper) -> Adapt
 
 def build_evaluator(
     config: RunConfig,
-    trainer: TextTrainer | PairTrainer,
+    trainer: AnyTrainer,
     loaded: LoadedModel,
     examples: ExampleSets,
     agreement: Agreement,
@@ -273,7 +285,7 @@ def build_conductor(
     return conductor
 
 
-def set_lr(trainer: TextTrainer | PairTrainer, lr: float) -> None:
+def set_lr(trainer: AnyTrainer, lr: float) -> None:
     """The learning rate of the very next update."""
     for group in trainer.optimizer.param_groups:
         group["lr"] = lr

@@ -26,7 +26,7 @@ from .spans import span
 from .steps import StepTally, StepTotals, settle, start_total
 from .watch import Watch
 
-_LOSS_PARTS = frozenset({"ce", "contrastive"})
+_LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
 
 
 class Stepper:

@@ -1,4 +1,7 @@
-"""The two trainers: TRL's for next-token training, HF's for the joint loss over pairs."""
+"""The trainers: TRL's for next-token training, HF's for the joint loss over pairs.
+
+The one for judged completions is in `preference`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ..config.candidates import looks_ahead
 from ..config.schema import ContrastiveConfig, RunConfig
+from ..config.tasks import JUDGED
 from ..errors import ConfigError
 from ..losses.contrastive import ContrastiveResult, simctg
 from ..losses.cross_entropy import selected_cross_entropy
@@ -29,6 +33,7 @@ from .gradcache import (
     look_ahead,
 )
 from .objective import PairObjective, PairTexts
+from .preference import PreferenceTrainer
 from .stepper import Stepper
 
 
@@ -239,19 +244,24 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         return super()._clip_grad_norm(model)
 
 
+AnyTrainer = TextTrainer | PairTrainer | PreferenceTrainer
+
+
 def build_trainer(
     config: RunConfig,
     model: PeftModel,
     tokenizer: Any,
     arguments: dict[str, Any],
     stepper: Stepper,
-) -> TextTrainer | PairTrainer:
+) -> AnyTrainer:
     """The trainer of the configured task, under the stepper's control."""
-    trainer = (
-        _pair_trainer(config, model, arguments)
-        if config.task == "contrastive"
-        else _text_trainer(config, model, tokenizer, arguments)
-    )
+    trainer: AnyTrainer
+    if config.task in JUDGED:
+        trainer = PreferenceTrainer(config, model=model, args=TrainingArguments(**arguments))
+    elif config.task == "contrastive":
+        trainer = _pair_trainer(config, model, arguments)
+    else:
+        trainer = _text_trainer(config, model, tokenizer, arguments)
     require_ranks(trainer.accelerator.num_processes, config.train.devices)
     trainer.stepper = stepper
     trainer.remove_callback(PrinterCallback)
