@@ -99,7 +99,10 @@ def rated_losses(
     beta: float,
     weights: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """The loss of every rated completion: w⁺(1 − σ(β(r − z))) if wanted, w⁻(1 − σ(β(z − r))) if not.
+    """The loss of every rated completion, [N].
+
+        wanted    w⁺ (1 − σ(β(r − z)))
+        unwanted  w⁻ (1 − σ(β(z − r)))
 
     Args:
         ratio: r of the completions [N].
@@ -143,7 +146,9 @@ def means(sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, f
         sums: as in `Compared`.
         counts: of `chosen` and `rejected` completions, and of `all` that is judged.
     """
-    found = {name: total / counts[about(name)] for name, total in sums.items() if counts[about(name)]}
+    found = {
+        name: total / counts[about(name)] for name, total in sums.items() if counts[about(name)]
+    }
     if {"rewards_chosen", "rewards_rejected"} <= found.keys():
         found["reward_margin"] = found["rewards_chosen"] - found["rewards_rejected"]
     return found

@@ -126,7 +126,6 @@ class PreferenceObjective:
         sums = reward_sums(policy, ratio.detach(), desirable, config.beta)
         return Compared(losses.sum(), {**sums, "reward_accuracy": right.sum()})
 
-
     def see(self, batch: Batch) -> Seen:
         """What an evaluation keeps of a batch."""
         policy, reference = self.log_probs(self._model, batch), self.reference(batch)

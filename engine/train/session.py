@@ -201,7 +201,8 @@ def collator(
     if config.task == "contrastive":
         negatives = config.contrastive.hard_negatives
         return lambda examples: collate_pairs(examples, pad, negatives)
-    collate = _COLLATORS.get(config.task, collate_packed if packed else collate_text)
+    text: Callable[[Any, int], Batch] = collate_packed if packed else collate_text
+    collate = _COLLATORS.get(config.task, text)
     return lambda examples: collate(examples, pad)
 
 

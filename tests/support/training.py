@@ -73,15 +73,43 @@ def write_texts(path: Path, count: int = 48, seed: int = 0) -> Path:
     return path
 
 
+def write_preferences(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Prompts with a completion that repeats their word and one that does not."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        word, other = rng.sample(WORDS, 2)
+        rows.append({"prompt": f"{word} {number}:", "chosen": f" {word}", "rejected": f" {other}"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_ratings(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Prompts with one completion each, some wanted."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        word, other = rng.sample(WORDS, 2)
+        said = word if number % 3 else other
+        label = bool(number % 3)
+        rows.append({"prompt": f"{word} {number}:", "completion": f" {said}", "label": label})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+_WRITERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "contrastive": ("pairs.jsonl", write_pairs),
+    "dpo": ("preferences.jsonl", write_preferences),
+    "kto": ("ratings.jsonl", write_ratings),
+}
+
+
 def write_config(
     folder: Path, task: str = "contrastive", **overrides: object
 ) -> tuple[Path, list[str]]:
     """A config for a tiny run and the `--set` overrides on top of it."""
-    data = (
-        write_pairs(folder / "pairs.jsonl")
-        if task == "contrastive"
-        else write_texts(folder / "texts.jsonl")
-    )
+    file, write = _WRITERS.get(task, ("texts.jsonl", write_texts))
+    data = write(folder / file)
     kind = "infonce" if task == "contrastive" else "off"
     path = folder / "tiny.yaml"
     path.write_text(

@@ -56,6 +56,9 @@ def keys(problems):
         (PAIRS, {"eval": {"batch": 1}}),
         ({"task": "contrastive", "contrastive": {"kind": "pairwise", "in_batch": False}},),
         ({"contrastive": {"kind": "simctg"}},),
+        ({"task": "dpo", "preference": {"loss": "robust", "label_smoothing": 0.1}},),
+        ({"task": "kto", "preference": {"desirable_weight": 2.0}, "data": {"format": "rated"}},),
+        ({"task": "dpo", "eval": {"every": 1}, "checkpoint": {"best": "reward_margin"}},),
         ({"data": {"eval": "org/set", "train": "org/set"}},),
         ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0}},),
     ],
@@ -208,3 +211,33 @@ def test_missing_data_files_are_found_without_reading(tmp_path):
     assert problem.key == "data.eval"
     assert f"did you mean {present}?" in problem.text
     assert check_sources(config({"data": {"train": "org/set", "eval": "stdlib:pairs"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"task": "sft", "preference": {"beta": 0.2}}, "preference"),
+        ({"task": "dpo", "contrastive": {"kind": "infonce"}}, "contrastive.kind"),
+        ({"task": "dpo", "data": {"train": "stdlib:pairs"}}, "task"),
+        ({"task": "dpo", "data": {"format": "rated"}}, "data.format"),
+        ({"task": "kto", "data": {"format": "messages"}}, "data.format"),
+        ({"task": "dpo", "data": {"completion_only": False}}, "data.completion_only"),
+        ({"task": "dpo", "data": {"packing": True}}, "data.packing"),
+        ({"task": "dpo", "preference": {"desirable_weight": 2}}, "preference.desirable_weight"),
+        (
+            {"task": "dpo", "preference": {"loss": "ipo", "label_smoothing": 0.1}},
+            "preference.label_smoothing",
+        ),
+        ({"task": "kto", "preference": {"loss": "hinge"}}, "preference.loss"),
+        (
+            {"task": "kto", "preference": {"desirable_weight": 0, "undesirable_weight": 0}},
+            "preference.desirable_weight",
+        ),
+        (
+            {"task": "dpo", "checkpoint": {"best": "perplexity"}, "eval": {"every": 1}},
+            "checkpoint.best",
+        ),
+    ],
+)
+def test_what_judged_completions_do_not_go_with(change, key):
+    assert keys(check_config(config(change))) == [key]

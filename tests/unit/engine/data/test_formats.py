@@ -26,13 +26,58 @@ TURN = {"role": "user", "content": "hi"}
         (["query", "document"], "pairs"),
         (["sentence1", "sentence2", "label"], "pairs"),
         (["text", "label"], "text"),
-        (["prompt", "chosen", "rejected"], None),
+        (["prompt", "chosen", "rejected"], "preference"),
+        (["chosen", "rejected"], "preference"),
+        (["prompt", "completion", "label"], "prompt_completion"),
         (["anchor", "negative"], None),
         ([], None),
     ],
 )
 def test_format_follows_from_the_columns(columns, expected):
     assert detect_format(columns) == expected
+
+
+def test_the_task_decides_where_columns_make_several_formats():
+    assert detect_format(["prompt", "completion", "label"], "kto") == "rated"
+    assert detect_format(["prompt", "completion", "label"], "sft") == "prompt_completion"
+    assert detect_format(["prompt", "chosen", "rejected", "completion", "label"], "kto") == "rated"
+    assert detect_format(["prompt", "chosen", "rejected", "completion"], "dpo") == "preference"
+    assert detect_format(["text"], "dpo") == "text"
+
+
+ANSWERS = [{"role": "assistant", "content": "good"}], [{"role": "assistant", "content": "bad"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [TURN], "chosen": ANSWERS[0], "rejected": ANSWERS[1]},
+        {"chosen": [TURN, *ANSWERS[0]], "rejected": [TURN, *ANSWERS[1]]},
+        {"prompt": "hi", "chosen": [TURN, *ANSWERS[0]], "rejected": [TURN, *ANSWERS[1]]},
+    ],
+)
+def test_a_preference_of_conversations_has_a_prompt_and_two_answers(row):
+    record = to_record(row, "preference", "i", "p")
+    assert record.chosen == CompletionRecord("i", (TURN,), tuple(ANSWERS[0]))
+    assert record.rejected == CompletionRecord("i", (TURN,), tuple(ANSWERS[1]))
+
+
+def test_a_preference_of_texts_needs_a_prompt():
+    row = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    record = to_record(row, "preference", "i", "p")
+    assert (record.chosen.prompt, record.chosen.completion) == ("a", "b")
+    assert (record.rejected.prompt, record.rejected.completion) == ("a", "c")
+    with pytest.raises(DataError, match="f:3: no column prompt; found chosen, rejected"):
+        to_record({"chosen": "b", "rejected": "c"}, "preference", "i", "f:3")
+
+
+def test_a_rating_is_yes_or_no():
+    row = {"prompt": "a", "completion": "b", "label": 1}
+    assert to_record(row, "rated", "i", "p").desirable is True
+    assert to_record({**row, "label": False}, "rated", "i", "p").desirable is False
+    for label in (None, "good", 2):
+        with pytest.raises(DataError, match=r"f:3: column 'label': got .*, expected true or false"):
+            to_record({**row, "label": label}, "rated", "i", "f:3")
 
 
 def test_each_format_becomes_its_record():

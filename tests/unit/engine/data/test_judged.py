@@ -1,0 +1,112 @@
+"""Preferences and ratings as token ids: what is a target, what is dropped, what is set against."""
+
+from __future__ import annotations
+
+import torch
+
+from fttui.engine.data.collate import collate_preferences, collate_rated
+from fttui.engine.data.examples import IGNORED, PreferenceExample, RatedExample, Tokenized
+from fttui.engine.data.formats import CompletionRecord, PreferenceRecord, RatedRecord
+from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
+from tests.support.tokenizer import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+EOS = "<|im_end|>"
+
+
+def preference(name: str, prompt: str, chosen: str, rejected: str) -> PreferenceRecord:
+    sides = (CompletionRecord(name, prompt, side) for side in (chosen, rejected))
+    return PreferenceRecord(name, *sides)
+
+
+def rating(name: str, prompt: str, completion: str, *, good: bool) -> RatedRecord:
+    return RatedRecord(name, CompletionRecord(name, prompt, completion), good)
+
+
+def tokenize(records: list, **options) -> Tokenized:
+    settings = TokenizeOptions(**{"max_length": 100, **options})
+    return tokenize_records(records, TOKENIZER, settings, lambda done, total: None)
+
+
+def whole(example) -> str:
+    return TOKENIZER.decode(example.input_ids)
+
+
+def targets(example) -> str:
+    return TOKENIZER.decode([label for label in example.labels if label != IGNORED])
+
+
+def test_only_completions_are_targets_whatever_is_asked_for() -> None:
+    (example,) = tokenize([preference("a", "ask ", "good", "bad")], completion_only=False).examples
+    assert isinstance(example, PreferenceExample)
+    assert (whole(example.chosen), targets(example.chosen)) == (f"ask good{EOS}", f"good{EOS}")
+    assert (whole(example.rejected), targets(example.rejected)) == (f"ask bad{EOS}", f"bad{EOS}")
+
+
+def test_conversations_go_through_a_template_without_generation_marks() -> None:
+    turns = ({"role": "user", "content": "hi"},)
+    sides = [({"role": "assistant", "content": text},) for text in ("good", "bad")]
+    record = PreferenceRecord("a", *(CompletionRecord("a", turns, side) for side in sides))
+    (example,) = tokenize([record]).examples
+    assert isinstance(example, PreferenceExample)
+    assert targets(example.chosen) == f"good{EOS}"
+    assert whole(example.rejected).startswith(f"<|im_start|>user\nhi{EOS}\n<|im_start|>assistant\n")
+
+
+def test_what_cannot_be_learned_from_is_dropped_and_counted() -> None:
+    result = tokenize(
+        [
+            preference("empty", "ask ", "good", ""),
+            preference("long", "a prompt that is far too long ", "good", "bad"),
+            preference("alike", "ask ", "same", "same"),
+            preference("cut alike", "ask ", "the same and good", "the same and bad"),
+            preference("fine", "ask ", "good", "bad"),
+        ],
+        max_length=14,
+    )
+    assert [example.id for example in result.examples] == ["fine"]
+    assert (result.unlabelled, result.alike, result.cut) == (2, 2, 2)
+
+
+def test_a_rating_is_set_against_the_completion_of_another_record() -> None:
+    records = [rating("a", "1 ", "one", good=True), rating("b", "2 ", "two", good=False)]
+    first, second = tokenize(records).examples
+    assert isinstance(first, RatedExample)
+    assert isinstance(second, RatedExample)
+    assert (first.desirable, second.desirable) == (True, False)
+    assert whole(first.text) == f"1 one{EOS}"
+    assert (whole(first.mismatched), targets(first.mismatched)) == (f"1 two{EOS}", f"two{EOS}")
+    assert whole(second.mismatched) == f"2 one{EOS}"
+
+
+def test_preferences_come_apart_into_ratings() -> None:
+    records = [preference("a", "1 ", "one", "eins"), preference("b", "2 ", "two", "zwei")]
+    examples = tokenize(records, rated=True).examples
+    assert [(one.id, one.desirable) for one in examples] == [  # type: ignore[union-attr]  # rated
+        ("a", True),
+        ("a", False),
+        ("b", True),
+        ("b", False),
+    ]
+    assert [whole(one.mismatched) for one in examples] == [  # type: ignore[union-attr]  # rated
+        *[f"1 two{EOS}"] * 2,
+        *[f"2 one{EOS}"] * 2,
+    ]
+
+
+def test_a_batch_of_preferences_has_the_chosen_ones_first() -> None:
+    records = [preference("a", "1 ", "one", "eins"), preference("b", "2 ", "two", "zwei")]
+    batch = collate_preferences(tokenize(records).examples, 0)  # type: ignore[arg-type]  # they are
+    starts = [TOKENIZER.decode(row[:5]) for row in batch["input_ids"]]
+    assert starts == ["1 one", "2 two", "1 ein", "2 zwe"]
+    assert (batch["pair_count"], batch["ids"]) == (2, ["a", "b"])
+    assert batch["labels"].shape == batch["attention_mask"].shape == batch["input_ids"].shape
+
+
+def test_a_batch_of_ratings_brings_what_they_are_set_against() -> None:
+    records = [rating("a", "1 ", "one", good=True), rating("b", "2 ", "three", good=False)]
+    batch = collate_rated(tokenize(records).examples, 0)  # type: ignore[arg-type]  # they are
+    assert batch["desirable"].tolist() == [True, False]
+    assert TOKENIZER.decode(batch["mismatched"]["input_ids"][0]) == f"1 three{EOS}"
+    assert set(batch["mismatched"]) == {"input_ids", "attention_mask", "labels"}
+    assert batch["mismatched"]["labels"].dtype == torch.long
