@@ -86,8 +86,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of fp16 training."""
     rank_s: list[float] = []
     """With several ranks: seconds of each in this step."""
+    rank_mem_bytes: list[int] = []
+    """With several ranks and accelerators: allocated memory of each in the step before."""
     modules: list[Module] = []
     """Of the trained modules the largest, dead and exploding ones; empty when not measured."""
+    modules_step: int | None = None
+    """The step they were measured in, where that is a later one."""
     samples: list[Sample] = []
     tried: list[str] = []
     """What was done about earlier alarms of this incident, oldest first."""
@@ -211,7 +215,9 @@ def to_markdown(report: AnomalyReport) -> str:
     lines = ["# Training Anomaly Report", ""]
     lines += [f"- **{name}:** {text}" for name, text in _facts(report) if text]
     lines += _section("Batch", [_sample(sample) for sample in report.evidence.samples])
-    lines += _section("Modules", [_module(module) for module in report.evidence.modules])
+    later = report.evidence.modules_step
+    title = "Modules" if later is None else f"Modules, measured at step {later}"
+    lines += _section(title, [_module(module) for module in report.evidence.modules])
     lines += _section("Likely Causes", [f"{n}. {c}" for n, c in enumerate(report.causes, 1)])
     lines += _section("Recommended Actions", _actions(report))
     lines += _section("Tried Before", [f"- {text}" for text in report.evidence.tried])
@@ -236,6 +242,7 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Clipping", _clipping(seen)),
         ("Loss Scale", _number(seen.loss_scale)),
         ("Memory", _memory(seen)),
+        ("Memory by Rank", ", ".join(f"{b / 2**30:.2f} GiB" for b in seen.rank_mem_bytes)),
         ("Seconds by Rank", ", ".join(f"{s:.3g}" for s in seen.rank_s)),
         ("Guard", seen.guard),
         ("Last Good Checkpoint", _checkpoint(seen)),

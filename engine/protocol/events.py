@@ -102,6 +102,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """Slowest minus fastest rank in this step."""
     rank_s: list[float] = []
     """With several ranks: each one's own time, before it waits for the others."""
+    rank_mem_bytes: list[int] = []
+    """With several ranks and accelerators: each one's peak allocated memory in the step before."""
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
 

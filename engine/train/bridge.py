@@ -118,6 +118,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     ) -> None:
         """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
         guard_optimizer(kwargs["optimizer"], self._stepper.may_update)
+        if (scaler := self._accelerator.scaler) is not None:
+            self._stepper.loss_scale = lambda: float(scaler.get_scale())
         poison_nonfinite(self._accelerator, self._stepper)
         self._stepper.begin()
 

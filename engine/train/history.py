@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ..protocol.codec import decode_record
-from ..protocol.events import CommandApplied, CommandFailed, RunEnded, RunStarted, StepFinished
+from ..protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    CommandApplied,
+    CommandFailed,
+    RunEnded,
+    RunStarted,
+    StepFinished,
+)
 
 
 @dataclass(frozen=True)
@@ -21,12 +29,14 @@ class History:
     """Ids of commands that were applied or failed."""
     exit_code: int | None = None
     """Of the newest incarnation, when it ended with a word."""
+    unresolved: Mapping[str, int] = field(default_factory=dict)
+    """Anomalies without a verdict → the step they were raised at."""
 
 
 def read_history(payloads: Iterable[bytes]) -> History:
     """Sum up a journal's records."""
     incarnations, timeline, step = 0, 1, 0
-    answered = set()
+    answered, unresolved = set(), {}
     exit_code: int | None = None
     for record in filter(None, map(decode_record, payloads)):
         if record.timeline > timeline:
@@ -40,6 +50,10 @@ def read_history(payloads: Iterable[bytes]) -> History:
                 step = max(step, record.step)
             case CommandApplied(id=ident) | CommandFailed(id=ident):
                 answered.add(ident)
+            case AnomalyRaised(id=ident):
+                unresolved[ident] = record.step
+            case AnomalyResolved(id=ident):
+                unresolved.pop(ident, None)
             case _:
                 pass
-    return History(incarnations, timeline, step, frozenset(answered), exit_code)
+    return History(incarnations, timeline, step, frozenset(answered), exit_code, unresolved)

@@ -42,7 +42,7 @@ from .source import BatchSource
 _SAMPLES_PER_BATCH = 8
 _PREVIEW_TOKENS = 40
 _INTERVENTIONS_KEPT = 20
-_samples = msgspec.msgpack.Decoder(list[Sample])
+_gathered = msgspec.msgpack.Decoder(tuple[list[Sample], list[Module]])
 
 
 class Reporter:
@@ -64,6 +64,11 @@ class Reporter:
         self._flow_step = -1
         chronicle.listen(self._hear)
 
+    @property
+    def names_modules(self) -> bool:
+        """The newest alarm's report has the norms of modules."""
+        return self._newest is not None and bool(self._newest[1].evidence.modules)
+
     def _hear(self, event: AnyEvent) -> None:
         match event:
             case StepFinished():
@@ -81,10 +86,22 @@ class Reporter:
                 self._rollbacks += 1
             case GradientsMeasured():
                 self._flow, self._flow_step = event, self._chronicle.step()
+                self._add_modules()
             case _:
                 pass
 
-    def _amend(self, **told: str) -> None:
+    def _add_modules(self) -> None:
+        """What was measured after the newest alarm, where nothing was at the time."""
+        step = self._flow_step
+        if self._newest is not None and not self.names_modules and step > self._newest[1].step:
+            evidence = self._newest[1].evidence
+            self._amend(
+                evidence=msgspec.structs.replace(
+                    evidence, modules=self._modules(), modules_step=step
+                )
+            )
+
+    def _amend(self, **told: Any) -> None:
         """Write the newest alarm's report again with what has become of it."""
         if self._newest is None:
             return
@@ -142,6 +159,7 @@ class Reporter:
         last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
         previous = self._steps[0].loss if len(self._steps) > 1 else None
         used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
+        samples, modules = self._gather(source)
         return Evidence(
             time=time.time(),
             run=self._run.id,
@@ -160,8 +178,9 @@ class Reporter:
             mem_total_bytes=last.mem_total_bytes,
             loss_scale=last.extra.get("loss_scale"),
             rank_s=list(last.rank_s),
-            modules=self._modules(),
-            samples=self._gather(source) if source is not None else [],
+            rank_mem_bytes=list(last.rank_mem_bytes),
+            modules=modules,
+            samples=samples,
             tried=list(self._tried),
             rollbacks=self._rollbacks,
             checkpoint=way_back.name if way_back else None,
@@ -182,14 +201,21 @@ class Reporter:
         ]
         return top_modules(rows)
 
-    def _gather(self, source: BatchSource) -> list[Sample]:
-        """Samples of this and the previous step's batches, of every rank."""
+    def _gather(self, source: BatchSource | None) -> tuple[list[Sample], list[Module]]:
+        """Samples of this and the previous step's batches on every rank, and modules of any.
+
+        Without a source nobody else takes part.
+        """
+        if source is None:
+            return [], self._modules()
         mine = [
             *self._describe("current", source.current),
             *self._describe("previous", source.previous),
         ]
-        every = self._agreement.gather(msgspec.msgpack.encode(mine))
-        return [sample for data in every for sample in _samples.decode(data)]
+        every = self._agreement.gather(msgspec.msgpack.encode((mine, self._modules())))
+        found = [_gathered.decode(data) for data in every]
+        modules = next((modules for _, modules in found if modules), [])
+        return [sample for samples, _ in found for sample in samples], modules
 
     def _describe(self, batch: str, examples: Sequence[Example]) -> list[Sample]:
         return [

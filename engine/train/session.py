@@ -27,7 +27,7 @@ from ..data.dataset import Example, ExampleSets, load_examples
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
-from ..protocol.events import RolledBack, RunStarted
+from ..protocol.events import AnomalyResolved, RolledBack, RunStarted
 from ..protocol.states import RunState
 from ..run.layout import RunDirectory
 from ..run.ledger import Manifest
@@ -135,7 +135,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     stepper.begin = begin
     stepper.flow = GradientFlow(loaded.model)
     trainer.train()
-    return conclude(conductor, operations, chronicle)
+    outcome = conclude(conductor, operations, chronicle)
+    watch.end()
+    return outcome
 
 
 def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:
@@ -308,6 +310,9 @@ def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | No
             new_timeline=chronicle.timeline,
         )
     )
+    for anomaly, step in history.unresolved.items():
+        if step > to_step:
+            chronicle.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
 
 
 def describe(

@@ -58,6 +58,8 @@ class Stepper:
         self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
         """Measures the flow of an update when the watch wants it."""
+        self.loss_scale: Callable[[], float | None] = lambda: None
+        """What fp16 training multiplies its losses with now."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
         self._verdict = Verdict.APPLY
@@ -66,6 +68,9 @@ class Stepper:
         self._used_lr = (0.0, 1.0)
         self._micro_batch = 0
         self._judged_at = 0.0
+        self._scale: float | None = None
+        self._held_bytes: int | None = None
+        """Peak allocated memory of the step before."""
         self._clip: float | None = None
 
     def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
@@ -116,10 +121,11 @@ class Stepper:
         self._clip = self._conductor.clip
         norm = clip(self._clip if self._clip is not None else math.inf)
         own = settle(self.tally, norm)
-        self._norm = own.grad_norm
+        self._norm, self._scale = own.grad_norm, self.loss_scale()
         if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):
             self.flow.before(reason, scale=self._clip_factor(own.grad_norm))
-        self._totals = start_total(own, self.tally, self._stopwatch.lapped_s(), self._agreement)
+        own_s = self._stopwatch.lapped_s()
+        self._totals = start_total(own, self.tally, own_s, self._agreement, self._held_bytes)
         self._verdict = self._watch.judge(own.loss, self._norm, desired.nonfinite)
         self._used_lr = (self._lr(), desired.lr_scale)
         self._set_lr(self._used_lr[0] * self._used_lr[1])
@@ -169,6 +175,7 @@ class Stepper:
         step_s = time.perf_counter() - tally.started
         schedule, scale = self._used_lr
         memory = self._memory()
+        self._held_bytes = memory.allocated_bytes
         parts = {k: v for k, v in totals.parts.items() if k in _LOSS_PARTS}
         return StepFinished(
             loss=totals.loss,
@@ -198,5 +205,10 @@ class Stepper:
             gpu_power_w=memory.gpu_power_w,
             skew_s=totals.skew_s,
             rank_s=totals.rank_s if len(totals.rank_s) > 1 else [],
-            extra={k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS},
+            rank_mem_bytes=totals.rank_mem_bytes if len(totals.rank_s) > 1 else [],
+            extra=self._extra(totals),
         )
+
+    def _extra(self, totals: StepTotals) -> dict[str, float]:
+        found = {k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS}
+        return found if self._scale is None else {**found, "loss_scale": self._scale}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,8 @@ class StepTotals:
     samples: int
     rank_s: list[float]
     """Each rank's own time, up to the last backward pass, where the ranks begin to wait."""
+    rank_mem_bytes: list[int]
+    """Each rank's allocated memory; empty when not every rank knows it."""
 
     @property
     def skew_s(self) -> float:
@@ -92,10 +95,16 @@ class StepTotals:
 
 
 def start_total(
-    own: OwnStep, tally: StepTally, own_s: float, agreement: Agreement
+    own: OwnStep,
+    tally: StepTally,
+    own_s: float,
+    agreement: Agreement,
+    mem_bytes: int | None = None,
 ) -> Pending[StepTotals]:
     """Begin to combine the ranks' steps; read it when the update is done."""
-    mine = [own.loss, *own.parts.values(), float(tally.tokens), float(tally.samples), own_s]
+    counts = [float(tally.tokens), float(tally.samples)]
+    memory = math.nan if mem_bytes is None else float(mem_bytes)
+    mine = [own.loss, *own.parts.values(), *counts, own_s, memory]
     rows = agreement.start_rows(mine)
     return Pending(lambda: _combine(rows.read(), list(own.parts)))
 
@@ -106,7 +115,8 @@ def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
     return StepTotals(
         loss=means[0],
         parts=dict(zip(names, means[1 : 1 + len(names)], strict=True)),
-        tokens=round(sum(columns[-3])),
-        samples=round(sum(columns[-2])),
-        rank_s=list(columns[-1]),
+        tokens=round(sum(columns[-4])),
+        samples=round(sum(columns[-3])),
+        rank_s=list(columns[-2]),
+        rank_mem_bytes=[] if math.isnan(means[-1]) else [int(held) for held in columns[-1]],
     )

@@ -48,6 +48,8 @@ class Watched(msgspec.Struct, kw_only=True):
     loss: Ema
     norms: RecentNorms
     alerts: list[Alert]
+    open: dict[str, str] = {}
+    """Alerts without a verdict: id of the alert → id it was announced with."""
     recoveries: Recoveries = msgspec.field(default_factory=Recoveries)
     autopilot: Autopilot = msgspec.field(default_factory=Autopilot)
     eval_loss: float | None = None
@@ -94,7 +96,8 @@ class Watch:
         """Anomaly to recover from and why, until the autopilot has looked at it."""
         self._attempt: Attempt | None = None
         """A recovery on its way to its checkpoint."""
-        self._asked_gradients = False
+        self._asked_gradients = ""
+        """Why the next update is to be measured; empty when it is not."""
         self._begun = False
         chronicle.listen(self._hear)
 
@@ -112,16 +115,21 @@ class Watch:
 
     def ask_gradients(self) -> None:
         """Measure the gradient flow of the next update."""
-        self._asked_gradients = True
+        self._asked_gradients = "asked"
 
     def wants_gradients(self, loss: float, grad_norm: float) -> str:
-        """Why the flow of the update at hand is to be measured; empty when it is not."""
-        if self._asked_gradients:
-            self._asked_gradients = False
-            return "asked"
+        """Why the flow of the update at hand is to be measured; empty when it is not.
+
+        Of what may become an alarm it is measured before anybody knows: the loss is this rank's
+        share only, but the gradients are those of all, so one rank that measures is enough.
+        """
+        if asked := self._asked_gradients:
+            self._asked_gradients = ""
+            return asked
         usual = self._norms.percentile(95)
         odd = not math.isfinite(loss) or not math.isfinite(grad_norm)
-        return "odd" if odd or (usual is not None and grad_norm > _FLOW_NORM * usual) else ""
+        loud = usual is not None and grad_norm > _FLOW_NORM * usual
+        return "odd" if odd or loud or self._detector.may_alarm(loss) else ""
 
     def observe(self, event: StepFinished, source: BatchSource) -> None:
         """Take a finished step in; raise what stands out."""
@@ -160,6 +168,7 @@ class Watch:
             "rank_s": event.rank_s,
             "tok_s": event.tokens_per_s if leads else None,
             "mem_allocated": event.mem_allocated_bytes if leads else None,
+            "rank_mem": event.rank_mem_bytes,
         }
 
     def _raise(self, alert: Alert, source: BatchSource | None, guard: str = "") -> None:
@@ -172,6 +181,8 @@ class Watch:
         self._open[alert.id] = public_id
         if alert.severity == ALARM:
             self._alarms.add(alert.id)
+            if not (self._reporter.names_modules or self._asked_gradients):
+                self._asked_gradients = f"after {public_id}"
         if calls_at_once(alert):
             self._wanted = (public_id, alert.headline)
 
@@ -182,6 +193,12 @@ class Watch:
                 del self._open[ident]
                 self._alarms.discard(ident)
                 self._chronicle.record(AnomalyResolved(id=public_id, verdict="rolled back"))
+
+    def end(self) -> None:
+        """The run ends: judge what still waits for its verdict by what there is."""
+        for verdict in self._detector.last_verdicts():
+            public_id = self._open.pop(verdict.id, verdict.id)
+            self._chronicle.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
 
     def _hear(self, event: AnyEvent) -> None:
         if isinstance(event, RolledBack):
@@ -358,6 +375,7 @@ class Watch:
             loss=self._loss,
             norms=self._norms,
             alerts=list(self._alerts),
+            open=self._open,
             recoveries=self._recoveries,
             autopilot=self._autopilot,
             eval_loss=self._eval_loss,
@@ -374,6 +392,7 @@ class Watch:
         self._detector = Detector.from_state(watched.detector)
         self._loss, self._norms = watched.loss, watched.norms
         self._alerts = deque(watched.alerts, maxlen=_ALERTS_KEPT)
+        self._open |= watched.open
         self._eval_loss, self._best_eval_loss = watched.eval_loss, watched.best_eval_loss
         self._judgement = watched.judgement
         if not self._begun:

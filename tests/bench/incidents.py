@@ -1,9 +1,10 @@
 """Three staged incidents on a real model: what the report names, and what recovery is worth.
 
-    python -m tests.bench.incidents [--steps 72] [poison] [lr] [nan]
+    python -m tests.bench.incidents [--steps 100] [--keep FOLDER] [poison] [lr] [nan]
 
-Trains the demo configuration shortened, each incident twice: left alone, and with one `recover` as
-soon as an alarm names something that calls for it. Prints the report's first lines and the losses.
+Trains the demo configuration shortened, each incident twice with the same seed and data: left
+alone, and with one `recover` as soon as an alarm names something that calls for it. Prints the
+report's first lines and the losses; `--keep` leaves the run folders for `fttui show`.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _one_key(recovering: bool) -> Iterator[None]:
         yield
 
 
-def _run(folder: Path, steps: int) -> RunDirectory:
+def _run(folder: Path, name: str, steps: int) -> RunDirectory:
     config = ROOT / "configs" / "demo.yaml"
     sets = [
         f"train.steps={steps}", "checkpoint.every=10", "checkpoint.keep=20", "eval.every=0",
@@ -129,7 +130,7 @@ def _run(folder: Path, steps: int) -> RunDirectory:
     ]  # fmt: skip
     loaded = load_config(config, sets)
     return create_run(
-        folder, name="incident", config=config, source=loaded.source, resolved=loaded.resolved,
+        folder, name=name, config=config, source=loaded.source, resolved=loaded.resolved,
         overrides=sets, version="0",
     )  # fmt: skip
 
@@ -137,7 +138,7 @@ def _run(folder: Path, steps: int) -> RunDirectory:
 def _played(name: str, steps: int, folder: Path, *, recovering: bool) -> Played:
     with INCIDENTS[name]() as script, _one_key(recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
-        return play(_run(folder, steps), script)
+        return play(_run(folder, f"{name}-{'one-key' if recovering else 'alone'}", steps), script)
 
 
 def _tell(title: str, played: Played) -> None:
@@ -173,14 +174,16 @@ def main() -> None:
     """Play the incidents asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("incidents", nargs="*", default=list(INCIDENTS))
-    parser.add_argument("--steps", type=int, default=72)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--keep", type=Path, help="folder for the runs; they are removed otherwise")
     arguments = parser.parse_args()
     for name in arguments.incidents:
         print(f"{name}: {INCIDENTS[name].__doc__} (load {os.getloadavg()[0]:.1f})", flush=True)
         for recovering in (False, True):
             with tempfile.TemporaryDirectory() as folder:
                 started = time.monotonic()
-                played = _played(name, arguments.steps, Path(folder), recovering=recovering)
+                place = arguments.keep or Path(folder)
+                played = _played(name, arguments.steps, place, recovering=recovering)
                 title = "one key" if recovering else "left alone"
                 _tell(f"{title} ({time.monotonic() - started:.0f} s)", played)
                 if recovering:

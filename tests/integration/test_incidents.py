@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fttui.engine.core.report import from_json
 from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
     AutopilotDecided,
     CheckpointSaved,
     CommandApplied,
@@ -21,6 +25,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
+from fttui.engine.train import session
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.state import TrainingState
 from fttui.engine.train.trainers import PairTrainer
@@ -206,6 +211,45 @@ def test_the_autopilot_proposes_by_default_and_acts_when_told(
         text = (played.run.reports / f"{decided[0].anomaly}.md").read_text()
         assert f"**Autopilot:** {mode} `recover" in text
         assert ("**Rollback Initiated:**" in text) == (mode == "act")
+
+
+def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_loss = PairTrainer.compute_loss
+
+    def shifted(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(self, *args, **kwargs)
+        # The value alone: the gradients stay as they are.
+        return loss + 50 if self.state.global_step in (27, 28) else loss
+
+    monkeypatch.setattr(PairTrainer, "compute_loss", shifted)
+    played = play(new_run(tmp_path, train__steps=32, train__lr=0.001))
+    raised = {e.id: s for s, e in played.at(AnomalyRaised) if e.severity == "alarm"}
+    assert raised["spike-28"] == 28
+    assert [s for s, e in played.at(GradientsMeasured) if e.reason == "odd"] == [28]
+    report = from_json((played.run.reports / "spike-28.json").read_bytes())
+    assert report.evidence.modules
+    assert report.evidence.modules_step is None
+    found = {e.id: e.verdict for e in played.events(AnomalyResolved)}
+    assert found.keys() == {e.id for e in played.events(AnomalyRaised)}
+    assert found["spike-28"] == "undecided"
+
+
+def test_the_loss_scale_of_half_precision_is_in_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = session.build_trainer
+
+    def scaling(*args: Any) -> Any:
+        trainer = build(*args)
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64, growth_interval=3)
+        return trainer
+
+    monkeypatch.setattr(session, "build_trainer", scaling)
+    steps = play(new_run(tmp_path)).events(StepFinished)
+    assert [e.extra["loss_scale"] for e in steps] == [64.0] * 3 + [128.0] * 3 + [256.0] * 2
+    assert all(math.isfinite(e.grad_norm or math.nan) and not e.skipped for e in steps)
 
 
 def test_recover_without_an_anomaly_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Of the alert judged."""
     verdict: str
-    """recovered or not recovered."""
+    """recovered or not recovered; undecided where the run ends too soon after it to tell."""
     step: int
     level_before: float
     level_after: float | None = None

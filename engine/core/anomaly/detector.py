@@ -10,7 +10,9 @@ import msgspec
 from .alerts import ALARM, INFO, WATCH, Alert, Verdict
 from .channel import WARMUP_RECORDS
 from .finding import Finding, to_alert
-from .state import State
+from .machine import Memory
+from .state import State, memory_by_rank
+from .verdicts import Verdicts
 
 _Record = dict[str, Any]
 _MEMORY_KEYS = ("vram_gb", "vram_bytes", "mem_allocated_bytes")
@@ -34,8 +36,8 @@ class Detector:
 
         Args:
             record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s`,
-                `mem_allocated`, `loss_scale`, `rank_s` (each rank's own seconds); for contrastive
-                runs `neg_cos`, `contrastive` (that part of the loss) and `candidates`. Any may be
+                `mem_allocated`, `rank_mem` (the same of every rank), `loss_scale`, `rank_s` (each
+                rank's own seconds); for contrastive runs `neg_cos`, `contrastive` (that part of the loss) and `candidates`. Any may be
                 missing or None, loss and norm may be NaN or infinite.
         """
         state = self._state
@@ -50,14 +52,24 @@ class Detector:
         if evaluated is not None and math.isfinite(evaluated):
             found += self._overfit(evaluated, step)
         for finding in found:
-            if (by := state.yardstick(finding)) is not None:
-                state.verdicts.watch(f"{finding.kind}-{step}", by)
+            state.verdicts.watch(f"{finding.kind}-{step}", state.yardstick(finding))
         return [to_alert(finding, step) for finding in found]
+
+    def may_alarm(self, loss: float) -> bool:
+        """Whether a loss is so far out that its record may become an alarm; learns nothing."""
+        state = self._state
+        return state.unstable.stands_out(loss, 1 / math.sqrt(state.sensitivity))
 
     def take_verdicts(self) -> list[Verdict]:
         """Verdicts on earlier alerts since the last call."""
         taken, self._verdicts = self._verdicts, []
         return taken
+
+    def last_verdicts(self) -> list[Verdict]:
+        """Verdicts on all alerts that have none yet, because the run ends; nothing is forgotten."""
+        state = self._state
+        waiting = Verdicts(pending=list(state.verdicts.pending))
+        return waiting.settle(state.last_step, state.back)
 
     def relearn(self) -> None:
         """Learn the levels anew: after a rollback to foreign state, a new LR, other data.
@@ -157,16 +169,33 @@ class Detector:
 
     def _machine(self, record: _Record) -> list[Finding]:
         state, found = self._state, []
-        rate, memory = record.get("tok_s"), record.get("mem_allocated")
+        rate = record.get("tok_s")
         finite = rate is not None and math.isfinite(rate)
         if rate is not None and finite and (low := state.throughput.update(rate)):
             found.append(_watch("throughput_drop", "throughput", *low))
-        if memory is not None and (leak := state.memory.update(float(memory))):
-            found.append(_watch("vram_leak", "allocated memory", *leak))
+        found += self._leaks(memory_by_rank(record))
         if slow := state.straggler.update(record.get("rank_s") or ()):
             rank, own, others = slow
             found.append(_watch("straggler", f"seconds of rank {rank}:", own, others))
         return found
+
+    def _leaks(self, memory: list[float]) -> list[Finding]:
+        """The worst leak of a record, and whom else it concerns."""
+        memories = self._state.memories
+        if memory and len(memories) != len(memory):
+            memories[:] = [Memory() for _ in memory]
+        leaks = [
+            (rank, leak)
+            for rank, held in enumerate(memory)
+            if (leak := memories[rank].update(held)) is not None
+        ]
+        if not leaks:
+            return []
+        worst, (now, before) = max(leaks, key=lambda item: item[1][0] / item[1][1])
+        what = f"allocated memory of rank {worst}" if len(memory) > 1 else "allocated memory"
+        others = ", ".join(str(rank) for rank, _ in leaks if rank != worst)
+        found = _watch("vram_leak", what, now, before, tail=others and f"as on rank {others}")
+        return [msgspec.structs.replace(found, rank=worst)]
 
 
 def _named(record: _Record) -> _Record:

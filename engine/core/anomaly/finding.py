@@ -21,6 +21,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     z: float | None = None
     tail: str = ""
     """Words that end the headline."""
+    rank: int = 0
+    """Whose, where ranks are told apart."""
 
 
 def to_alert(finding: Finding, step: int) -> Alert:

@@ -27,6 +27,22 @@ IMPROVED = 0.02
 SCALE_BACK = math.log(4)
 
 
+def _by_value(finding: Finding) -> Yardstick:
+    """Before there is any level: back at what it ran away from, or finite again."""
+    if finding.level is None:
+        return Yardstick(channel="odd", level=0.0)
+    return Yardstick(channel="plain loss", level=finding.level, margin=BACK_RISE * finding.level)
+
+
+def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
+    """Allocated memory of every rank a record knows it of."""
+    ranks = record.get("rank_mem")
+    if ranks:
+        return [float(held) for held in ranks]
+    alone = record.get("mem_allocated")
+    return [] if alone is None else [float(alone)]
+
+
 class State(msgspec.Struct):
     """Holds finite numbers only, so it survives JSON."""
 
@@ -42,12 +58,17 @@ class State(msgspec.Struct):
     top_lr: TopLr = msgspec.field(default_factory=TopLr)
     loss_scale: LossScale = msgspec.field(default_factory=LossScale)
     throughput: Throughput = msgspec.field(default_factory=Throughput)
-    memory: Memory = msgspec.field(default_factory=Memory)
+    memories: list[Memory] = []
+    """By rank."""
     straggler: Straggler = msgspec.field(default_factory=Straggler)
     verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
 
-    def yardstick(self, finding: Finding) -> Yardstick | None:
-        """What will tell that a finding is over; None where there never was a level."""
+    def yardstick(self, finding: Finding) -> Yardstick:
+        """What will tell that a finding is over."""
+        return self._by_level(finding) or _by_value(finding)
+
+    def _by_level(self, finding: Finding) -> Yardstick | None:
+        """Held against the level learned so far; None where there is none yet."""
         level = finding.level or 0.0
         match finding.kind, finding.what:
             case "grad_explosion" | "nonfinite", "grad norm":
@@ -60,7 +81,9 @@ class State(msgspec.Struct):
                 by = Yardstick(channel="rate", level=-math.log(level), margin=RATE_BACK)
             case "vram_leak", _:
                 now = finding.value
-                by = Yardstick(channel="memory", level=now, margin=0.01 * now, records=60)
+                by = Yardstick(
+                    channel=f"memory {finding.rank}", level=now, margin=0.01 * now, records=60
+                )
             case "overfit", _:
                 by = Yardstick(channel="eval", level=level, records=2, last=1)
             case "straggler", _:
@@ -103,21 +126,26 @@ class State(msgspec.Struct):
     def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
         """The quantities a record has, on the scales of the yardsticks."""
         loss, norm, rate = record.get("loss"), record.get("grad_norm"), record.get("tok_s")
+        known = [value for value in (loss, norm) if value is not None]
+        odd = not all(math.isfinite(value) for value in known)
         found: dict[str, float | None] = {
+            "odd": None if odd else 0.0,
             "dead": self.dead.zeros,
             "collapse": self.collapse.alike + self.collapse.guessing,
             "lr_zero": self.lr_zero.zeros,
         }
         if loss is not None and self.unstable.scale.unit is not None:
             found["loss"] = self.unstable.scale.to(loss) if math.isfinite(loss) else None
+        if loss is not None:
+            found["plain loss"] = loss if math.isfinite(loss) else None
         if norm is not None:
             found["grad"] = math.log(norm) if norm > 0 and math.isfinite(norm) else None
         if rate is not None and rate > 0 and math.isfinite(rate):
             found["rate"] = -math.log(rate)
         if scale := record.get("loss_scale"):
             found["scale"] = -math.log(scale)
-        if (memory := record.get("mem_allocated")) is not None:
-            found["memory"] = float(memory)
+        for rank, held in enumerate(memory_by_rank(record)):
+            found[f"memory {rank}"] = held
         if self.straggler.leads:
             found["lead"] = max(self.straggler.leads)
         return found

@@ -30,8 +30,8 @@ class Pending(msgspec.Struct):
     id: str
     by: Yardstick
     age: int = 0
-    last: list[float] = []
-    """The values to judge; fewer when some were not finite."""
+    last: list[float | None] = []
+    """The newest values, which are judged; None where one was not finite."""
 
 
 class Verdicts(msgspec.Struct):
@@ -66,21 +66,27 @@ class Verdicts(msgspec.Struct):
         self.pending = staying
         return due
 
+    def settle(self, step: int, back: Callable[[str, float], float]) -> list[Verdict]:
+        """Nothing more will come: judge what waits by what there is."""
+        due, self.pending = self.pending, []
+        return [_judge(item, step, back) for item in due]
+
 
 def _take(item: Pending, value: float | None) -> bool:
     item.age += 1
-    if value is not None and item.age > item.by.records - item.by.last:
-        item.last.append(value)
+    item.last = [*item.last[1 - item.by.last :], value] if item.by.last > 1 else [value]
     return item.age >= item.by.records
 
 
 def _judge(item: Pending, step: int, back: Callable[[str, float], float]) -> Verdict:
     by = item.by
-    now = sorted(item.last)[len(item.last) // 2] if item.last else None
-    over = now is not None and 2 * len(item.last) > by.last and now <= by.level + by.margin
+    known = sorted(value for value in item.last if value is not None)
+    now = known[len(known) // 2] if known else None
+    over = now is not None and 2 * len(known) > by.last and now <= by.level + by.margin
+    undecided = item.age < by.records and 2 * len(item.last) <= by.last
     return Verdict(
         id=item.id,
-        verdict="recovered" if over else "not recovered",
+        verdict="undecided" if undecided else "recovered" if over else "not recovered",
         step=step,
         level_before=back(by.channel, by.level),
         level_after=None if now is None else back(by.channel, now),

@@ -409,3 +409,71 @@ def test_every_kind_of_alert_gets_a_verdict() -> None:
     for i, record in enumerate(stays):
         record["tok_s"] = 5000.0 if i < 200 else 2500.0
     assert [v.verdict for v in verdicts(stays)] == ["not recovered"]
+
+
+@pytest.mark.parametrize("leaking", [0, 2])
+def test_a_leak_on_any_rank_is_told_once_with_its_rank(leaking: int) -> None:
+    rng = random.Random(4)
+    records = series(400)
+    for i, record in enumerate(records):
+        held = [40 + rng.choice((0, 0, 0, 0.6)) for _ in range(4)]
+        held[leaking] *= 1 + 0.002 * max(0, i - 200)
+        record["rank_mem"] = held
+        record["mem_allocated"] = held[0]
+    detector = Detector()
+    first, *_ = run(records, detector)
+    assert (first.kind, first.severity) == ("vram_leak", WATCH)
+    assert f"of rank {leaking} " in first.headline
+    assert 200 < first.step < 260
+    assert {v.verdict for v in detector.take_verdicts()} == {"not recovered"}
+
+
+def test_ranks_that_leak_together_are_one_alert() -> None:
+    records = series(300)
+    for i, record in enumerate(records):
+        record["rank_mem"] = [40.0, 40 + 0.3 * max(0, i - 150), 40 + 0.2 * max(0, i - 150)]
+    first, *others = run(records)
+    assert "of rank 1 " in first.headline
+    assert first.headline.endswith("as on rank 2")
+    assert len({alert.id for alert in [first, *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_blows_up_before_there_is_a_level_gets_its_verdict_too(comes_back: bool) -> None:
+    records = series(60)
+    for record in records[5 : 7 if comes_back else 60]:
+        record["loss"] *= 9
+    found = {verdict.id: verdict.verdict for verdict in verdicts(records)}
+    assert found["divergence-7"] == ("recovered" if comes_back else "not recovered")
+    assert found.keys() >= {alert.id for alert in run(records)[:2]}
+    odd = series(60)
+    odd[0]["loss"] = math.nan
+    (verdict,) = verdicts(odd)
+    assert (verdict.id, verdict.verdict) == ("nonfinite-1", "recovered")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(3, "undecided"), (12, "recovered"), (30, None)], ids=str
+)
+def test_the_end_of_a_run_judges_what_still_waits(more: int, said: str | None) -> None:
+    records = series(150)[: 101 + more]
+    records[100]["loss"] = 8.0
+    detector = Detector()
+    run(records, detector)
+    assert [v.verdict for v in detector.last_verdicts()] == ([] if said is None else [said])
+    before = detector.state()
+    detector.last_verdicts()
+    assert detector.state() == before
+
+
+def test_a_loss_that_may_become_an_alarm_is_known_before_its_step_ends() -> None:
+    records = series(150)
+    records[120]["loss"] = 3.0
+    detector = Detector()
+    told = []
+    for record in records:
+        may = detector.may_alarm(record["loss"])
+        told.append((may, bool(detector.update(record))))
+    assert told[120] == (True, True)
+    assert sum(may for may, _ in told) == 1
+    assert not Detector().may_alarm(1e9)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.autopilot import Autopilot, calls_at_once
@@ -79,6 +81,35 @@ def test_the_only_checkpoint_is_used_again_only_with_another_change() -> None:
     second = plan_recovery(signal(66), [], SAVED[:1], after(first), halved)
     assert second.checkpoint == first.checkpoint
     assert (second.lr_scale, second.clip) == (0.25, 0.4)
+
+
+@given(
+    steps=st.lists(st.integers(1, 12).map(lambda n: 10 * n), min_size=1, max_size=6, unique=True),
+    settings=st.lists(
+        st.tuples(
+            st.floats(0.1, 50), st.none() | st.floats(0.1, 10), st.none() | st.floats(0.1, 5)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_it_never_goes_twice_to_one_checkpoint_without_a_lower_rate(
+    steps: list[int], settings: list[tuple[float, float | None, float | None]]
+) -> None:
+    past, saved = Recoveries(), [manifest(step) for step in sorted(steps)]
+    for lr_scale, clip, high in settings:
+        # Whatever a person has set meanwhile, back to what failed included.
+        now = msgspec.structs.replace(NOW, lr_scale=lr_scale, clip=clip, norm_high=high)
+        try:
+            attempt = plan_recovery(signal(125), [], saved, past, now)
+        except NoWayBack:
+            assert len(past.attempts) == 2
+            return
+        tried = [a.lr_scale for a in past.attempts if a.checkpoint == attempt.checkpoint]
+        assert all(attempt.lr_scale <= 0.5 * rate for rate in tried)
+        assert attempt.lr_scale <= 0.5 * lr_scale
+        past.went_back(attempt.step, attempt.skip)
+        past.begin(attempt, 50)
 
 
 def test_data_left_out_before_stay_left_out() -> None:

@@ -204,3 +204,8 @@ def test_odd_modules_are_shown_beside_the_largest() -> None:
     assert "`layers.1.q_proj`: gradient 0, update 0 — dead" in text
     assert "**Loss Scale:** 1024" in text
     assert "step-000120: calm" in text
+
+
+def test_modules_measured_later_say_when() -> None:
+    late = evidence(modules=[Module("layers.3.q_proj", 4.0, 0.1, "exploding")], modules_step=124)
+    assert "## Modules, measured at step 124" in to_markdown(build_report(alert(), late))
