@@ -20,6 +20,7 @@ from ..protocol.requests import (
     Beat,
     ControlGiven,
     FetchHistory,
+    FetchConfig,
     FetchReport,
     Hello,
     Ping,
@@ -174,6 +175,8 @@ class Hub:
                 reply = self._submit(message)
             case TakeControl() | ReleaseControl():
                 reply = self._hand_over(message)
+            case FetchConfig(ref=ref):
+                reply = Refused(ref=ref, reason="the run's folder on this machine has it")
             case Ping(ref=ref):
                 reply = Pong(ref=ref)
         return reply

@@ -73,8 +73,19 @@ class FetchReport(ClientMessage, frozen=True, kw_only=True, tag="FetchReport"):
     report: str
 
 
+class FetchConfig(ClientMessage, frozen=True, kw_only=True, tag="FetchConfig"):
+    """Ask for the configuration, as written and as resolved."""
+
+
 AnyClientMessage = (
-    FetchReport | Hello | FetchHistory | SubmitCommand | TakeControl | ReleaseControl | Ping
+    FetchReport
+    | FetchConfig
+    | Hello
+    | FetchHistory
+    | SubmitCommand
+    | TakeControl
+    | ReleaseControl
+    | Ping
 )
 
 
@@ -139,6 +150,15 @@ class ReportText(HubMessage, frozen=True, kw_only=True, tag="ReportText"):
     markdown: str
 
 
+class ConfigTexts(HubMessage, frozen=True, kw_only=True, tag="ConfigTexts"):
+    """Answer to `FetchConfig`: two YAML files and what the command line put over them."""
+
+    resolved: str
+    source: str
+    overrides: list[str] = []
+    """Such as `train.lr=1e-4`."""
+
+
 class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
     """A message that could not be served: wrong version, malformed, too large."""
 
@@ -146,7 +166,15 @@ class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
 
 
 AnyHubMessage = (
-    ReportText | Welcome | HistoryChunk | Accepted | Rejected | ControlGiven | Pong | Refused
+    ReportText
+    | ConfigTexts
+    | Welcome
+    | HistoryChunk
+    | Accepted
+    | Rejected
+    | ControlGiven
+    | Pong
+    | Refused
 )
 
 

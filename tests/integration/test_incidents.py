@@ -227,7 +227,7 @@ def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_
     played = play(new_run(tmp_path, train__steps=32, train__lr=0.001))
     raised = {e.id: s for s, e in played.at(AnomalyRaised) if e.severity == "alarm"}
     assert raised["spike-28"] == 28
-    assert [s for s, e in played.at(GradientsMeasured) if e.reason == "odd"] == [28]
+    assert [s for s, e in played.at(GradientsMeasured) if e.reason == "odd"] == [28, 29]
     report = from_json((played.run.reports / "spike-28.json").read_bytes())
     assert report.evidence.modules
     assert report.evidence.modules_step is None

@@ -1,47 +1,41 @@
-"""Reading what a run's folder says about it."""
+"""What a run's configuration files say about it."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.configs import ConfigFiles
 
 from ..state.about import About, settings_of
 
 
-def read_about(run: RunDirectory) -> About:
-    """Settings and planned memory, as far as the folder and this machine know them."""
-    resolved = _tree(run.config)
-    overrides: list[str] = []
-    with suppress(FttuiError):
-        overrides = run.identity().overrides
-    settings = settings_of(resolved, _tree(run.source_config), overrides)
-    gpu, cpu = _planned(run)
+def about(files: ConfigFiles) -> About:
+    """Settings and planned memory, as far as the files and this machine tell."""
+    settings = settings_of(_tree(files.resolved), _tree(files.source), files.overrides)
+    gpu, cpu = _planned(files.resolved)
     return About(settings=settings, gpu_bytes=gpu, cpu_bytes=cpu)
 
 
-def _tree(file: Path) -> dict[str, Any]:
+def _tree(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _planned(run: RunDirectory) -> tuple[dict[str, int], dict[str, int]]:
+def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
     """Memory terms on a GPU and on a CPU; empty where the model's shape is not known here."""
-    from fttui.engine.config.load import load_config
+    from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory import estimate_memory
 
     from ..cli_check import architecture_of
 
     try:
-        config = load_config(run.config, []).config
+        config = parse_resolved(resolved)
         shape = architecture_of(config, local=True)
     except (FttuiError, OSError):
         return {}, {}

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fttui.engine.errors import FttuiError, NoSuchRun
+from fttui.engine.run.configs import read_configs
 from fttui.engine.run.known import known_runs
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.registry import RunSummary, list_runs, summarize
 
 from ..state.app import AppState, OtherRun, fold
-from .about import read_about
+from .about import about
 from .elsewhere import runs_on
 from .hosts import known_hosts
 from .journal import JournalSession
@@ -67,4 +68,4 @@ async def read_other(path: Path) -> OtherRun:
     collected: list[Delivery] = []
     await JournalSession(run).listen(collected.append)
     view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
-    return OtherRun(id=run.id, run=view, about=await asyncio.to_thread(read_about, run))
+    return OtherRun(id=run.id, run=view, about=await asyncio.to_thread(about, read_configs(run)))

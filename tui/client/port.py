@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat
+from fttui.engine.run.configs import ConfigFiles
 
 if TYPE_CHECKING:
     from ..state.columns import Batch
@@ -139,3 +140,11 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Leave; the run goes on."""
+
+
+@runtime_checkable
+class FarSession(Protocol):
+    """What a session has besides when the run's folder is on another machine."""
+
+    async def fetch_configs(self) -> ConfigFiles:
+        """The run's configuration, as its folder over there has it."""

@@ -40,7 +40,9 @@ from fttui.engine.protocol.requests import (
     AnyHubMessage,
     Beat,
     ClientMessage,
+    ConfigTexts,
     ControlGiven,
+    FetchConfig,
     FetchReport,
     Refused,
     Rejected,
@@ -50,6 +52,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
+from fttui.engine.run.configs import ConfigFiles
 
 from .backoff import Backoff
 from .far import HANDSHAKE_S, Connection, RemoteFailed
@@ -342,6 +345,17 @@ class RemoteSession:
         reply = await self._ask(lambda ref: FetchReport(ref=ref, report=report))
         if isinstance(reply, ReportText):
             return reply.markdown
+        raise FttuiError(_reason(reply))
+
+    async def fetch_configs(self) -> ConfigFiles:
+        """The run's configuration, as its folder over there has it.
+
+        Raises:
+            FttuiError: nobody answers.
+        """
+        reply = await self._ask(lambda ref: FetchConfig(ref=ref))
+        if isinstance(reply, ConfigTexts):
+            return ConfigFiles(reply.resolved, reply.source, reply.overrides)
         raise FttuiError(_reason(reply))
 
     async def close(self) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import FttuiError
+from fttui.engine.errors import EngineGone, FttuiError
+from fttui.engine.run.configs import ConfigFiles, read_configs
 
-from ..client.about import read_about
+from ..client.about import about
 from ..client.catalogue import Listed, read_other
+from ..client.port import FarSession
 from ..state.machine import SIGNS
 from .reading import ReadingScreen
 
 if TYPE_CHECKING:
     from ..app import FttuiApp
+
+ASK_FAR, ASK_AGAIN_S = 5, 1.0
+"""The connection may still be coming up when the app begins to ask."""
 
 
 async def open_report(app: FttuiApp, anomaly_id: str) -> None:
@@ -46,11 +52,24 @@ async def change_control(app: FttuiApp, *, take: bool) -> None:
 
 
 async def learn_about(app: FttuiApp) -> None:
-    """Read what the run's folder says."""
-    if app.run_directory is not None:
-        about = await asyncio.to_thread(read_about, app.run_directory)
-        app.state = replace(app.state, about=about)
+    """Read what the run's folder says, wherever it is."""
+    files = await _config_files(app)
+    if files is not None:
+        found = await asyncio.to_thread(about, files)
+        app.state = replace(app.state, about=found)
         app.redraw()
+
+
+async def _config_files(app: FttuiApp) -> ConfigFiles | None:
+    """None where nobody can tell, such as a bridge of an earlier version."""
+    if app.run_directory is not None:
+        return await asyncio.to_thread(read_configs, app.run_directory)
+    if isinstance(app.session, FarSession):
+        for _ in range(ASK_FAR):
+            with suppress(EngineGone):
+                return await app.session.fetch_configs()
+            await asyncio.sleep(ASK_AGAIN_S)
+    return None
 
 
 async def compare(app: FttuiApp, chosen: list[Listed]) -> None:

@@ -8,6 +8,8 @@ from ...protocol.requests import (
     Accepted,
     AnyClientMessage,
     AnyHubMessage,
+    ConfigTexts,
+    FetchConfig,
     FetchReport,
     Ping,
     Pong,
@@ -18,6 +20,7 @@ from ...protocol.requests import (
     SubmitCommand,
     TakeControl,
 )
+from ...run.configs import read_configs
 from ...run.control import decision_on
 from ...run.layout import RunDirectory
 from ...run.reports import read_report
@@ -41,6 +44,14 @@ class Answers:
         match message:
             case FetchReport(ref=ref, report=report):
                 return self._report(ref, report)
+            case FetchConfig(ref=ref):
+                found = read_configs(self._run)
+                return ConfigTexts(
+                    ref=ref,
+                    resolved=found.resolved,
+                    source=found.source,
+                    overrides=found.overrides,
+                )
             case Ping(ref=ref):
                 return Pong(ref=ref)
             case SubmitCommand() | TakeControl() | ReleaseControl():
