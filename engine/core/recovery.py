@@ -153,12 +153,12 @@ def plan_recovery(
             "lower the rate (lr scale 0.5) or start anew"
         )
     saved = now.lr_scales.get(target.name, now.lr_scale)
-    tried = [a.lr_scale for a in past.attempts if a.checkpoint == target.name]
+    failed = [a.lr_scale for a in past.attempts if a.checkpoint == target.name]
     return Attempt(
         anomaly=anomaly.id,
         checkpoint=target.name,
         step=target.step,
-        lr_scale=min(now.lr_scale, saved, *tried) * LR_FACTOR,
+        lr_scale=min(now.lr_scale, saved, *failed) * LR_FACTOR,
         clip=_tighter(now),
         skip=_skip(_last_bad(anomaly, now), target.step, past),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..errors import FttuiError
 from ..protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
@@ -19,8 +18,8 @@ from ..protocol.requests import (
     AnyHubMessage,
     Beat,
     ControlGiven,
-    FetchHistory,
     FetchConfig,
+    FetchHistory,
     FetchReport,
     Hello,
     Ping,
@@ -28,7 +27,6 @@ from ..protocol.requests import (
     Refused,
     Rejected,
     ReleaseControl,
-    ReportText,
     SubmitCommand,
     TakeControl,
     Welcome,
@@ -37,7 +35,7 @@ from ..run.control import ControlWriter
 from ..run.endpoint import read_engine
 from ..run.files import last_lines
 from ..run.layout import RunDirectory
-from ..run.reports import read_report
+from .folder import from_folder
 from .history import History
 from .intake import Intake
 from .sockets import HubSockets
@@ -169,14 +167,12 @@ class Hub:
                 reply = self._welcome(connection, message)
             case FetchHistory(ref=ref, after_seq=after_seq, max_bytes=max_bytes):
                 reply = self._history.chunk(ref, after_seq, max_bytes)
-            case FetchReport(ref=ref, report=report):
-                reply = self._report(ref, report)
+            case FetchReport() | FetchConfig():
+                reply = from_folder(self._run, message)
             case SubmitCommand():
                 reply = self._submit(message)
             case TakeControl() | ReleaseControl():
                 reply = self._hand_over(message)
-            case FetchConfig(ref=ref):
-                reply = Refused(ref=ref, reason="the run's folder on this machine has it")
             case Ping(ref=ref):
                 reply = Pong(ref=ref)
         return reply
@@ -221,9 +217,3 @@ class Hub:
             last_seq=self._history.last_seq,
             controller=self._controller(),
         )
-
-    def _report(self, ref: int, report: str) -> AnyHubMessage:
-        try:
-            return ReportText(ref=ref, report=report, markdown=read_report(self._run, report))
-        except FttuiError as error:
-            return Refused(ref=ref, reason=str(error))

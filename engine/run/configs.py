@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
-
-import msgspec
+from pathlib import Path
 
 from ..errors import FttuiError
+from ..protocol.requests import ConfigTexts
 from .layout import RunDirectory
 
 
-class ConfigFiles(msgspec.Struct, frozen=True):
-    """YAML texts; empty where a file cannot be read."""
-
-    resolved: str
-    source: str
-    overrides: list[str]
-    """`key=value` of the command line."""
-
-
-def read_configs(run: RunDirectory) -> ConfigFiles:
-    """What a run's folder has of it."""
-    texts = []
-    for file in (run.config, run.source_config):
-        try:
-            texts.append(file.read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            texts.append("")
+def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:
+    """What a run's folder has of it; empty where a file cannot be read."""
     overrides: list[str] = []
     with suppress(FttuiError):
         overrides = list(run.identity().overrides)
-    return ConfigFiles(*texts, overrides)
+    return ConfigTexts(
+        ref=ref, resolved=_text(run.config), source=_text(run.source_config), overrides=overrides
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

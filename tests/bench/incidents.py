@@ -2,9 +2,10 @@
 
     python -m tests.bench.incidents [--steps 100] [--keep FOLDER] [poison] [lr] [nan]
 
-Trains the demo configuration shortened, each incident twice with the same seed and data: left
-alone, and with one `recover` as soon as an alarm names something that calls for it. Prints the
-report's first lines and the losses; `--keep` leaves the run folders for `fttui show`.
+Trains the demo configuration shortened. The beginning is trained once; from its checkpoint every
+incident goes on twice, with the same state and data: left alone, and with one `recover` as soon as
+an alarm names something that calls for it. Prints the report's first lines and the losses; `--keep`
+leaves the run folders for `fttui show`, and goes on from a beginning that is there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -84,7 +86,7 @@ def _tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 @contextmanager
 def lr() -> Iterator[Script]:
     """Somebody types 50 where 0.5 was meant."""
-    yield Script({BAD_STEPS[0]: ["lr scale 50"]})
+    yield Script(early=["lr scale 50"])
 
 
 @contextmanager
@@ -121,7 +123,7 @@ def _one_key(recovering: bool) -> Iterator[None]:
         yield
 
 
-def _run(folder: Path, name: str, steps: int) -> RunDirectory:
+def _new_run(folder: Path, name: str, steps: int) -> RunDirectory:
     config = ROOT / "configs" / "demo.yaml"
     sets = [
         f"train.steps={steps}", "checkpoint.every=10", "checkpoint.keep=20", "eval.every=0",
@@ -135,10 +137,22 @@ def _run(folder: Path, name: str, steps: int) -> RunDirectory:
     )  # fmt: skip
 
 
-def _played(name: str, steps: int, folder: Path, *, recovering: bool) -> Played:
+def _beginning(folder: Path, steps: int) -> Path:
+    """A run that was stopped where the incidents begin."""
+    kept = next(folder.glob("beginning-*"), None)
+    if kept is not None:
+        return kept
+    run = _new_run(folder, "beginning", steps)
+    play(run, Script({BAD_STEPS[0]: ["stop"]}))
+    return run.path
+
+
+def _played(name: str, beginning: Path, *, recovering: bool) -> Played:
+    run = beginning.with_name(f"{name}-{'one-key' if recovering else 'alone'}")
+    shutil.copytree(beginning, run)
     with INCIDENTS[name]() as script, _one_key(recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
-        return play(_run(folder, f"{name}-{'one-key' if recovering else 'alone'}", steps), script)
+        return play(RunDirectory(run), script, resume="last")
 
 
 def _tell(title: str, played: Played) -> None:
@@ -177,18 +191,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--keep", type=Path, help="folder for the runs; they are removed otherwise")
     arguments = parser.parse_args()
-    for name in arguments.incidents:
-        print(f"{name}: {INCIDENTS[name].__doc__} (load {os.getloadavg()[0]:.1f})", flush=True)
-        for recovering in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as passing:
+        beginning = _beginning(arguments.keep or Path(passing), arguments.steps)
+        for name in arguments.incidents:
+            print(f"{name}: {INCIDENTS[name].__doc__} (load {os.getloadavg()[0]:.1f})", flush=True)
+            for recovering in (False, True):
                 started = time.monotonic()
-                place = arguments.keep or Path(folder)
-                played = _played(name, arguments.steps, place, recovering=recovering)
+                played = _played(name, beginning, recovering=recovering)
                 title = "one key" if recovering else "left alone"
                 _tell(f"{title} ({time.monotonic() - started:.0f} s)", played)
                 if recovering:
                     _report(played)
-        print(flush=True)
+            print(flush=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.run.configs import ConfigFiles
+from fttui.engine.protocol.requests import ConfigTexts
 
 from ..state.about import About, settings_of
 
 
-def about(files: ConfigFiles) -> About:
+def about(files: ConfigTexts) -> About:
     """Settings and planned memory, as far as the files and this machine tell."""
     settings = settings_of(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)

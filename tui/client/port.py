@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import Record
-from fttui.engine.protocol.requests import Beat
-from fttui.engine.run.configs import ConfigFiles
+from fttui.engine.protocol.requests import Beat, ConfigTexts
 
 if TYPE_CHECKING:
     from ..state.columns import Batch
@@ -146,5 +145,5 @@ class Session(Protocol):
 class FarSession(Protocol):
     """What a session has besides when the run's folder is on another machine."""
 
-    async def fetch_configs(self) -> ConfigFiles:
+    async def fetch_configs(self) -> ConfigTexts:
         """The run's configuration, as its folder over there has it."""

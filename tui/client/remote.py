@@ -52,7 +52,6 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.engine.run.configs import ConfigFiles
 
 from .backoff import Backoff
 from .far import HANDSHAKE_S, Connection, RemoteFailed
@@ -347,7 +346,7 @@ class RemoteSession:
             return reply.markdown
         raise FttuiError(_reason(reply))
 
-    async def fetch_configs(self) -> ConfigFiles:
+    async def fetch_configs(self) -> ConfigTexts:
         """The run's configuration, as its folder over there has it.
 
         Raises:
@@ -355,7 +354,7 @@ class RemoteSession:
         """
         reply = await self._ask(lambda ref: FetchConfig(ref=ref))
         if isinstance(reply, ConfigTexts):
-            return ConfigFiles(reply.resolved, reply.source, reply.overrides)
+            return reply
         raise FttuiError(_reason(reply))
 
     async def close(self) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import EngineGone, FttuiError
-from fttui.engine.run.configs import ConfigFiles, read_configs
+from fttui.engine.protocol.requests import ConfigTexts
+from fttui.engine.run.configs import read_configs
 
 from ..client.about import about
 from ..client.catalogue import Listed, read_other
@@ -60,7 +61,7 @@ async def learn_about(app: FttuiApp) -> None:
         app.redraw()
 
 
-async def _config_files(app: FttuiApp) -> ConfigFiles | None:
+async def _config_files(app: FttuiApp) -> ConfigTexts | None:
     """None where nobody can tell, such as a bridge of an earlier version."""
     if app.run_directory is not None:
         return await asyncio.to_thread(read_configs, app.run_directory)

@@ -37,8 +37,9 @@ class Detector:
         Args:
             record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s`,
                 `mem_allocated`, `rank_mem` (the same of every rank), `loss_scale`, `rank_s` (each
-                rank's own seconds); for contrastive runs `neg_cos`, `contrastive` (that part of the loss) and `candidates`. Any may be
-                missing or None, loss and norm may be NaN or infinite.
+                rank's own seconds); for contrastive runs `neg_cos`, `contrastive` (that part of the
+                loss) and `candidates`. Any may be missing or None, loss and norm may be NaN or
+                infinite.
         """
         state = self._state
         record = _named(record)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from ...errors import FttuiError
 from ...protocol.codec import DecodeError, decode_client
 from ...protocol.requests import (
     Accepted,
     AnyClientMessage,
     AnyHubMessage,
-    ConfigTexts,
     FetchConfig,
     FetchReport,
     Ping,
@@ -16,14 +14,12 @@ from ...protocol.requests import (
     Refused,
     Rejected,
     ReleaseControl,
-    ReportText,
     SubmitCommand,
     TakeControl,
 )
-from ...run.configs import read_configs
 from ...run.control import decision_on
 from ...run.layout import RunDirectory
-from ...run.reports import read_report
+from ..folder import from_folder
 from .hubline import HubLine
 
 
@@ -42,16 +38,8 @@ class Answers:
         except DecodeError as error:
             return Refused(ref=0, reason=f"not understood: {error}")
         match message:
-            case FetchReport(ref=ref, report=report):
-                return self._report(ref, report)
-            case FetchConfig(ref=ref):
-                found = read_configs(self._run)
-                return ConfigTexts(
-                    ref=ref,
-                    resolved=found.resolved,
-                    source=found.source,
-                    overrides=found.overrides,
-                )
+            case FetchReport() | FetchConfig():
+                return from_folder(self._run, message)
             case Ping(ref=ref):
                 return Pong(ref=ref)
             case SubmitCommand() | TakeControl() | ReleaseControl():
@@ -77,12 +65,6 @@ class Answers:
         if entry.rejected is None:
             return Accepted(ref=message.ref, id=entry.id)
         return Rejected(ref=message.ref, id=entry.id, reason=entry.rejected)
-
-    def _report(self, ref: int, report: str) -> AnyHubMessage:
-        try:
-            return ReportText(ref=ref, report=report, markdown=read_report(self._run, report))
-        except FttuiError as error:
-            return Refused(ref=ref, reason=str(error))
 
 
 def _refusal(message: AnyClientMessage, reason: str) -> AnyHubMessage:
