@@ -17,6 +17,8 @@ IGNORED = -100
 """Label of a position that carries no loss."""
 LOGITS_AT_ONCE = 2**24
 """Elements of one chunk of logits: about 200 MB with its gradient in mixed precision."""
+TILE = 128
+"""Rows of a matrix that a GPU works on at once."""
 
 
 def selected_cross_entropy(
@@ -49,6 +51,32 @@ def selected_cross_entropy(
         return _recomputed(states, targets, lm_head, size), count
     fused: Callable[..., Tensor] = _FrozenHead.apply
     return fused(states, targets, lm_head, size), count
+
+
+def static_cross_entropy(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+    """Sum the next-token loss as `selected_cross_entropy` does, on shapes that no label decides.
+
+    The head runs on every position, so nothing has to be known of the labels beforehand: neither
+    the host waits for the device, nor does a captured graph depend on the data.
+
+    Args:
+        hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
+        labels: [B, T] token ids, -100 = no loss.
+        lm_head: Maps [n, H] to logits [n, V].
+
+    Returns:
+        The loss sum (fp32 scalar); 0 without any label, and still in the graph of `hidden`.
+    """
+    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
+    states = hidden.reshape(-1, hidden.shape[-1])
+    if sliced_of(lm_head) is not None:
+        found = sliced_log_probs(states, targets.clamp(min=0), lm_head)
+        return -found.masked_fill(targets == IGNORED, 0.0).sum()
+    size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+    if any(parameter.requires_grad for parameter in lm_head.parameters()):
+        return _recomputed(states, targets, lm_head, size)
+    fused: Callable[..., Tensor] = _FrozenHead.apply
+    return fused(states, targets, lm_head, size)
 
 
 def token_log_probs(
@@ -98,6 +126,11 @@ def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def chunk_tokens_for(vocabulary: int) -> int:
     """Return how many tokens' logits are held at once."""
     return max(1, LOGITS_AT_ONCE // vocabulary)
+
+
+def _whole_tiles(tokens: int) -> int:
+    """Rows a matrix product is done in: what is left over would cost as much as a whole tile."""
+    return max(TILE, tokens // TILE * TILE)
 
 
 def _vocabulary(lm_head: nn.Module) -> int:

@@ -47,7 +47,7 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
         "lr_scheduler_type": _SCHEDULES[train.schedule],
         "lr_scheduler_kwargs": _schedule_arguments(train.schedule, plan),
         "warmup_steps": plan.warmup_steps,
-        "optim": _OPTIMIZERS[train.optimizer],
+        "optim": _optimizer(config, device),
         "weight_decay": train.weight_decay,
         "max_grad_norm": 1.0,
         "seed": train.seed,
@@ -64,6 +64,13 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
         "use_cpu": device.type == "cpu",
         **_precision(config, device),
     }
+
+
+def _optimizer(config: RunConfig, device: torch.device) -> str:
+    """One kernel for all weights on a GPU, except with a loss scale, which it would have to know."""
+    name = _OPTIMIZERS[config.train.optimizer]
+    scaled = _precision(config, device)["fp16"]
+    return f"{name}_fused" if name == "adamw_torch" and device.type == "cuda" and not scaled else name
 
 
 def _schedule_arguments(schedule: str, plan: Plan) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.profile import MICRO_BATCH
+from .fast.path import FastPath
 from .spans import span
 from .stepper import Stepper
 
@@ -26,6 +27,8 @@ class Controlled:
     """Mixin over `transformers.Trainer`; `stepper` is set before `train()`."""
 
     stepper: Stepper
+    fast: FastPath | None = None
+    """The way through the model in fast mode."""
 
     def get_train_dataloader(self) -> Any:
         """Our endless, position-controlled source."""
@@ -51,16 +54,41 @@ class Controlled:
         if not self.stepper.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
         with self.stepper.tally.time("compute"), span(MICRO_BATCH):
-            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]  # of the trainer
+            step = self._fast_step if self.fast else super().training_step  # type: ignore[misc]  # of the trainer
+            loss: Tensor = step(model, inputs, num_items_in_batch)
             self.stepper.tally.losses.append(loss)
         return loss
 
+    def _fast_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+        """What the HF trainer does, without walking over all modules and without DDP's wrapper."""
+        trainer: Any = self
+        if not trainer.model.training:
+            trainer.model.train()
+        inputs = trainer._prepare_inputs(inputs)
+        loss: Tensor = trainer.compute_loss(
+            trainer.model, inputs, num_items_in_batch=num_items_in_batch
+        )
+        trainer.accelerator.backward(loss)
+        return loss.detach()
+
+    def _prepare_input(self, data: Any) -> Any:
+        """To the device without waiting for the work that is already queued there."""
+        device = self.args.device  # type: ignore[attr-defined]  # of the trainer
+        if isinstance(data, Tensor) and device.type == "cuda" and data.device.type == "cpu":
+            return data.pin_memory().to(device, non_blocking=True)
+        return super()._prepare_input(data)  # type: ignore[misc]  # of the trainer
+
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Settings, clipping and the guard's verdict, between backward and update."""
+
+        def clip(limit: float) -> Tensor:
+            if self.fast:
+                self.fast.average_gradients()
+            norm: Tensor = self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
+            return norm
+
         with span("judge"):
-            return self.stepper.judge(
-                lambda limit: self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
-            )
+            return self.stepper.judge(clip)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         return grad_norm

@@ -17,7 +17,7 @@ from torch import Tensor
 OptimizerState = dict[str, Any]
 """`kind`, `groups` (their settings) and `state` (of each weight in group order, or None)."""
 
-_CONFIGURED = frozenset({"params", "lr", "initial_lr", "weight_decay"})
+_CONFIGURED = frozenset({"params", "lr", "initial_lr", "weight_decay", "fused"})
 """Of a group, what the configuration and the schedule decide: a change for a resumed run counts."""
 
 

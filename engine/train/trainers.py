@@ -81,7 +81,11 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
     def _cross_entropy(
         self, model: Any, inputs: dict[str, Any], num_items: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Through TRL's fused head, or through ours where the head is in slices."""
+        """Through TRL's fused head, or through ours in fast mode or with the head in slices."""
+        if self.fast is not None:
+            wants_hidden = self._contrastive.kind == "simctg"
+            found = self.fast(inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))
+            return mean_over_step(found["ce"], self, num_items), found.get("hidden")
         if self._sliced_head is None:
             ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
             self._forget_metrics()
@@ -91,14 +95,18 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         model(**wanted, use_cache=False, logits_to_keep=1)
         hidden = self._hidden.take()
         ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._sliced_head)
-        items = torch.as_tensor(0 if num_items is None else num_items, device=ce_sum.device).clamp(
-            min=1
-        )
-        return ce_sum / items * self.accelerator.num_processes, hidden
+        return mean_over_step(ce_sum, self, num_items), hidden
 
     def _forget_metrics(self) -> None:
         """TRL keeps its own metrics until a log call that never comes here."""
         self._metrics["train"].clear()
+
+
+def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Tensor:
+    """From a micro-batch's sum to its share of the mean over the step's tokens, times the ranks."""
+    known = 0 if num_items_in_batch is None else num_items_in_batch
+    items = torch.as_tensor(known, device=ce_sum.device).clamp(min=1)
+    return ce_sum / items * trainer.accelerator.num_processes
 
 
 class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is untyped
@@ -115,6 +123,8 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         self._looks_ahead = looks_ahead(config)
         self._checkpointed = config.train.activation_checkpointing
         self._cache: StepCache | None = None
+        self._fast_ce: Tensor | None = None
+        """Token loss that came with the hidden states."""
         self._scale = 1.0
         """From a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
@@ -173,7 +183,12 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         return cache
 
     def _graphs_kept(self, batches: list[Any]) -> int:
-        """The last micro-batch passes through DDP, which averages the gradients behind it."""
+        """The last micro-batch passes through DDP, which averages the gradients behind it.
+
+        In fast mode none is kept: all micro-batches use the same memory.
+        """
+        if self.fast is not None:
+            return 0
         per_token = graph_bytes_per_token(
             self.model.config.get_text_config(),
             self.model.get_input_embeddings().weight.element_size(),
@@ -195,9 +210,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive
         if self._contrastive.ce_weight > 0:
-            ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._head)
-            ranks = self.accelerator.num_processes
-            ce = ce_sum / max(float(num_items_in_batch or 0), 1.0) * ranks
+            ce = mean_over_step(self._ce_sum(hidden, inputs), self, num_items_in_batch)
             self.stepper.tally.add_parts(ce=ce)
             joint = joint + self._contrastive.ce_weight * ce
         return joint
@@ -211,11 +224,22 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         with self._cache.randomness[number].again():
             return self._forward(model, inputs)
 
+    def _ce_sum(self, hidden: Tensor, inputs: dict[str, Any]) -> Tensor:
+        ce_sum, self._fast_ce = self._fast_ce, None
+        if ce_sum is None:
+            ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._head)
+        return ce_sum
+
     def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """One pass of [anchors; positives; negatives] → last hidden states [2B + N, T, H].
 
         A single pass through the (wrapped) model, so that DDP's hooks are armed once.
         """
+        if self.fast is not None:
+            with_ce = torch.is_grad_enabled() and self._contrastive.ce_weight > 0
+            found = self.fast(inputs, *(("hidden", "ce") if with_ce else ("hidden",)))
+            self._fast_ce = found.get("ce")
+            return found["hidden"]
         model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],

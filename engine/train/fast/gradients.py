@@ -1,0 +1,68 @@
+"""Gradients that stay where they are, so that a graph can add to them again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class StaticGradients:
+    """One flat buffer per dtype; each trained parameter's `.grad` is a view into one.
+
+    Everybody else may treat gradients as ever. In particular `zero_grad` may set them to None:
+    what is None when the next micro-batch comes counts as zero.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._flats: list[Tensor] = []
+        self._views: list[Tensor] = []
+
+    def attach(self) -> None:
+        """Make every `.grad` its view, with the value it had."""
+        if not self._views:
+            self._allocate()
+        pairs = zip(self.parameters, self._views, strict=True)
+        strangers = [(p, view) for p, view in pairs if p.grad is not view]
+        if len(strangers) == len(self._views) and all(p.grad is None for p, _ in strangers):
+            for flat in self._flats:
+                flat.zero_()
+        else:
+            for parameter, view in strangers:
+                view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
+        for parameter, view in strangers:
+            parameter.grad = view
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add the gradients of a micro-batch; a parameter it does not depend on has None."""
+        found = [(v, g) for v, g in zip(self._views, gradients, strict=True) if g is not None]
+        if found:
+            views, values = zip(*found, strict=True)
+            torch._foreach_add_(list(views), list(values))
+
+    def average_over_ranks(self) -> None:
+        """The mean over all ranks, in place: one collective per dtype instead of DDP's buckets."""
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            self.attach()
+            for flat in self._flats:
+                dist.all_reduce(flat)
+                flat /= dist.get_world_size()
+
+    def release(self) -> None:
+        """Give the memory back; the next `attach` takes it again."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._flats, self._views = [], []
+
+    def _allocate(self) -> None:
+        views: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(parameter.dtype for parameter in self.parameters):
+            own = [p for p in self.parameters if p.dtype == dtype]
+            flat = torch.zeros(sum(p.numel() for p in own), dtype=dtype, device=own[0].device)
+            parts = flat.split([p.numel() for p in own])
+            views |= {id(p): part.view_as(p) for p, part in zip(own, parts, strict=True)}
+            self._flats.append(flat)
+        self._views = [views[id(parameter)] for parameter in self.parameters]

@@ -1,0 +1,123 @@
+"""The way a trainer takes through a model in fast mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .buckets import bucket
+from .gradients import StaticGradients
+from .passes import Captured, Direct, Graphs, Pass
+from .program import Form, Program, StaticBatch, Want
+
+MOST_GRAPHS = 32
+"""Forms with graphs of their own; each costs seconds to capture and some memory."""
+
+
+class FastPath:
+    """Hidden states and token loss of a micro-batch, as tensors of an ordinary autograd graph.
+
+    Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
+    forward must be followed by its backward, if it has one, before the next forward.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        device: torch.device,
+        *,
+        precision: Any,
+        longest: int,
+        rows: int,
+        pad_id: int,
+        capture: bool,
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._program = Program(model, precision)
+        self._gradients = StaticGradients(model.parameters())
+        self._device = device
+        self._longest, self._rows, self._pad_id = longest, rows, pad_id
+        self._capture = capture
+        self._log = log
+        self._passes: dict[Form, Pass] = {}
+        self._graphs: Graphs | None = None
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+        """Ties the outputs into autograd; the parameters are reached behind its back."""
+
+    def __call__(self, inputs: dict[str, Any], *wants: Want) -> dict[Want, Tensor]:
+        """Run a micro-batch forward.
+
+        Args:
+            inputs: On the device: `input_ids` [B, T], `labels` for the token loss, and
+                `position_ids` when rows are packed.
+            wants: What to return.
+        """
+        rows, length = inputs["input_ids"].shape
+        form = Form(
+            rows=max(rows, self._rows),
+            length=bucket(length, self._longest),
+            packed="position_ids" in inputs,
+            wants=wants,
+            trained=torch.is_grad_enabled(),
+        )
+        one = self._pass_for(form, inputs)
+        outputs = _Handover.apply(self._anchor, one) if form.trained else one.forward()
+        found = dict(zip(wants, outputs, strict=True))
+        if "hidden" in found:
+            found["hidden"] = found["hidden"][:rows, :length]
+        return found
+
+    def average_gradients(self) -> None:
+        """Over all ranks: nobody else does it, because no DDP module is called."""
+        self._gradients.average_over_ranks()
+
+    def release(self) -> None:
+        """Give all memory back and forget addresses; graphs are made again when needed."""
+        self._passes.clear()
+        self._graphs = None
+        self._gradients.release()
+
+    def _pass_for(self, form: Form, inputs: dict[str, Any]) -> Pass:
+        known = self._passes.get(form)
+        if known is not None:
+            known.batch.fill(inputs)
+            return known
+        batch = StaticBatch(form, self._device, self._pad_id)
+        batch.fill(inputs)
+        made = self._passes[form] = self._make(batch)
+        return made
+
+    def _make(self, batch: StaticBatch) -> Pass:
+        if self._capture and len(self._passes) >= MOST_GRAPHS:
+            self._capture = False
+            self._say(batch.form, f"there are {MOST_GRAPHS} graphs already")
+        if self._capture:
+            try:
+                self._graphs = self._graphs or Graphs()
+                return Captured(self._program, batch, self._gradients, self._graphs)
+            except torch.OutOfMemoryError:
+                self._say(batch.form, "not enough free GPU memory for its graph")
+            except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything
+                self._capture = False
+                self._say(batch.form, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return Direct(self._program, batch, self._gradients)
+
+    def _say(self, form: Form, reason: str) -> None:
+        self._log("warning", f"fast mode: no CUDA graph for {form}, which run as usual: {reason}")
+
+
+class _Handover(torch.autograd.Function):
+    """A pass as one node of an autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, one: Pass) -> tuple[Tensor, ...]:
+        ctx.one = one
+        return tuple(output.view_as(output) for output in one.forward())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        ctx.one.backward(gradients)
+        return None, None

@@ -1,0 +1,126 @@
+"""What a graph holds: from a batch in static buffers to hidden states and the token loss.
+
+The same code runs with and without capture. It waits for nothing on the device and every shape in
+it follows from the batch's form alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+from ...losses.cross_entropy import IGNORED, static_cross_entropy
+from ...model.hidden import backbone_of, lm_head_of
+
+Want = Literal["hidden", "ce"]
+"""`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Everything that makes one graph fit a micro-batch and another not."""
+
+    rows: int
+    length: int
+    packed: bool
+    """Rows hold several documents, kept apart by their positions."""
+    wants: tuple[Want, ...]
+    trained: bool
+    """A backward pass follows."""
+
+    def __str__(self) -> str:
+        """As a person reads it in the log."""
+        return f"{self.rows} × {self.length} tokens{'' if self.trained else ', forward only'}"
+
+
+class StaticBatch:
+    """Buffers of a form; a smaller batch is put in their corner and padded."""
+
+    def __init__(self, form: Form, device: torch.device, pad_id: int) -> None:
+        shape = (form.rows, form.length)
+        self.form = form
+        self.input_ids = torch.full(shape, pad_id, device=device)
+        self.labels = torch.full(shape, IGNORED, device=device)
+        self._steps = torch.arange(form.length, device=device).expand(shape)
+        self.position_ids = self._steps.clone()
+        self.everything = torch.ones(shape, dtype=torch.bool, device=device)
+        self._pad_id = pad_id
+
+    def fill(self, inputs: dict[str, Any]) -> None:
+        """Take a batch over: `input_ids`, and what the form needs of `labels`, `position_ids`."""
+        self._put(self.input_ids, inputs["input_ids"], self._pad_id)
+        if "ce" in self.form.wants:
+            self._put(self.labels, inputs["labels"], IGNORED)
+        if self.form.packed:
+            self.position_ids.copy_(self._steps)
+            self._put(self.position_ids, inputs["position_ids"], None)
+
+    @staticmethod
+    def _put(buffer: Tensor, values: Tensor, padding: int | None) -> None:
+        rows, length = values.shape
+        if padding is not None and buffer.shape != values.shape:
+            buffer.fill_(padding)
+        buffer[:rows, :length].copy_(values, non_blocking=True)
+
+
+class Program:
+    """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
+
+    def __init__(self, model: nn.Module, precision: Any) -> None:
+        self._backbone = backbone_of(model)
+        self._head = lm_head_of(model)
+        self._precision: Any = precision
+        """Makes the context manager of mixed precision, without a cache of cast weights."""
+
+    def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
+        """Return what the batch's form wants, in its order."""
+        with torch.set_grad_enabled(batch.form.trained), self._mixed(), padding_is_at_the_right():
+            hidden = self._hidden(batch)
+            found = {"hidden": hidden}
+            if "ce" in batch.form.wants:
+                found["ce"] = static_cross_entropy(hidden, batch.labels, self._head)
+            return tuple(found[want] for want in batch.form.wants)
+
+    def _mixed(self) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = self._precision()
+        return context
+
+    def _hidden(self, batch: StaticBatch) -> Tensor:
+        """Positions keep packed documents apart; a mask of ones says that there are none."""
+        packed = batch.form.packed
+        output = self._backbone(
+            input_ids=batch.input_ids,
+            attention_mask=None if packed else batch.everything,
+            position_ids=batch.position_ids if packed else None,
+            use_cache=False,
+        )
+        hidden: Tensor = output[0]
+        return hidden
+
+
+@contextmanager
+def padding_is_at_the_right() -> Iterator[None]:
+    """Attention masks are left out where they only hide padding and the future.
+
+    Padding is at the right, so no token before it attends to it, and what attends to it carries no
+    loss. Without a mask attention has its fastest kernel, and nothing depends on the data.
+    """
+    functions: Any = ALL_MASK_ATTENTION_FUNCTIONS
+    functions["sdpa"] = _mask_of_documents
+    try:
+        yield
+    finally:
+        del functions["sdpa"]
+
+
+def _mask_of_documents(*args: Any, **kwargs: Any) -> Tensor | None:
+    window, length = kwargs.get("local_size"), kwargs["kv_length"]
+    if kwargs.get("allow_is_causal_skip", True) and (window is None or length < window):
+        return None
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "attention_mask": None})
