@@ -70,7 +70,9 @@ def _optimizer(config: RunConfig, device: torch.device) -> str:
     """One kernel for all weights on a GPU, except with a loss scale, which it would have to know."""
     name = _OPTIMIZERS[config.train.optimizer]
     scaled = _precision(config, device)["fp16"]
-    return f"{name}_fused" if name == "adamw_torch" and device.type == "cuda" and not scaled else name
+    return (
+        f"{name}_fused" if name == "adamw_torch" and device.type == "cuda" and not scaled else name
+    )
 
 
 def _schedule_arguments(schedule: str, plan: Plan) -> dict[str, Any]:
