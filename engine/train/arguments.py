@@ -67,12 +67,10 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
 
 
 def _optimizer(config: RunConfig, device: torch.device) -> str:
-    """One kernel for all weights on a GPU, except with a loss scale, which it would have to know."""
+    """One kernel for all weights on a GPU, unless there is a loss scale for it to know of."""
     name = _OPTIMIZERS[config.train.optimizer]
-    scaled = _precision(config, device)["fp16"]
-    return (
-        f"{name}_fused" if name == "adamw_torch" and device.type == "cuda" and not scaled else name
-    )
+    fused = device.type == "cuda" and not _precision(config, device)["fp16"]
+    return f"{name}_fused" if fused and name == "adamw_torch" else name
 
 
 def _schedule_arguments(schedule: str, plan: Plan) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Controlled:
     stepper: Stepper
     fast: FastPath | None = None
     """The way through the model in fast mode."""
+    fast_fact = ""
+    """What to say about it once."""
 
     def get_train_dataloader(self) -> Any:
         """Our endless, position-controlled source."""

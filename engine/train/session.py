@@ -40,7 +40,6 @@ from .desired import load_desired, store_desired
 from .device import Place, Stopwatch
 from .ema import AdapterEma
 from .evaluate import Evaluator
-from .fast.choice import fast_path
 from .gradient_flow import GradientFlow
 from .history import History
 from .inbox import Inbox
@@ -100,9 +99,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     conductor = build_conductor(start, config, Inbox(run, agreement, signals), chronicle, watch)
     stepper = build_stepper(source, conductor, chronicle, watch, agreement, place.device)
     arguments = trainer_arguments(config, plan, place.device, run.path)
-    trainer = build_trainer(config, loaded.model, loaded.tokenizer, arguments, stepper)
-    pad_id = int(loaded.tokenizer.pad_token_id)
-    trainer.fast, fast_fact = fast_path(config, trainer, pad_id, chronicle.log)
+    trainer = build_trainer(
+        config, loaded.model, loaded.tokenizer, arguments, stepper, chronicle.log
+    )
     chronicle.step = lambda: int(trainer.state.global_step)
     conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
     ema = build_ema(config, loaded, stepper)
@@ -132,7 +131,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
         facts = {"ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}"}
-        facts |= {"fast mode": fast_fact, **candidate_facts(config)}
+        facts |= {"fast mode": trainer.fast_fact, **candidate_facts(config)}
         chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin

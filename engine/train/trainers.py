@@ -5,6 +5,7 @@ The one for judged completions is in `preference`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ..losses.gather import gather_sizes
 from ..losses.sliced import sliced_of
 from ..model.hidden import HiddenStates, lm_head_of
 from .bridge import Controlled, StepCallback
+from .fast.choice import fast_path
 from .gradcache import (
     StepCache,
     cache_step,
@@ -106,7 +108,8 @@ def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Ten
     """From a micro-batch's sum to its share of the mean over the step's tokens, times the ranks."""
     known = 0 if num_items_in_batch is None else num_items_in_batch
     items = torch.as_tensor(known, device=ce_sum.device).clamp(min=1)
-    return ce_sum / items * trainer.accelerator.num_processes
+    share: Tensor = ce_sum / items * trainer.accelerator.num_processes
+    return share
 
 
 class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is untyped
@@ -277,6 +280,7 @@ def build_trainer(
     tokenizer: Any,
     arguments: dict[str, Any],
     stepper: Stepper,
+    log: Callable[[str, str], None],
 ) -> AnyTrainer:
     """The trainer of the configured task, under the stepper's control."""
     trainer: AnyTrainer
@@ -288,6 +292,8 @@ def build_trainer(
         trainer = _text_trainer(config, model, tokenizer, arguments)
     require_ranks(trainer.accelerator.num_processes, config.train.devices)
     trainer.stepper = stepper
+    pad_id = int(tokenizer.pad_token_id)
+    trainer.fast, trainer.fast_fact = fast_path(config, trainer, pad_id, log)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepCallback(stepper, trainer.accelerator))
     return trainer

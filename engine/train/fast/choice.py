@@ -53,13 +53,22 @@ def fast_path(
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
     """What stands against static shapes, or on a CUDA device against graphs; None is nothing."""
+    reasons = _of_config(config, device), _of_model(model, device)
+    return next((reason for reason in reasons if reason), None)
+
+
+def _of_config(config: RunConfig, device: torch.device) -> str | None:
     if config.train.fast != "static" and device.type != "cuda":
         return f"there are CUDA graphs on CUDA devices only, and this is {device.type}"
     if config.task in JUDGED:
         return f"task {config.task} is not covered"
     if config.model.attention not in ("auto", "sdpa"):
         return f"model.attention {config.model.attention} depends on the data; auto does not"
-    settings = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module has it untyped
+    return None
+
+
+def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
+    settings: Any = getattr(model, "config").get_text_config()  # noqa: B009 -- untyped there
     if any((getattr(settings, name, None) or 0) > 1 for name in _EXPERTS):
         return "the model chooses experts by the data"
     if any(parameter.device.type != device.type for parameter in model.parameters()):

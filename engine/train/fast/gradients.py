@@ -62,7 +62,7 @@ class StaticGradients:
         for dtype in dict.fromkeys(parameter.dtype for parameter in self.parameters):
             own = [p for p in self.parameters if p.dtype == dtype]
             flat = torch.zeros(sum(p.numel() for p in own), dtype=dtype, device=own[0].device)
-            parts = flat.split([p.numel() for p in own])
+            parts = torch.split(flat, [p.numel() for p in own])
             views |= {id(p): part.view_as(p) for p, part in zip(own, parts, strict=True)}
             self._flats.append(flat)
         self._views = [views[id(parameter)] for parameter in self.parameters]

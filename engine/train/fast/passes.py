@@ -61,7 +61,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream()
+        self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of torch
         self.warm = False
 
 

@@ -64,7 +64,8 @@ class FastPath:
             trained=torch.is_grad_enabled(),
         )
         one = self._pass_for(form, inputs)
-        outputs = _Handover.apply(self._anchor, one) if form.trained else one.forward()
+        hand_over: Callable[..., tuple[Tensor, ...]] = _Handover.apply
+        outputs = hand_over(self._anchor, one) if form.trained else one.forward()
         found = dict(zip(wants, outputs, strict=True))
         if "hidden" in found:
             found["hidden"] = found["hidden"][:rows, :length]

@@ -123,4 +123,6 @@ def _mask_of_documents(*args: Any, **kwargs: Any) -> Tensor | None:
     window, length = kwargs.get("local_size"), kwargs["kv_length"]
     if kwargs.get("allow_is_causal_skip", True) and (window is None or length < window):
         return None
-    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "attention_mask": None})
+    static = {**kwargs, "allow_is_causal_skip": False, "attention_mask": None}
+    mask: Tensor | None = sdpa_mask(*args, **static)
+    return mask
