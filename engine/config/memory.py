@@ -57,7 +57,9 @@ TERMS = (
 WORTH_SAYING = 0.01
 """Share of the need that a change has to save to be advised."""
 SHORTEST_LENGTH = 128
-_STATE_BYTES_FP32 = {"adamw": 8, "lion": 4, "adafactor": 0, "sgd": 0}
+_STATE_BYTES_FP32 = {"adamw": 8, "lamb": 8, "lion": 4, "adafactor": 0, "sgd": 0}
+_STATES = {"lion_8bit": 1, "paged_lion_8bit": 1}
+"""Numbers an 8-bit optimizer keeps per weight, where it is not two."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,10 @@ def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> 
     kind = config.train.optimizer
     if kind in _STATE_BYTES_FP32:
         per_element = _STATE_BYTES_FP32[kind]
-        follows_the_weights = kind == "adamw" and formats.adapter == 2
+        follows_the_weights = kind in ("adamw", "lamb") and formats.adapter == 2
         return sum(sizes) * (per_element / 2 if follows_the_weights else per_element)
-    return sum(size * (8 if size < SMALL_TENSOR else 2) for size in sizes)
+    states = _STATES.get(kind, 2)
+    return sum(size * states * (4 if size < SMALL_TENSOR else 1) for size in sizes)
 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:

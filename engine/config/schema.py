@@ -51,6 +51,7 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     rslora: bool = False
     """Scale by alpha/sqrt(r) instead of alpha/r."""
     dora: bool = False
+    """Train direction and size of each column apart (DoRA); slower."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
@@ -165,6 +166,15 @@ class EarlyStopConfig(Section, frozen=True, kw_only=True):
     """What counts as an improvement must be larger."""
 
 
+class LrRatios(Section, frozen=True, kw_only=True):
+    """Learning rates of parts, as multiples of the one of the run and its schedule."""
+
+    lora_b: Positive = 1.0
+    """LoRA's B matrices; 16 is the customary choice of LoRA+."""
+    temperature: Positive = 1.0
+    """A learned contrastive temperature."""
+
+
 class TrainConfig(Section, frozen=True, kw_only=True):
     """The optimizer steps."""
 
@@ -176,17 +186,44 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     accumulate: Count = 8
     """Micro-batches per optimizer step."""
     lr: Positive = 2e-4
-    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "polynomial", "wsd"] = (
-        "cosine"
-    )
+    lr_ratios: LrRatios = LrRatios()
+    schedule: Literal[
+        "linear",
+        "cosine",
+        "cosine_restarts",
+        "constant",
+        "inverse_sqrt",
+        "polynomial",
+        "wsd",
+        "one_cycle",
+    ] = "cosine"
+    """polynomial: quadratic; wsd: constant, then down over the last fifth; one_cycle: from lr / 25
+    up during warm-up (0.3 is customary), then down."""
+    lr_floor: Dropout = 0.0
+    """Where the schedule ends, as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
+    schedule_cycles: Count = 2
+    """Times that cosine_restarts comes down."""
     warmup: NonNegative = 0.03
     """Below 1: share of all steps; from 1 on: steps."""
-    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "sgd"] = (
-        "adamw"
-    )
+    optimizer: Literal[
+        "adamw",
+        "adamw_8bit",
+        "paged_adamw_8bit",
+        "adafactor",
+        "lion",
+        "lion_8bit",
+        "paged_lion_8bit",
+        "lamb",
+        "sgd",
+    ] = "adamw"
+    """lamb needs the package pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
     clip: NonNegative = 1.0
     """Max grad norm; 0 is off."""
+    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of each next-token target spread over the vocabulary; evaluations leave it out."""
+    neftune: NonNegative = 0.0
+    """Noise on the input embeddings while training, as NEFTune's alpha, such as 5; 0 is off."""
     activation_checkpointing: bool = True
     memory: Literal["auto", "plain", "lean"] = "auto"
     """lean: the input embedding stays on the host and the head is in NF4, for models that do not

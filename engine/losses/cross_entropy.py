@@ -22,7 +22,11 @@ TILE = 128
 
 
 def selected_cross_entropy(
-    hidden: Tensor, labels: Tensor, lm_head: nn.Module, chunk_tokens: int | None = None
+    hidden: Tensor,
+    labels: Tensor,
+    lm_head: nn.Module,
+    chunk_tokens: int | None = None,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Sum the next-token loss over the positions that have a label.
 
@@ -35,6 +39,8 @@ def selected_cross_entropy(
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
         chunk_tokens: Tokens per chunk; None fits `LOGITS_AT_ONCE`.
+        smoothing: Share of the target that is spread evenly over the vocabulary; 0 for a head in
+            slices.
 
     Returns:
         The loss sum (fp32 scalar) and the number of tokens in it (int64 scalar). Without any label
@@ -48,9 +54,9 @@ def selected_cross_entropy(
         return -sliced_log_probs(states, targets, lm_head).sum(), count
     size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size), count
+        return _recomputed(states, targets, lm_head, size, smoothing), count
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size), count
+    return fused(states, targets, lm_head, size, smoothing), count
 
 
 def static_cross_entropy(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
@@ -138,9 +144,9 @@ def _vocabulary(lm_head: nn.Module) -> int:
     return int(next(size for size in sizes if size is not None))
 
 
-def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
+def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module, smoothing: float) -> Tensor:
     logits = widened(lm_head(states))
-    return F.cross_entropy(logits, targets, reduction="sum")
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
 
 
 def _chunk_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
@@ -152,9 +158,13 @@ def _chunks(states: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor
         yield states[start : start + size], targets[start : start + size]
 
 
-def _recomputed(states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
-    parts = _chunks(states, targets, size)
-    losses = [checkpoint(_chunk_loss, s, t, lm_head, use_reentrant=False) for s, t in parts]
+def _recomputed(
+    states: Tensor, targets: Tensor, lm_head: nn.Module, size: int, smoothing: float
+) -> Tensor:
+    losses = [
+        checkpoint(_chunk_loss, part, target, lm_head, smoothing, use_reentrant=False)
+        for part, target in _chunks(states, targets, size)
+    ]
     return torch.stack(losses).sum()
 
 
@@ -166,14 +176,21 @@ class _FrozenHead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        targets: Tensor,
+        lm_head: nn.Module,
+        size: int,
+        smoothing: float,
+    ) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         total = widened(states.new_zeros(()))
         gradients: list[Tensor] = []
         for chunk, target in _chunks(states, targets, size):
             with torch.set_grad_enabled(wanted):
                 leaf = chunk.detach().requires_grad_(wanted)
-                loss = _chunk_loss(leaf, target, lm_head)
+                loss = _chunk_loss(leaf, target, lm_head, smoothing)
             if wanted:
                 gradients += torch.autograd.grad(loss, leaf)
             total += loss.detach()
@@ -182,6 +199,6 @@ class _FrozenHead(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outputs[0].to(gradient.dtype), None, None, None
+        return gradient * outputs[0].to(gradient.dtype), None, None, None, None

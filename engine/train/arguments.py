@@ -8,16 +8,18 @@ from typing import Any
 import torch
 
 from ..config.plan import Plan
-from ..config.schema import RunConfig
+from ..config.schema import RunConfig, TrainConfig
 from ..model.precision import compute_dtype
 
 _SCHEDULES = {
     "linear": "linear",
     "cosine": "cosine",
+    "cosine_restarts": "cosine_with_restarts",
     "constant": "constant_with_warmup",
     "inverse_sqrt": "inverse_sqrt",
     "polynomial": "polynomial",
     "wsd": "warmup_stable_decay",
+    "one_cycle": "constant_with_warmup",
 }
 _OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -25,8 +27,14 @@ _OPTIMIZERS = {
     "paged_adamw_8bit": "paged_adamw_8bit",
     "adafactor": "adafactor",
     "lion": "lion_32bit",
+    "lion_8bit": "lion_8bit",
+    "paged_lion_8bit": "paged_lion_8bit",
+    "lamb": "adamw_torch",
     "sgd": "sgd",
 }
+"""one_cycle and lamb, which transformers lacks, are made in `optimizers`."""
+_WITH_FLOOR = {"linear": "polynomial", "cosine": "cosine_with_min_lr"}
+"""Schedules that transformers gives a floor under another name."""
 _DECAY_SHARE = 0.2
 """Of a wsd schedule that decays to zero."""
 
@@ -44,11 +52,11 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
         "per_device_train_batch_size": train.batch,
         "gradient_accumulation_steps": train.accumulate,
         "learning_rate": train.lr,
-        "lr_scheduler_type": _SCHEDULES[train.schedule],
-        "lr_scheduler_kwargs": _schedule_arguments(train.schedule, plan),
+        **_schedule_arguments(train, plan),
         "warmup_steps": plan.warmup_steps,
         "optim": _optimizer(config, device),
         "weight_decay": train.weight_decay,
+        "neftune_noise_alpha": train.neftune or None,
         "max_grad_norm": 1.0,
         "seed": train.seed,
         "full_determinism": train.deterministic,
@@ -73,10 +81,24 @@ def _optimizer(config: RunConfig, device: torch.device) -> str:
     return f"{name}_fused" if fused and name == "adamw_torch" else name
 
 
-def _schedule_arguments(schedule: str, plan: Plan) -> dict[str, Any]:
-    if schedule == "wsd":
-        return {"num_decay_steps": max(1, round(plan.steps * _DECAY_SHARE))}
-    return {}
+def _schedule_arguments(train: TrainConfig, plan: Plan) -> dict[str, Any]:
+    schedule, floor = train.schedule, train.lr_floor
+    name = _SCHEDULES[schedule]
+    if floor and schedule in _WITH_FLOOR:
+        name = _WITH_FLOOR[schedule]
+    found: dict[str, dict[str, Any]] = {
+        "cosine_with_min_lr": {"min_lr_rate": floor},
+        "cosine_with_restarts": {"num_cycles": train.schedule_cycles},
+        "polynomial": {
+            "lr_end": train.lr * floor,
+            "power": 2.0 if schedule == "polynomial" else 1.0,
+        },
+        "warmup_stable_decay": {
+            "num_decay_steps": max(1, round(plan.steps * _DECAY_SHARE)),
+            "min_lr_ratio": floor,
+        },
+    }
+    return {"lr_scheduler_type": name, "lr_scheduler_kwargs": found.get(name, {})}
 
 
 def _precision(config: RunConfig, device: torch.device) -> dict[str, bool]:

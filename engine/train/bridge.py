@@ -19,11 +19,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ..core.profile import MICRO_BATCH
 from .fast.path import FastPath
+from .optimizers import OwnOptimizer
 from .spans import span
 from .stepper import Stepper
 
 
-class Controlled:
+class Controlled(OwnOptimizer):
     """Mixin over `transformers.Trainer`; `stepper` is set before `train()`."""
 
     stepper: Stepper

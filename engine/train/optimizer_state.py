@@ -17,7 +17,7 @@ from torch import Tensor
 OptimizerState = dict[str, Any]
 """`kind`, `groups` (their settings) and `state` (of each weight in group order, or None)."""
 
-_CONFIGURED = frozenset({"params", "lr", "initial_lr", "weight_decay", "fused"})
+_CONFIGURED = frozenset({"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "fused"})
 """Of a group, what the configuration and the schedule decide: a change for a resumed run counts."""
 
 
@@ -89,12 +89,19 @@ def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
     own = bare(optimizer)
     wait_for_device()
     for group, stored in zip(own.param_groups, saved["groups"], strict=True):
-        group.update({k: v for k, v in stored.items() if k not in _CONFIGURED})
+        _restore_group(group, stored)
     for weight, stored in zip(_weights(own), saved["state"], strict=True):
         if stored is None:
             _forget(own, weight)
         else:
             _restore(own, weight, stored)
+
+
+def _restore_group(group: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Some optimizers count their steps in the group, from the first step on."""
+    for name in group.keys() - stored.keys() - _CONFIGURED:
+        del group[name]
+    group.update({k: v for k, v in stored.items() if k not in _CONFIGURED})
 
 
 def _restore(own: Any, weight: _Weight, stored: dict[str, Any]) -> None:

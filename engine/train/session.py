@@ -46,6 +46,7 @@ from .inbox import Inbox
 from .memory import MemoryMeter
 from .offload import Lending, Offload
 from .operations import StepOperations
+from .optimizers import rate_of
 from .profiler import WARM_UP_STEPS, StepProfiler
 from .reporting import Reporter
 from .signals import StopSignals
@@ -291,9 +292,9 @@ def build_conductor(
 
 
 def set_lr(trainer: AnyTrainer, lr: float) -> None:
-    """The learning rate of the very next update."""
+    """The learning rate of the very next update, in every group as a multiple of it."""
     for group in trainer.optimizer.param_groups:
-        group["lr"] = lr
+        group.update(rate_of(lr, group["lr_ratio"]))
 
 
 def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | None) -> None:

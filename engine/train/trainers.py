@@ -35,6 +35,7 @@ from .gradcache import (
     look_ahead,
 )
 from .objective import PairObjective, PairTexts
+from .optimizers import rate_of
 from .preference import PreferenceTrainer
 from .stepper import Stepper
 
@@ -44,14 +45,18 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
 
     loss_is_scaled_for_ga = True
 
-    def __init__(self, config: ContrastiveConfig, **kwargs: Any) -> None:
+    def __init__(
+        self, config: ContrastiveConfig, label_smoothing: float = 0.0, **kwargs: Any
+    ) -> None:
         self._contrastive = config
+        self._label_smoothing = label_smoothing
         self._hidden: HiddenStates | None = None
         self._token_pairs = 1
         super().__init__(**kwargs)
         head = lm_head_of(self.model)
-        self._sliced_head = head if sliced_of(head) is not None else None
-        if config.kind == "simctg" or self._sliced_head is not None:
+        own = sliced_of(head) is not None or label_smoothing > 0
+        self._own_head = head if own else None
+        if config.kind == "simctg" or self._own_head is not None:
             self._hidden = HiddenStates(self.model).attach()
 
     def prepare_step(self, batches: list[Any]) -> None:
@@ -83,12 +88,12 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
     def _cross_entropy(
         self, model: Any, inputs: dict[str, Any], num_items: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Through TRL's fused head, or through ours in fast mode or with the head in slices."""
+        """Through TRL's fused head, or through ours where that does not do what is wanted."""
         if self.fast is not None:
             wants_hidden = self._contrastive.kind == "simctg"
             found = self.fast(inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))
             return mean_over_step(found["ce"], self, num_items), found.get("hidden")
-        if self._sliced_head is None:
+        if self._own_head is None:
             ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
             self._forget_metrics()
             return ce, self._hidden.take() if self._hidden is not None else None
@@ -96,7 +101,9 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         wanted = {name: value for name, value in inputs.items() if name != "labels"}
         model(**wanted, use_cache=False, logits_to_keep=1)
         hidden = self._hidden.take()
-        ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._sliced_head)
+        ce_sum, _ = selected_cross_entropy(
+            hidden, inputs["labels"], self._own_head, smoothing=self._label_smoothing
+        )
         return mean_over_step(ce_sum, self, num_items), hidden
 
     def _forget_metrics(self) -> None:
@@ -142,7 +149,9 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         optimizer = super().create_optimizer(model)
         temperature = self.objective.temperature
         if temperature.log_scale is not None:
-            optimizer.add_param_group({"params": [temperature.log_scale], "weight_decay": 0.0})
+            ratio = self.recipe.lr_ratios.temperature
+            group = {"params": [temperature.log_scale], "weight_decay": 0.0}
+            optimizer.add_param_group({**group, **rate_of(self.recipe.lr, ratio)})
             optimizer.register_step_post_hook(lambda *_: temperature.clamp())
         return optimizer
 
@@ -230,7 +239,9 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
     def _ce_sum(self, hidden: Tensor, inputs: dict[str, Any]) -> Tensor:
         ce_sum, self._fast_ce = self._fast_ce, None
         if ce_sum is None:
-            ce_sum, _ = selected_cross_entropy(hidden, inputs["labels"], self._head)
+            ce_sum, _ = selected_cross_entropy(
+                hidden, inputs["labels"], self._head, smoothing=self.recipe.label_smoothing
+            )
         return ce_sum
 
     def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -294,6 +305,7 @@ def build_trainer(
     trainer.stepper = stepper
     pad_id = int(tokenizer.pad_token_id)
     trainer.fast, trainer.fast_fact = fast_path(config, trainer, pad_id, log)
+    trainer.recipe = config.train
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StepCallback(stepper, trainer.accelerator))
     return trainer
@@ -323,6 +335,7 @@ def _text_trainer(
     dtypes = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
     trainer = TextTrainer(
         config.contrastive,
+        config.train.label_smoothing,
         model=model,
         args=SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True}),
         train_dataset=_placeholder(),

@@ -23,6 +23,7 @@ Make = Callable[[list[Tensor]], Any]
 def makers() -> dict[str, Make]:
     """As the trainer makes them for `train.optimizer`; sgd with momentum is for scripts."""
     from bitsandbytes import optim
+    from pytorch_optimizer import Lamb
     from transformers.optimization import Adafactor
 
     return {
@@ -30,6 +31,9 @@ def makers() -> dict[str, Make]:
         "adamw_8bit": lambda p: optim.AdamW(p, lr=1e-2, weight_decay=0.1, optim_bits=8),
         "paged_adamw_8bit": lambda p: optim.AdamW(p, lr=1e-2, optim_bits=8, is_paged=True),
         "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
+        "lion_8bit": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1, optim_bits=8),
+        "paged_lion_8bit": lambda p: optim.Lion(p, lr=1e-3, optim_bits=8, is_paged=True),
+        "lamb": lambda p: Lamb(p, lr=1e-2, weight_decay=0.1),
         "adafactor": lambda p: Adafactor(p, lr=1e-2, scale_parameter=False, relative_step=False),
         "adafactor, own lr": Adafactor,
         "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),

@@ -62,6 +62,8 @@ def _of_config(config: RunConfig, device: torch.device) -> str | None:
         return f"there are CUDA graphs on CUDA devices only, and this is {device.type}"
     if config.task in JUDGED:
         return f"task {config.task} is not covered"
+    if config.train.neftune or config.train.label_smoothing:
+        return "train.neftune and train.label_smoothing are not covered"
     if config.model.attention not in ("auto", "sdpa"):
         return f"model.attention {config.model.attention} depends on the data; auto does not"
     return None

@@ -133,6 +133,22 @@ def test_sound_configurations_pass(changes):
         (({"data": {"eval_fraction": 1}},), "data.eval_fraction", "lower it"),
         (({"data": {"eval_fraction": 0}, "eval": {"every": 5}},), "eval.every", "data.eval"),
         (({"data": {"eval": "d.jsonl"}},), "data.eval", "eval_fraction"),
+        (({"train": {"schedule": "constant", "lr_floor": 0.1}},), "train.lr_floor", "cosine"),
+        (
+            (PAIRS, {"train": {"lr_ratios": {"temperature": 0.1}}}),
+            "train.lr_ratios.temperature",
+            "learn_temperature",
+        ),
+        (
+            (PAIRS, {"train": {"label_smoothing": 0.1}, "contrastive": {"ce_weight": 0}}),
+            "train.label_smoothing",
+            "ce_weight",
+        ),
+        (
+            ({"train": {"label_smoothing": 0.1, "memory": "lean"}},),
+            "train.label_smoothing",
+            "memory: plain",
+        ),
         (
             ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0, "at_start": False}},),
             "guard.nonfinite",

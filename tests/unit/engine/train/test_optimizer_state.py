@@ -10,8 +10,8 @@ import torch
 from fttui.engine.train.optimizer_state import bit_sums, capture_optimizer, kind_of, misfit
 from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
 
-NAMES = ["adamw", "adamw_8bit", "paged_adamw_8bit", "lion", "adafactor", "adafactor, own lr",
-         "sgd", "sgd, momentum"]  # fmt: skip
+NAMES = ["adamw", "adamw_8bit", "paged_adamw_8bit", "lion", "lion_8bit", "paged_lion_8bit", "lamb",
+         "adafactor", "adafactor, own lr", "sgd", "sgd, momentum"]  # fmt: skip
 DTYPES = [torch.float32, torch.bfloat16]
 pytestmark = pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
 

@@ -1,0 +1,80 @@
+"""Options of training: each is really at work, and a rollback is exact under all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fttui.engine.protocol.events import EvalFinished, StepFinished
+from tests.support.training import Played, Script, new_run, play
+
+PLAIN: dict[str, Any] = {"adapter__dropout": 0, "train__schedule": "constant", "train__warmup": 0}
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sft": ("sft", {"adapter__dora": True, "adapter__rslora": True, "train__neftune": 5,
+                    "train__label_smoothing": 0.1, "train__optimizer": "lamb",
+                    "train__schedule": "one_cycle", "train__warmup": 0.3,
+                    "train__lr_ratios__lora_b": 4}),
+    "contrastive": ("contrastive", {"train__neftune": 5, "train__optimizer": "lion_8bit",
+                                    "contrastive__learn_temperature": True,
+                                    "train__lr_ratios__temperature": 0.1, "train__lr": 1e-3,
+                                    "train__label_smoothing": 0.1,
+                                    "train__schedule": "cosine_restarts"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_rollback_repeats_every_loss(tmp_path: Path, name: str) -> None:
+    task, more = RECIPES[name]
+    script = Script(commands={6: ["rollback 4"]})
+    played = play(new_run(tmp_path, task, train__steps=8, **more), script)
+    first, second = played.losses(1), played.losses(2)
+    assert {step: second[step] for step in (5, 6)} == {step: first[step] for step in (5, 6)}
+    assert len(set(first.values()) | set(second.values())) == 8
+
+
+def run(folder: Path, **more: Any) -> Played:
+    folder.mkdir()
+    return play(new_run(folder, "sft", train__steps=3, **{**PLAIN, **more}))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    return run(tmp_path_factory.mktemp("plain") / "r").losses()
+
+
+@pytest.mark.parametrize(
+    ("option", "first_differs"),
+    [
+        ({"train__neftune": 5}, True),
+        ({"train__label_smoothing": 0.2}, True),
+        ({"adapter__dora": True}, False),
+        ({"adapter__rslora": True}, False),
+        ({"train__lr_ratios__lora_b": 16}, False),
+        ({"train__optimizer": "lamb"}, False),
+    ],
+    ids=str,
+)
+def test_an_option_is_at_work(
+    tmp_path: Path, plain: dict[int, float], option: dict[str, Any], first_differs: bool
+) -> None:
+    """Adapters start at zero, so what is of the adapter shows from the second step on."""
+    played = run(tmp_path / "r", eval__at_start=True, **option)
+    losses = played.losses()
+    assert (losses[1] != pytest.approx(plain[1], abs=1e-6)) == first_differs
+    assert losses[3] != pytest.approx(plain[3], abs=1e-6)
+    before, after = (event.metrics["loss"] for event in played.events(EvalFinished))
+    assert after < before
+
+
+def test_the_live_lr_scale_goes_for_every_group(tmp_path: Path) -> None:
+    halved = {"train__lr_ratios__lora_b": 4, **PLAIN}
+    run_ = new_run(tmp_path, "sft", train__steps=2, train__optimizer="sgd", **halved)
+    played = play(run_, Script(early=["lr scale 0.5"]))
+    assert [event.lr for event in played.events(StepFinished)] == [0.005, 0.005]
+    other = tmp_path / "other"
+    other.mkdir()
+    same = play(new_run(other, "sft", train__steps=2, train__optimizer="sgd", train__lr=0.005,
+                        **halved))  # fmt: skip
+    assert played.losses() == same.losses()
