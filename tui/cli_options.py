@@ -65,3 +65,9 @@ def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
         NoSuchRun: none or several answer to the name.
     """
     return find_run(runs_root(options.runs_dir), options.run, live=live)
+
+
+def name_and_step(text: str) -> tuple[str, str | None]:
+    """RUN[@STEP]; a folder's path may hold an @ of its own."""
+    name, at, step = text.rpartition("@")
+    return (name, step) if at and "/" not in step else (text, None)

@@ -11,7 +11,7 @@ from fttui.engine.run.layout import runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_attach import open_app, require_terminal
-from .cli_options import Commands, add_runs_dir, say
+from .cli_options import Commands, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -85,7 +85,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         start_engine,
     )
 
-    name, step = _name_and_step(options.resume)
+    name, step = name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
     with only_starter(run):
         checkpoint = checkpoint_to_resume(run, step)
@@ -95,12 +95,6 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
-
-
-def _name_and_step(text: str) -> tuple[str, str | None]:
-    """RUN[@STEP]; a folder's path may hold an @ of its own."""
-    name, at, step = text.rpartition("@")
-    return (name, step) if at and "/" not in step else (text, None)
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:

@@ -112,6 +112,17 @@ def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device)
         backbone_of(base).register_forward_pre_hook(lambda *_: on_host.begin())
 
 
+def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
+    """Load the tokenizer alone; its `name_or_path` says where the model is.
+
+    Raises:
+        ModelError: It is missing or has no end-of-sequence token.
+    """
+    source = _resolve(model, progress)
+    with naming_the_way_out(model.id):
+        return _load_tokenizer(source, model)
+
+
 def _resolve(model: ModelConfig, progress: Progress) -> str:
     """Turn `model.id` into what `from_pretrained` takes: an existing folder or a hub id."""
     if model.id.startswith(PREFIX):

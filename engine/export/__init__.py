@@ -1,0 +1,1 @@
+"""A checkpoint as a folder that other programs load."""

@@ -1,0 +1,83 @@
+"""`python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter --out DIR [--ema]`.
+
+Started by `fttui export`, which loads no training stack. What can be refused is refused before
+torch is imported. It works on the CPU, so a run on a GPU goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from ..config.load import parse_resolved
+from ..errors import FttuiError
+from ..run.layout import RunDirectory
+from .checkpoint import read_adapter
+from .folder import new_folder
+from .story import read_story
+
+INTERRUPTED = 130
+_EVERY_S = 1.0
+
+
+class ProgressLines:
+    """Prints how far it is: a new label and an end at once, what lies between once a second."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._next = 0.0
+
+    def __call__(self, label: str, done: float, total: float) -> None:
+        """Say it, unless that was just said."""
+        now = time.monotonic()
+        if label == self._label and now < self._next and done < total:
+            return
+        share = f" {100 * done / total:.0f} %" if total and done else ""
+        if label != self._label or share:
+            say(f"{label}{share}")
+        self._label, self._next = label, now + _EVERY_S
+
+
+def say(line: str) -> None:
+    """A line for the person, at once."""
+    print(line, flush=True)  # noqa: T201 -- this is a command of its own
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Export one checkpoint; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fttui.engine.export", description=__doc__)
+    parser.add_argument("run", type=Path, help="the run directory")
+    parser.add_argument("checkpoint", help="its name, its step, or `last`")
+    parser.add_argument("--kind", choices=("merged", "adapter"), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--ema", action="store_true", help="the moving average of the adapter")
+    options = parser.parse_args(arguments)
+    try:
+        _export(options)
+    except FttuiError as error:
+        print(f"fttui: {error}", file=sys.stderr)  # noqa: T201 -- this is a command of its own
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _export(options: argparse.Namespace) -> None:
+    run = RunDirectory(options.run.absolute())
+    config = parse_resolved(run.config.read_text(encoding="utf-8"))
+    say("checking the checkpoint")
+    adapter = read_adapter(run, options.checkpoint, ema=options.ema)
+    story = read_story(run, adapter.manifest)
+    with new_folder(options.out.absolute()) as folder:
+        from .write import write_adapter, write_merged
+
+        write = write_merged if options.kind == "merged" else write_adapter
+        write(folder, config, adapter, story, ProgressLines())
+    size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
+    say(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

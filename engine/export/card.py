@@ -1,0 +1,168 @@
+"""The model card: what a model is, what it came from and what was done to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..config.schema import RunConfig
+from ..run.ledger import Manifest
+from .story import Intervention, Story
+
+_COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
+"""Beginnings or ends of facts that are about the data."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that was trained on."""
+
+    name: str
+    """As configured."""
+    hub_id: str | None
+    license: str | None
+    """As its own card says; None when it is not known."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card is made of."""
+
+    config: RunConfig
+    config_text: str
+    """The resolved configuration, YAML."""
+    manifest: Manifest
+    story: Story
+    base: Base
+    merged: bool
+    averaged: bool
+    notes: Sequence[str] = ()
+    """What a user of the folder must know."""
+
+    @property
+    def embeds(self) -> bool:
+        """It is an embedding model."""
+        return self.config.task == "contrastive"
+
+    def text(self) -> str:
+        """The whole of README.md."""
+        parts = [
+            self._front_matter(),
+            f"# {self.config.name}, step {self.manifest.step:,}",
+            self._introduction(),
+            *self.notes,
+            self._usage(),
+            "## Metrics\n\n" + _metrics(self.story),
+            "## Data\n\n" + _table(("", ""), self._data()),
+            "## Interventions\n\n" + _interventions(self.story.interventions),
+            "## Versions\n\n" + _table(("library", ""), sorted(self.manifest.versions.items())),
+            "## Configuration\n\n```yaml\n" + self.config_text.strip() + "\n```",
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _front_matter(self) -> str:
+        library = "transformers" if self.merged else "peft"
+        library = "sentence-transformers" if self.merged and self.embeds else library
+        pipeline = "feature-extraction" if self.embeds else "text-generation"
+        rows = [
+            *([f"base_model: {self.base.hub_id}"] if self.base.hub_id else []),
+            *([f"license: {self.base.license}"] if self.base.license else []),
+            f"library_name: {library}",
+            f"pipeline_tag: {pipeline}",
+            f"tags: [fttui, {self.config.task}, lora]",
+        ]
+        return "\n".join(("---", *rows, "---"))
+
+    def _introduction(self) -> str:
+        what = "The adapter is merged in." if self.merged else "This is the LoRA adapter alone."
+        average = " It is the moving average of the adapter." if self.averaged else ""
+        return (
+            f"{self.base.name}, trained with task {self.config.task} by "
+            f"[fttui](https://pypi.org/project/fttui/). {what}{average}\n\n"
+            f"Checkpoint {self.manifest.name} of run {self.story.run}. License of the base model: "
+            f"{self.base.license or 'not known; look at its own card'}."
+        )
+
+    def _usage(self) -> str:
+        if self.merged and self.embeds:
+            lines = [
+                "from sentence_transformers import SentenceTransformer",
+                'model = SentenceTransformer("FOLDER")',
+                *(
+                    ['queries = model.encode(["…"], prompt_name="query")']
+                    if self.config.contrastive.instruction
+                    else ['queries = model.encode(["…"])']
+                ),
+                'documents = model.encode(["…"])',
+            ]
+        elif self.merged:
+            lines = [
+                "from transformers import AutoModelForCausalLM, AutoTokenizer",
+                'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
+                'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+            ]
+        else:
+            lines = [
+                "from peft import AutoPeftModelForCausalLM",
+                'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")',
+            ]
+        return "\n".join(("```python", *lines, "```"))
+
+    def _data(self) -> Iterator[tuple[str, str]]:
+        data = self.config.data
+        yield "trained on", _name(data.train)
+        if data.eval is not None:
+            yield "evaluated on", _name(data.eval)
+        for name, fact in self.story.facts.items():
+            if name.startswith(_COUNTS) or name.endswith(_COUNTS):
+                yield name, fact
+
+
+def _name(source: str) -> str:
+    """A file by its name: where it was is nobody's business."""
+    return Path(source).name if Path(source).is_absolute() else source
+
+
+def without_folders(config: RunConfig) -> RunConfig:
+    """The configuration with files by their names alone."""
+    data = replace(
+        config.data,
+        train=_name(config.data.train),
+        eval=None if config.data.eval is None else _name(config.data.eval),
+    )
+    return replace(config, data=data, model=replace(config.model, id=_name(config.model.id)))
+
+
+def _metrics(story: Story) -> str:
+    if not story.evaluations:
+        return "Not evaluated."
+    (first_step, before), (last_step, after) = story.evaluations[0], story.evaluations[-1]
+    if first_step == last_step:
+        return _table(("", f"step {last_step}"), [(k, f"{v:.4g}") for k, v in after.items()])
+    rows = [
+        (name, f"{before[name]:.4g}" if name in before else "", f"{value:.4g}")
+        for name, value in after.items()
+    ]
+    return _table(("held-out data", f"step {first_step}", f"step {last_step}"), rows)
+
+
+def _interventions(interventions: Sequence[Intervention]) -> str:
+    if not interventions:
+        return "None."
+    rows = [
+        (f"{one.step} (timeline {one.timeline})", one.what, one.outcome, one.issuer, one.reason)
+        for one in interventions
+    ]
+    return _table(("step", "command", "effect", "by", "why"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")

@@ -1,0 +1,180 @@
+"""Writes the two kinds of folder: a merged model, and an adapter for its base."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from msgspec.structs import replace
+from peft import PeftModel
+from transformers import AutoConfig
+
+from ..config.load import dump_config
+from ..config.schema import ModelConfig, RunConfig
+from ..errors import CheckpointError
+from ..model.load import load_model, load_tokenizer
+from ..model.package_model import PREFIX
+from .card import Base, Card, without_folders
+from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
+from .embedding import embedding_notes, end_with_eos, write_embedding_files
+from .folder import require_space
+from .story import Story
+
+Progress = Callable[[str, float, float], None]
+_ADAPTER_ALONE = (
+    "An embedding model as a whole, with pooling and instruction for sentence-transformers, comes "
+    "from `fttui export --merged`."
+)
+
+
+def write_merged(
+    folder: Path, config: RunConfig, adapter: AdapterFiles, story: Story, progress: Progress
+) -> None:
+    """A model for plain transformers, and for sentence-transformers where it embeds.
+
+    The base is quantized as in training and then dequantized: that is what the adapter was trained
+    on. Weights are in the base's own precision.
+
+    Raises:
+        ModelError: the base cannot be loaded.
+        CheckpointError: the merged weights are not finite.
+        FttuiError: the disk is too small.
+    """
+    loaded = load_model(_for_merging(config), torch.device("cpu"), progress)
+    base = _dequantized(loaded.model.unload(), progress)
+    require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
+    progress("merging", 0, 1)
+    _put(folder, adapter)
+    model = PeftModel.from_pretrained(base, str(folder))
+    _remove(folder)
+    try:
+        merged = model.merge_and_unload(safe_merge=True)
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {adapter.manifest.name}: {error}") from None
+    merged.config.use_cache = True
+    progress("writing", 0, 1)
+    merged.save_pretrained(str(folder))
+    notes: list[str] = []
+    if config.task == "contrastive":
+        notes = embedding_notes(loaded.tokenizer, config)
+        end_with_eos(loaded.tokenizer, config.data.max_length)
+        write_embedding_files(folder, config, merged.config.get_text_config().hidden_size)
+    _finish(folder, config, adapter, story, loaded.tokenizer, notes, merged=True)
+    progress("writing", 1, 1)
+
+
+def write_adapter(
+    folder: Path, config: RunConfig, adapter: AdapterFiles, story: Story, progress: Progress
+) -> None:
+    """An adapter for plain PEFT.
+
+    Raises:
+        ModelError: the base's tokenizer cannot be loaded.
+        FttuiError: the disk is too small.
+    """
+    require_space(folder, len(adapter.weights))
+    progress("writing", 0, 1)
+    tokenizer = load_tokenizer(config.model, progress)
+    _put(folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision)
+    notes = [_ADAPTER_ALONE] if config.task == "contrastive" else []
+    _finish(folder, config, adapter, story, tokenizer, notes, merged=False)
+    progress("writing", 1, 1)
+
+
+def _for_merging(config: RunConfig) -> RunConfig:
+    """The same base, in its own precision and without what only training needs."""
+    stored = AutoConfig.from_pretrained(
+        load_tokenizer(config.model, _silent).name_or_path,
+        revision=config.model.revision or "main",
+        trust_remote_code=config.model.trust_remote_code,
+    ).dtype
+    half = stored in (torch.bfloat16, torch.float16)
+    model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
+    train = replace(config.train, activation_checkpointing=False)
+    return replace(config, model=model, train=train)
+
+
+def _silent(label: str, done: float, total: float) -> None:
+    pass
+
+
+def _dequantized(base: Any, progress: Progress) -> Any:
+    if not getattr(base, "is_loaded_in_4bit", False):
+        return base
+    progress("dequantizing", 0, 1)
+    return base.dequantize(dtype=base.dtype)
+
+
+def _put(
+    folder: Path, adapter: AdapterFiles, base: str | None = None, revision: str | None = None
+) -> None:
+    """The adapter as PEFT reads it."""
+    settings = json.loads(adapter.settings)
+    settings["inference_mode"] = True
+    if base is not None:
+        settings |= {"base_model_name_or_path": base, "revision": revision}
+    (folder / WEIGHTS).write_bytes(adapter.weights)
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _remove(folder: Path) -> None:
+    for name in (WEIGHTS, SETTINGS):
+        (folder / name).unlink()
+
+
+def _finish(
+    folder: Path,
+    config: RunConfig,
+    adapter: AdapterFiles,
+    story: Story,
+    tokenizer: Any,
+    notes: Sequence[str],
+    *,
+    merged: bool,
+) -> None:
+    """Tokenizer with chat template, and the model card."""
+    tokenizer.save_pretrained(str(folder))
+    card = Card(
+        config=config,
+        config_text=dump_config(without_folders(config)),
+        manifest=adapter.manifest,
+        story=story,
+        base=describe_base(config.model, str(tokenizer.name_or_path)),
+        merged=merged,
+        averaged=adapter.averaged,
+        notes=notes,
+    )
+    (folder / "README.md").write_text(card.text(), encoding="utf-8")
+
+
+def describe_base(model: ModelConfig, source: str) -> Base:
+    """Name and license of the base, as far as they are known here."""
+    if model.id.startswith(PREFIX):
+        package = model.id.removeprefix(PREFIX)
+        return Base(f"SmolLM2-135M-Instruct ({package})", None, _package_license(package))
+    folder = Path(source)
+    if folder.is_dir():
+        return Base(folder.name, None, _card_license(folder / "README.md"))
+    cached = try_to_load_from_cache(source, "README.md", revision=model.revision)
+    known = _card_license(Path(cached)) if isinstance(cached, str) else None
+    return Base(model.id, model.id, known)
+
+
+def _package_license(package: str) -> str | None:
+    found = metadata.metadata(package)
+    said = found["License-Expression"] or found["License"]
+    return str(said).splitlines()[0] if said else None
+
+
+def _card_license(card: Path) -> str | None:
+    """The license in the front matter of a model card."""
+    if not card.is_file():
+        return None
+    found = re.search(r"^license:\s*(\S+)", card.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1].strip("'\"").lower() if found else None
