@@ -16,6 +16,7 @@ from ..errors import DataError
 from .examples import Example, PackedExample, PairExample, TextExample, Tokenized
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
 from .packing import pack_examples
+from .provenance import file_hashes
 from .sources import Row, read_rows
 from .stdlib_pairs import stdlib_pairs
 from .stream import epoch_order
@@ -61,6 +62,7 @@ def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -
         _require_some(evaluation, config.data.eval, options)
     _require_candidates(config, train.examples)
     facts = _facts(train, evaluation, options)
+    facts |= file_hashes((config.data.train, config.data.eval))
     if not config.data.packing:
         return ExampleSets(train.examples, evaluation.examples, facts)
     texts = [example for example in train.examples if isinstance(example, TextExample)]

@@ -24,7 +24,6 @@ from ..data.collate import (
     collate_text,
 )
 from ..data.dataset import Example, ExampleSets, load_examples
-from ..data.provenance import file_hashes
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
@@ -133,8 +132,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
         facts = {"ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}"}
-        facts |= {"fast mode": trainer.fast_fact, **candidate_facts(config)}
-        facts |= file_hashes((config.data.train, config.data.eval))
+        facts |= candidate_facts(config) | {"fast mode": trainer.fast_fact}
         chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin
