@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ from .state import Counters, Staged, TrainingState, free_bytes
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Of this process; looking them up reads the metadata of every installed package."""
+    return {library: version(library) for library in _LIBRARIES}
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Checkpointer:
             incarnation=self._incarnation,
             files={},
             control=msgspec.to_builtins(counters.desired),
-            versions={library: version(library) for library in _LIBRARIES},
+            versions=dict(_versions()),
             **facts,
         )
 

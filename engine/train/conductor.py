@@ -195,6 +195,21 @@ class Conductor:
             self._inbox.ask()
         return self.dropped
 
+    def ends_evaluation(self) -> bool:
+        """Between the batches of an evaluation: True when the run is to stop.
+
+        What else comes meanwhile waits, as the evaluation was asked for before it.
+        """
+        self._look(busy=True)
+        stop = self._signalled or any(isinstance(entry.command, Stop) for entry in self._due)
+        if not stop:
+            self._inbox.ask()
+        return stop
+
+    def obey(self) -> None:
+        """Do what waits, a stop above all."""
+        self._perform_due()
+
     def before_update(self) -> None:
         """With gradients ready: settings that came during the step count for this update."""
         if not self.dropped:
@@ -209,7 +224,7 @@ class Conductor:
         self._ops.rewind()
         return True
 
-    def _look(self) -> None:
+    def _look(self, *, busy: bool = False) -> None:
         mail = self._inbox.look()
         self._signalled = self._signalled or mail.stop_signal
         for entry in mail.entries:
@@ -221,7 +236,7 @@ class Conductor:
                     reason=entry.reason,
                 )
             )
-            if is_setting(entry.command) and not self._due:
+            if is_setting(entry.command) and not self._due and not busy:
                 self._set(entry)
             else:
                 self._due.append(entry)

@@ -33,6 +33,10 @@ class EvalResult:
     seconds: float
 
 
+class Interrupted(Exception):
+    """The run is to stop: the evaluation was left between two batches, on all ranks alike."""
+
+
 class Evaluator:
     """Evaluates the present adapter on held-out examples, each rank on its share."""
 
@@ -57,13 +61,19 @@ class Evaluator:
         self._progress = progress
         self._weights = weights
         """Puts the weights to evaluate into the model for a while."""
+        self.interrupted: Callable[[], bool] = lambda: False
+        """Whether the run is to stop; asked before each batch by all ranks together."""
 
     def __len__(self) -> int:
         """Held-out examples."""
         return len(self._examples)
 
     def evaluate(self) -> EvalResult:
-        """Loss and the task's metrics over all held-out examples."""
+        """Loss and the task's metrics over all held-out examples.
+
+        Raises:
+            Interrupted: the run is to stop; nothing was changed.
+        """
         started = time.monotonic()
         with self._quietly(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in JUDGED:
@@ -88,13 +98,18 @@ class Evaluator:
             restore_rng(rng)
 
     def _batches(self) -> Iterator[Batch]:
+        """This rank's batches; as many rounds as the rank with the most, which is rank 0."""
         size = self._config.eval.batch or self._config.train.batch
-        own = self._examples[self._agreement.rank :: self._agreement.world_size]
-        total = math.ceil(len(own) / size)
+        ranks = self._agreement.world_size
+        own = self._examples[self._agreement.rank :: ranks]
+        total = math.ceil(math.ceil(len(self._examples) / ranks) / size)
         for number in range(total):
-            batch = self._collate(own[number * size : (number + 1) * size])
-            batch.pop("ids", None)
-            yield self._trainer._prepare_inputs(batch)
+            if self.interrupted():
+                raise Interrupted(f"evaluation interrupted after {number} of {total} batches")
+            if examples := own[number * size : (number + 1) * size]:
+                batch = self._collate(examples)
+                batch.pop("ids", None)
+                yield self._trainer._prepare_inputs(batch)
             self._progress("evaluating", number + 1, total)
 
     def _forward(self, hidden: HiddenStates, batch: Batch) -> Tensor:

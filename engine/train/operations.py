@@ -38,7 +38,7 @@ from ..run.ledger import Manifest
 from .checkpoints import Checkpointer, Saved
 from .chronicle import Chronicle
 from .conductor import Conductor, Impossible
-from .evaluate import Evaluator
+from .evaluate import Evaluator, Interrupted
 from .source import BatchSource
 from .state import Boundary, Counters, TrainingState
 from .watch import Watch
@@ -71,6 +71,8 @@ class StepOperations:
         """Begin a profile of so many steps."""
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
+        self._owed_at = -1
+        """Step at which a planned evaluation was interrupted."""
         self._saved_at = -1
         """Step of the last checkpoint the schedule asked for, or the one returned to."""
         self._saved: Manifest | None = None
@@ -89,8 +91,9 @@ class StepOperations:
     def scheduled(self) -> None:
         """Evaluate and save where the configuration says so."""
         step, config = self._chronicle.step(), self._config
-        if self._due(config.eval.every) or (step == 0 and config.eval.at_start):
-            self._evaluate()
+        evaluate = self._due(config.eval.every) or (step == 0 and config.eval.at_start)
+        if evaluate and not self._evaluate_unasked():
+            return
         save = self._due(config.checkpoint.every) or (step == 0 and config.checkpoint.at_start)
         if (save or self._watch.is_best()) and self._saved_at != step:
             self._save_unasked()
@@ -117,7 +120,7 @@ class StepOperations:
             case MeasureGradients() | ProfileSteps():
                 outcome = self._measure(command)
             case Evaluate():
-                outcome = "", self._evaluate(again=True)
+                outcome = "", self._evaluate_asked()
             case GenerateSample(prompt=prompt):
                 outcome = "", self._sample(prompt)
             case SkipBatches(steps=steps):
@@ -131,12 +134,18 @@ class StepOperations:
                 raise Impossible(f"{type(command).__name__} is not a command of this version")
         return outcome
 
-    def finish(self) -> Manifest | None:
-        """The planned steps are done: evaluate, save."""
+    def finish(self) -> bool:
+        """The planned steps are done: evaluate, save; False when a stop got in between."""
         self.mark()
-        if len(self._evaluator):
-            self._evaluate()
-        return self._save_unasked()
+        if len(self._evaluator) and not self._evaluate_unasked():
+            return False
+        self._save_unasked()
+        return True
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """A stop got into the evaluation of this step."""
+        return self._owed_at == self._chronicle.step()
 
     @property
     def newest(self) -> str | None:
@@ -188,6 +197,7 @@ class StepOperations:
             position=self._source.position,
             desired=self._conductor.desired,
             watch=self._watch.state(),
+            owes_evaluation=self.owes_evaluation,
         )
 
     def _tell_saved(self, saved: Saved) -> None:
@@ -260,7 +270,25 @@ class StepOperations:
         self._source.current, self._source.previous = [], []
         self._watch.restore(counters.watch)
         self._saved = None
-        self._saved_at = self._evaluated_at = manifest.step
+        self._saved_at = manifest.step
+        owes = counters.owes_evaluation
+        self._evaluated_at, self._owed_at = (-1, manifest.step) if owes else (manifest.step, -1)
+
+    def _evaluate_asked(self) -> str:
+        try:
+            return self._evaluate(again=True)
+        except Interrupted as where:
+            raise Impossible(str(where)) from None
+
+    def _evaluate_unasked(self) -> bool:
+        """Evaluate as planned; False when the run is to stop before that is done."""
+        try:
+            self._evaluate()
+        except Interrupted as where:
+            self._owed_at = self._chronicle.step()
+            self._chronicle.log("info", f"{where}; it is made up for when the run goes on")
+            return False
+        return True
 
     def _evaluate(self, *, again: bool = False) -> str:
         step = self._chronicle.step()
@@ -268,11 +296,13 @@ class StepOperations:
             return ""
         if not len(self._evaluator):
             raise Impossible("there are no evaluation records; set data.eval or data.eval_fraction")
-        self._evaluated_at = step
         result = self._in_state(RunState.EVALUATING, self._evaluator.evaluate)
+        self._evaluated_at, self._owed_at = step, -1
         self._chronicle.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
         self._watch.evaluated(result.metrics)
         for prompt in self._config.eval.samples:
+            if self._conductor.ends_evaluation():
+                break
             self._sample(prompt)
         return f"loss {result.metrics['loss']:.4g}"
 

@@ -107,6 +107,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
     ema = build_ema(config, loaded, stepper)
     evaluator = build_evaluator(config, trainer, loaded, examples, agreement, chronicle, ema)
+    evaluator.interrupted = conductor.ends_evaluation
     state = TrainingState(trainer, loaded.model, ema)
     checkpointer = Checkpointer(run, state, agreement, start.started.incarnation)
     operations = StepOperations(
@@ -145,13 +146,14 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
 def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:
     """Save what the end of the run needs saved and answer what still waits."""
+    if not conductor.ending and (operations.owes_evaluation or not conductor.complete):
+        if not operations.finish():
+            conductor.obey()
+    elif conductor.complete:
+        chronicle.log("warning", "all planned steps were done before; raise train.steps to go on")
     if conductor.ending:
         conductor.refuse_rest("the run was stopped")
         return Outcome(RunState.STOPPED, operations.newest)
-    if conductor.complete:
-        chronicle.log("warning", "all planned steps were done before; raise train.steps to go on")
-    else:
-        operations.finish()
     conductor.refuse_rest("the run has finished")
     return Outcome(RunState.FINISHED, operations.newest)
 

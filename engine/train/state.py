@@ -57,6 +57,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     desired: Desired
     watch: dict[str, Any] = {}
     """Detector, guard and meters."""
+    owes_evaluation: bool = False
+    """The evaluation of this step was interrupted: whoever comes back here does it first."""
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,18 +36,17 @@ def _spawn(arguments: list[str], runs: Path) -> Any:
     )
 
 
-def _run(tmp_path: Path, runs: Path) -> Any:
-    path, sets = write_config(tmp_path, train__steps="100000")
-    return _spawn(["run", str(path), *(w for item in sets for w in ("--set", item))], runs)
+def _steps_on(run: str, runs: Path) -> bool:
+    """Wait until the run has moved on from where it is now."""
+    left_at = events(run, runs)[-1]["step"]
+    until(lambda: events(run, runs)[-1]["step"] > left_at, PATIENCE_S)
+    return True
 
 
-def _stop(runs: Path) -> None:
-    fttui("ctl", only_run(runs), "stop", "no-save", runs=runs)
-
-
-def test_keys_change_the_run_and_leaving_does_not_end_it(tmp_path: Path) -> None:
+def test_keys_change_the_run_and_nothing_the_terminal_does_ends_it(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    app = _run(tmp_path, runs)
+    path, sets = write_config(tmp_path, train__steps="100000")
+    app = _spawn(["run", str(path), *(w for item in sets for w in ("--set", item))], runs)
     app.expect("RUNNING")
     app.send("l")
     app.expect("schedule")
@@ -67,29 +66,16 @@ def test_keys_change_the_run_and_leaving_does_not_end_it(tmp_path: Path) -> None
     run = only_run(runs)
     applied = [e["command"] for e in events(run, runs) if e["type"] == "CommandApplied"]
     assert applied == ["lr scale 0.5", "pause", "checkpoint", "resume"]
-    left_at = events(run, runs)[-1]["step"]
-    until(lambda: events(run, runs)[-1]["step"] > left_at, PATIENCE_S)
-    _stop(runs)
+    assert _steps_on(run, runs), "leaving does not end it"
 
+    closed = _spawn(["attach", run], runs)
+    closed.expect("RUNNING")
+    closed.close(force=True)
+    assert _steps_on(run, runs), "nor does a terminal that is closed"
 
-def test_closing_the_terminal_leaves_the_run_going(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    app = _run(tmp_path, runs)
+    app = _spawn(["attach", run], runs)
     app.expect("RUNNING")
-    app.close(force=True)
-    run = only_run(runs)
-    left_at = events(run, runs)[-1]["step"]
-    until(lambda: events(run, runs)[-1]["step"] > left_at, PATIENCE_S)
-    _stop(runs)
-
-
-def test_a_crash_shows_its_error_and_the_way_on(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    app = _run(tmp_path, runs)
-    app.expect("RUNNING")
-    run = only_run(runs)
-    pid = next(e["pid"] for e in events(run, runs) if e["type"] == "RunStarted")
-    os.kill(pid, 9)
+    os.kill(next(e["pid"] for e in events(run, runs) if e["type"] == "RunStarted"), 9)
     app.expect("--resume")
     app.send("q")
     app.expect(pexpect.EOF)

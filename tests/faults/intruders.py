@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,30 +48,37 @@ MAX_HUB_BYTES = 512 * 1024**2
 def other_user(box: Box) -> Figures:
     if os.getuid() != 0:
         return Figures("only root can become another user to try", ok=True, skipped=True)
-    run = make_run(box.folder / "runs")
-    _open_way_to(run.path.parent)
-    with streaming(box, run):
-        hub = hub_of(run)
-        tried = box.folder / "tried"
-        tried.touch()
-        tried.chmod(0o666)
-        box.stage.spawn(_try_as_nobody, run, hub, tried).join()
-        _open_way_to(Path(hub.folder), mode=0o777)
-        for name in ("pub", "req"):
-            Path(hub.folder, name).chmod(0o777)
-        box.stage.spawn(_try_sockets_as_nobody, hub, tried).join()
-    results = tried.read_text().split()
-    require(len(results) == 10, f"only {len(results)} attempts were made")
+    # Not where pytest keeps its folders: it closes them to others whenever it is started.
+    with tempfile.TemporaryDirectory(prefix="ft-open-", dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        run = make_run(Path(place) / "runs")
+        run.path.parent.chmod(0o755)
+        results = _all_ways_in(box, run, Path(place) / "tried")
+        require(len(results) == 10, f"only {len(results)} attempts were made")
+        require(control_entries(run) == [], "a command of another user is in the control journal")
     successes = sum(result == "in" for result in results)
-    require(control_entries(run) == [], "a command of another user is in the control journal")
     return Figures(f"{len(results)} ways in: successes {successes}", ok=successes == 0)
 
 
-def _open_way_to(folder: Path, mode: int = 0o755) -> None:
-    """Let everybody reach a folder, so that only its own protection is tested."""
+def _all_ways_in(box: Box, run: RunDirectory, tried: Path) -> list[str]:
+    """What came of each attempt of another user."""
+    tried.touch()
+    tried.chmod(0o666)
+    with streaming(box, run):
+        hub = hub_of(run)
+        box.stage.spawn(_try_as_nobody, run, hub, tried).join()
+        _open_way_to(Path(hub.folder))
+        for name in ("pub", "req"):
+            Path(hub.folder, name).chmod(0o777)
+        box.stage.spawn(_try_sockets_as_nobody, hub, tried).join()
+    return tried.read_text().split()
+
+
+def _open_way_to(folder: Path) -> None:
+    """Let everybody reach a folder, so that only its sockets' own protection is tested."""
     for path in (folder, *folder.parents):
         if path.stat().st_uid == os.getuid() and path not in (Path("/"), Path("/tmp")):
-            path.chmod(mode if path == folder else 0o755)
+            path.chmod(0o777 if path == folder else 0o755)
 
 
 def _try_as_nobody(run: RunDirectory, hub: Endpoint, tried: Path) -> None:

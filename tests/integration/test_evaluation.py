@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fttui.engine.protocol.events import CommandApplied, EvalFinished, StepFinished
+from fttui.engine.model.hidden import HiddenStates
+from fttui.engine.protocol.events import CommandApplied, EvalFinished, LogEmitted, StepFinished
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.ledger import Ledger
 from fttui.engine.train.evaluate import EvalResult, Evaluator
+from fttui.engine.train.signals import StopSignals
 from tests.support.ranks import in_ranks
-from tests.support.training import Script, new_run, play
+from tests.support.training import Played, Script, new_run, play, read_records
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, metric: str, values: dict[int, float]) -> None:
@@ -74,6 +79,43 @@ def test_two_ranks_end_at_the_same_step(tmp_path: Path) -> None:
     run = new_run(tmp_path, eval__every=2, train__early_stop=stop, train__devices=2)
     assert in_ranks(2, stop_early, run) == [0, 0]
     assert Ledger(run).all()[-1].step == 4
+
+
+def _signal_one_rank(place: Any, straight: RunDirectory, run: RunDirectory) -> None:
+    """The last rank alone gets a stop signal in the second batch of the evaluation at step 4."""
+    play(straight, place=place)
+    signals = StopSignals(launched=False)
+    forward, batches = Evaluator._forward, itertools.count(1)
+
+    def counted(self: Any, hidden: HiddenStates, batch: Any) -> Any:
+        if self._trainer.state.global_step == 4 and next(batches) == 2:
+            signals.count += place.rank == place.world_size - 1
+        return forward(self, hidden, batch)
+
+    Evaluator._forward = counted  # type: ignore[method-assign]  # of this process alone
+    play(run, place=place, signals=signals)
+    Evaluator._forward = forward  # type: ignore[method-assign]
+    play(run, resume="last", place=place)
+
+
+@pytest.mark.parametrize(("ranks", "last"), [(1, True), (2, False)], ids=["last", "on the way"])
+def test_a_stop_interrupts_an_evaluation_on_all_ranks_and_it_is_made_up_for(
+    tmp_path: Path, ranks: int, last: bool
+) -> None:
+    sets = {"train__batch": 2, "train__steps": 4 if last else 6, "eval__batch": 1}
+    runs = []
+    for name in ("straight", "stopped"):
+        (tmp_path / name).mkdir()
+        runs.append(new_run(tmp_path / name, eval__every=4, train__devices=ranks, **sets))
+    assert in_ranks(ranks, _signal_one_rank, *runs) == [0] * ranks
+    straight, stopped = (Played(run, None, read_records(run)) for run in runs)  # type: ignore[arg-type]  # ended
+    (said,) = [e.text for e in stopped.events(LogEmitted) if "interrupted" in e.text]
+    assert re.search(r"after [23] of \d+ batches", said)
+    names = [m.name for m in Ledger(stopped.run).all()]
+    assert names[-2:] == ["step-000004", "step-000004.2" if last else "step-000006"]
+    assert stopped.losses() == straight.losses()
+    found, expected = ([(s, e.metrics) for s, e in p.at(EvalFinished)] for p in (stopped, straight))
+    assert found == expected
 
 
 def test_what_a_text_run_measures(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.layout import RunDirectory
+from fttui.tui.cli_read import event_line
 
 FTTUI = [sys.executable, "-m", "fttui.tui"]
 
@@ -36,10 +39,8 @@ def start(*arguments: str, runs: Path) -> subprocess.Popen[str]:
 
 
 def events(run: str, runs: Path) -> list[dict[str, Any]]:
-    """The journal as `fttui events` prints it."""
-    result = fttui("events", run, runs=runs)
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    """The journal as `fttui events` prints it, without a process for every look at it."""
+    return [event_line(payload) for payload in FrameReader(RunDirectory(runs / run).journal)]
 
 
 def only_run(runs: Path) -> str:

@@ -6,6 +6,7 @@ need no waiting and no luck.
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import socket
@@ -41,6 +42,9 @@ from fttui.engine.train.session import Outcome, Start, train
 from fttui.engine.train.signals import StopSignals
 
 from .tiny import tiny_llama
+
+# Every training run collects garbage; the training stack itself, a million objects, is none.
+gc.freeze()
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 
@@ -234,6 +238,7 @@ def play(
     device: str = "cpu",
     place: Place | None = None,
     profile_steps: int = 0,
+    signals: StopSignals | None = None,
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
@@ -260,7 +265,7 @@ def play(
         for text in (script or Script()).early:
             chronicle.send(text)
         start = Start(run, started, history, resume, before, profile_steps)
-        outcome = train(start, place, chronicle, StopSignals())
+        outcome = train(start, place, chronicle, signals or StopSignals())
     finally:
         if publisher and control:
             publisher.close()
