@@ -192,6 +192,8 @@ class Hub:
 
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
         self._publish_new()
+        # An engine that has just come up may be asked at once, not from the next heartbeat on.
+        self._look()
         before = self._intake.controller
         reply = self._intake.submit(message, state=self._watch.state, now=time.time())
         if self._intake.controller != before:

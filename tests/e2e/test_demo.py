@@ -25,16 +25,16 @@ def test_the_demo_trains_and_saves(
 ) -> None:
     monkeypatch.setenv("FTTUI_CACHE", str(model_cache(pytestconfig)))
     result = fttui(
-        "run", str(DEMO), "--headless", "--max-steps", "4", "--set", "data.eval_limit=4",
+        "run", str(DEMO), "--headless", "--max-steps", "2", "--set", "data.eval_limit=4",
         "--set", "checkpoint.every=2", runs=tmp_path, timeout_s=850,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     found = events(only_run(tmp_path), tmp_path)
     steps = [event for event in found if event["type"] == "StepFinished"]
-    assert [event["step"] for event in steps] == [1, 2, 3, 4]
+    assert [event["step"] for event in steps] == [1, 2]
     assert all(math.isfinite(event["loss"]) and event["loss"] > 0 for event in steps)
     assert {"ce", "contrastive"} <= steps[0]["parts"].keys()
     (evaluation,) = [event for event in found if event["type"] == "EvalFinished"]
     assert 0 <= evaluation["metrics"]["recall_at_1"] <= 1
     saved = [event["name"] for event in found if event["type"] == "CheckpointSaved"]
-    assert saved == ["step-000000", "step-000002", "step-000004"]
+    assert saved == ["step-000000", "step-000002"]

@@ -15,7 +15,7 @@ from tests.support.cli import events, fttui, only_run
 from tests.support.training import write_config
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PATIENCE_S = 120
 
 

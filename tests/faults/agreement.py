@@ -143,7 +143,7 @@ def pause_long(box: Box) -> Figures:
         ranks.send("pause")
         ranks.until_state(RunState.PAUSED)
         resume_at = time.monotonic() + pause_s
-        ranks.until(lambda: time.monotonic() > resume_at)
+        ranks.until(lambda: time.monotonic() > resume_at, 2 * pause_s)
         ranks.send("resume")
         ranks.finish(step=20)
         witnesses = [ranks.seen(0), ranks.seen(1)]

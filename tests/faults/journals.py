@@ -124,7 +124,7 @@ def _truncate_in(folder: Path, box: Box) -> Figures:
     ends = [*[start for start, _ in FrameReader(whole).read()][1:], len(data)]
     cuts: list[int] = list(range(len(data) + 1))
     if not box.long:
-        cuts = sorted({*cuts[:40], *cuts[-500:], *box.rng.sample(cuts, 600)})
+        cuts = sorted({*cuts[:40], *cuts[-450:], *box.rng.sample(cuts, 300)})
     failures = sum(not _survives(folder / "cut.log", data, ends, cut) for cut in cuts)
     return Figures(f"{len(cuts)} cuts, {failures} failures", ok=failures == 0)
 
@@ -206,7 +206,7 @@ def _publish_on_full_disk(run: RunDirectory, report: Path) -> None:
     "retrying fsync: reports success for pages the kernel dropped (PostgreSQL before 12)",
 )
 def fail_sync(box: Box) -> Figures:
-    rounds = box.count(50, 500)
+    rounds = box.count(30, 500)
     synced, false_durable = _journal_under_eio(box, rounds)
     refused = _control_under_eio(box, rounds)
     saves = _saves_under_eio(box)
@@ -320,7 +320,7 @@ def _saves_under_eio(box: Box) -> int:
     with box.stage.start(run, sabotage=partial(_fail_fsync, flag=flag)) as ranks:
         ranks.until_step(5)
         flag.touch()
-        outcomes = [ranks.outcome(ranks.send(f"checkpoint try {n}")).event for n in range(3)]
+        outcomes = [ranks.outcome(ranks.send(f"checkpoint try {n}")).event for n in range(2)]
         flag.unlink()
         ranks.finish()
         witnesses = [ranks.seen(0), ranks.seen(1)]

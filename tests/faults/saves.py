@@ -83,7 +83,7 @@ def _starve_saves(rank: int, *, flag: Path) -> None:
     "transformers 5.24: a torn folder is the newest checkpoint and is chosen",
 )
 def kill_saves(box: Box) -> Figures:
-    trials = box.count(24, 200)
+    trials = box.count(12, 200)
     run = box.stage.new_run(train__devices=1, train__steps=6, checkpoint__every=2)
     report = box.folder / "report.json"
     sabotage = partial(_kill_in_save, trials=trials, seed=box.rng.random(), report=report)

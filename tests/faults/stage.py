@@ -185,9 +185,9 @@ class Ranks:
         states = self.events(StateChanged, rank)
         return states[-1].state if states else None
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Wait for a condition; fail at once when a rank ends meanwhile."""
-        until(lambda: condition() or not self.alive, PATIENCE_S)
+        until(lambda: condition() or not self.alive, timeout_s)
         assert condition(), f"a rank ended: exit codes {[p.exitcode for p in self.processes]}"
 
     def until_step(self, step: int) -> None:

@@ -102,7 +102,7 @@ def _signal_one_rank(place: Any, straight: RunDirectory, run: RunDirectory) -> N
 def test_a_stop_interrupts_an_evaluation_on_all_ranks_and_it_is_made_up_for(
     tmp_path: Path, ranks: int, last: bool
 ) -> None:
-    sets = {"train__batch": 2, "train__steps": 4 if last else 6, "eval__batch": 1}
+    sets: dict[str, Any] = {"train__batch": 2, "train__steps": 4 if last else 6, "eval__batch": 1}
     runs = []
     for name in ("straight", "stopped"):
         (tmp_path / name).mkdir()

@@ -108,5 +108,5 @@ class IntakeMachine(RuleBasedStateMachine):
         assert not generations or self.intake.generation == generations[-1]
 
 
-IntakeMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+IntakeMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestIntake = IntakeMachine.TestCase

@@ -1,8 +1,7 @@
-"""One rank of the gather test: python gather_worker.py RANK WORLD FOLDER."""
+"""What each rank of the gather test does."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fttui.engine.losses.contrastive import Reverse, info_nce
 from fttui.engine.losses.gather import gather_rows, gather_sizes
+from fttui.engine.train.device import Place
 
 HASHES = torch.tensor([1, 2, 3, 1, 5])
 
@@ -35,7 +35,7 @@ def gradient_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def distributed_gradient(rank: int, rows: slice) -> torch.Tensor:
+def distributed_gradient(rows: slice) -> torch.Tensor:
     """Local anchors against everyone's candidates; DDP averages, so the sum is times world."""
     model = DistributedDataParallel(network())
     anchors, positives = (side[rows] for side in pairs())
@@ -64,15 +64,6 @@ def single_gradient() -> torch.Tensor:
     return gradient_of(model)
 
 
-def main() -> None:
-    rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
-    meeting = (folder / "store").as_uri()
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    gradient = distributed_gradient(rank, slice(0, 3) if rank == 0 else slice(3, 5))
-    torch.save(gradient, folder / f"gradient-{rank}.pt")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+def save_gradient(place: Place, folder: Path) -> None:
+    gradient = distributed_gradient(slice(0, 3) if place.rank == 0 else slice(3, 5))
+    torch.save(gradient, folder / f"gradient-{place.rank}.pt")
