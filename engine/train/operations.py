@@ -66,6 +66,7 @@ class StepOperations:
         self._checkpointer = checkpointer
         self._source = source
         self._evaluator = evaluator
+        evaluator.interrupted = conductor.ends_evaluation
         self._watch = watch
         self.profile: Callable[[int], None] = lambda steps: None
         """Begin a profile of so many steps."""

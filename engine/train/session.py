@@ -107,7 +107,6 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
     ema = build_ema(config, loaded, stepper)
     evaluator = build_evaluator(config, trainer, loaded, examples, agreement, chronicle, ema)
-    evaluator.interrupted = conductor.ends_evaluation
     state = TrainingState(trainer, loaded.model, ema)
     checkpointer = Checkpointer(run, state, agreement, start.started.incarnation)
     operations = StepOperations(
