@@ -69,7 +69,7 @@ class Card:
         pipeline = "feature-extraction" if self.embeds else "text-generation"
         rows = [
             *([f"base_model: {self.base.hub_id}"] if self.base.hub_id else []),
-            *([f"license: {self.base.license}"] if self.base.license else []),
+            *([f"license: {self.base.license.lower()}"] if self.base.license else []),
             f"library_name: {library}",
             f"pipeline_tag: {pipeline}",
             f"tags: [fttui, {self.config.task}, lora]",
@@ -80,8 +80,7 @@ class Card:
         what = "The adapter is merged in." if self.merged else "This is the LoRA adapter alone."
         average = " It is the moving average of the adapter." if self.averaged else ""
         return (
-            f"{self.base.name}, trained with task {self.config.task} by "
-            f"[fttui](https://pypi.org/project/fttui/). {what}{average}\n\n"
+            f"{self.base.name}, trained with task {self.config.task} by fttui. {what}{average}\n\n"
             f"Checkpoint {self.manifest.name} of run {self.story.run}. License of the base model: "
             f"{self.base.license or 'not known; look at its own card'}."
         )

@@ -14,6 +14,7 @@ from huggingface_hub import try_to_load_from_cache
 from msgspec.structs import replace
 from peft import PeftModel
 from transformers import AutoConfig
+from transformers.utils import logging
 
 from ..config.load import dump_config
 from ..config.schema import ModelConfig, RunConfig
@@ -32,6 +33,11 @@ _ADAPTER_ALONE = (
     "from `fttui export --merged`."
 )
 
+_HEAD_IN_NF4 = (
+    "The language-model head was held in NF4 while training; here it is the base model's own, so "
+    "logits differ a little from those of the run."
+)
+
 
 def write_merged(
     folder: Path, config: RunConfig, adapter: AdapterFiles, story: Story, progress: Progress
@@ -46,6 +52,7 @@ def write_merged(
         CheckpointError: the merged weights are not finite.
         FttuiError: the disk is too small.
     """
+    logging.disable_progress_bar()
     loaded = load_model(_for_merging(config), torch.device("cpu"), progress)
     base = _dequantized(loaded.model.unload(), progress)
     require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
@@ -60,9 +67,9 @@ def write_merged(
     merged.config.use_cache = True
     progress("writing", 0, 1)
     merged.save_pretrained(str(folder))
-    notes: list[str] = []
+    notes = [_HEAD_IN_NF4] if config.train.memory == "lean" else []
     if config.task == "contrastive":
-        notes = embedding_notes(loaded.tokenizer, config)
+        notes += embedding_notes(loaded.tokenizer, config)
         end_with_eos(loaded.tokenizer, config.data.max_length)
         write_embedding_files(folder, config, merged.config.get_text_config().hidden_size)
     _finish(folder, config, adapter, story, loaded.tokenizer, notes, merged=True)
@@ -96,7 +103,7 @@ def _for_merging(config: RunConfig) -> RunConfig:
     ).dtype
     half = stored in (torch.bfloat16, torch.float16)
     model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
-    train = replace(config.train, activation_checkpointing=False)
+    train = replace(config.train, activation_checkpointing=False, memory="plain")
     return replace(config, model=model, train=train)
 
 
@@ -140,6 +147,8 @@ def _finish(
 ) -> None:
     """Tokenizer with chat template, and the model card."""
     tokenizer.save_pretrained(str(folder))
+    for file in folder.glob("*.safetensors"):
+        file.chmod(folder.stat().st_mode & 0o666)  # as the other files: the library makes them 0600
     card = Card(
         config=config,
         config_text=dump_config(without_folders(config)),

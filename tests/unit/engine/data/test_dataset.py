@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -53,7 +55,9 @@ def test_a_share_of_train_is_held_out(rows, load):
     assert all(isinstance(example, TextExample) for example in sets.train)
     assert (len(sets.train), len(sets.eval)) == (45, 5)
     assert {example.id for example in sets.train}.isdisjoint({one.id for one in sets.eval})
+    hashed = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     assert sets.facts == {
+        "sha256 of d.jsonl": hashed[:16],
         "train records": "45",
         "eval records": "5",
         "tokens per record": "8 on average, 8 at most",
