@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
 from .candidates import candidates_per_anchor
+from .data_checks import DATA
 from .hardware import Hardware
+from .problem import STDLIB_PAIRS, Problem
+from .recipe_checks import RECIPE
 from .schema import RunConfig
 from .tasks import FORMATS_OF, JUDGED
 
-STDLIB_PAIRS = "stdlib:pairs"
-"""The data source that is built from the Python standard library."""
-WITHOUT_FLOOR = ("constant", "inverse_sqrt", "cosine_restarts")
-"""Schedules that `train.lr_floor` means nothing to."""
 FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 """Data sources with these endings are files; they have no splits."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that keeps a configuration from running."""
-
-    key: str
-    """The key to change, such as `train.batch`."""
-    text: str
-    """What is wrong and what to do."""
 
 
 def require(problems: Iterable[Problem], places: Mapping[str, str], file: str) -> None:
@@ -58,17 +46,13 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_temperature,
         _check_losses,
         _check_data,
-        _check_packing,
         _check_judged,
         _check_preference,
         _check_way,
         _check_metrics,
         _check_memory,
-        _check_schedule,
-        _check_ratios,
-        _check_smoothing,
     )
-    return [problem for check in checks for problem in check(config)]
+    return [problem for check in (*checks, *DATA, *RECIPE) for problem in check(config)]
 
 
 def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
@@ -79,7 +63,8 @@ def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
 
 def check_sources(config: RunConfig) -> list[Problem]:
     """Data files that are not there: seen before a model is loaded for them."""
-    sources = (("data.train", config.data.train), ("data.eval", config.data.eval))
+    train = [("data.train", one.path) for one in config.data.sources]
+    sources = (*train, ("data.eval", config.data.eval))
     return [
         Problem(key, describe_missing(Path(source)))
         for key, source in sources
@@ -113,7 +98,7 @@ def _check_length(config: RunConfig) -> Iterator[Problem]:
 
 def _check_task(config: RunConfig) -> Iterator[Problem]:
     kind, form = config.contrastive.kind, config.data.format
-    pairs = form == "pairs" or STDLIB_PAIRS in (config.data.train, config.data.eval)
+    pairs = form == "pairs" or _uses_stdlib(config)
     if config.task == "contrastive":
         if kind not in ("infonce", "pairwise"):
             yield Problem(
@@ -209,8 +194,9 @@ def _check_data(config: RunConfig) -> Iterator[Problem]:
             "asks for evaluations, but there is nothing to evaluate on; set data.eval or "
             "data.eval_fraction, or eval.every: 0",
         )
-    same_split = data.train_split == data.eval_split or data.train.endswith(FILE_SUFFIXES)
-    if data.eval == data.train != STDLIB_PAIRS and same_split:
+    itself = [one for one in data.sources if one.path == data.eval != STDLIB_PAIRS]
+    splits = [one.split or data.train_split for one in itself]
+    if itself and (data.eval_split in splits or itself[0].path.endswith(FILE_SUFFIXES)):
         yield Problem(
             "data.eval",
             "is the training data itself; name other data, or leave it out and set "
@@ -218,22 +204,8 @@ def _check_data(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _check_packing(config: RunConfig) -> Iterator[Problem]:
-    if not config.data.packing:
-        return
-    if config.task != "sft" or config.contrastive.kind != "off":
-        yield Problem(
-            "data.packing",
-            "rows of several records serve next-token training alone; set data.packing: false, or "
-            "task: sft with contrastive.kind: off",
-        )
-    if config.model.attention == "flash_attention_2" and config.train.batch > 1:
-        yield Problem(
-            "train.batch",
-            f"got {config.train.batch}, but flash_attention_2 keeps packed records apart in one "
-            "row at a time only; set train.batch: 1 with a larger data.max_length, or "
-            "model.attention: sdpa",
-        )
+def _uses_stdlib(config: RunConfig) -> bool:
+    return STDLIB_PAIRS in (config.data.eval, *(one.path for one in config.data.sources))
 
 
 def _check_judged(config: RunConfig) -> Iterator[Problem]:
@@ -247,7 +219,7 @@ def _check_judged(config: RunConfig) -> Iterator[Problem]:
             f"got {config.contrastive.kind}, but task {config.task} compares completions by their "
             "log-probability; set contrastive.kind: off, or task: contrastive",
         )
-    if STDLIB_PAIRS in (config.data.train, config.data.eval):
+    if _uses_stdlib(config):
         yield Problem("task", f"{STDLIB_PAIRS} is pairs; set task: contrastive, or name other data")
     elif config.data.format not in ("auto", *forms):
         yield Problem(
@@ -320,50 +292,6 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 key, "asks for evaluations on the way, but eval.every is 0; set eval.every"
             )
-
-
-def _check_schedule(config: RunConfig) -> Iterator[Problem]:
-    train = config.train
-    if train.lr_floor and train.schedule in WITHOUT_FLOOR:
-        yield Problem(
-            "train.lr_floor",
-            f"got {train.lr_floor:g}, but the schedule {train.schedule} has no end to put a floor "
-            "under; set train.schedule: cosine (or linear, polynomial, wsd, one_cycle), or "
-            "train.lr_floor: 0",
-        )
-
-
-def _check_ratios(config: RunConfig) -> Iterator[Problem]:
-    ratio = config.train.lr_ratios.temperature
-    if ratio != 1 and not config.contrastive.learn_temperature:
-        yield Problem(
-            "train.lr_ratios.temperature",
-            f"got {ratio:g}, but the temperature is not trained; set contrastive.learn_temperature:"
-            " true, or leave the ratio out",
-        )
-
-
-def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
-    if not config.train.label_smoothing:
-        return
-    if config.task in JUDGED:
-        yield Problem(
-            "train.label_smoothing",
-            f"smooths next-token targets, which task {config.task} does not learn; set "
-            "preference.label_smoothing, and train.label_smoothing: 0",
-        )
-    if config.contrastive.ce_weight == 0:
-        yield Problem(
-            "train.label_smoothing",
-            "smooths the targets of the next-token loss, but contrastive.ce_weight is 0; set it, "
-            "or train.label_smoothing: 0",
-        )
-    if config.train.memory == "lean":
-        yield Problem(
-            "train.label_smoothing",
-            "needs the whole head at once, but train.memory: lean keeps it in slices; set "
-            "train.memory: plain, or train.label_smoothing: 0",
-        )
 
 
 def _check_memory(config: RunConfig) -> Iterator[Problem]:

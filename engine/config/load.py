@@ -14,7 +14,7 @@ import yaml
 
 from ..errors import ConfigError
 from .checks import check_config, require
-from .schema import RunConfig, Section
+from .schema import DataSource, RunConfig, Section
 from .wording import (
     describe_type,
     describe_value,
@@ -264,11 +264,17 @@ def _read(path: Path) -> str:
 def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     data = msgspec.structs.replace(
         config.data,
-        train=_absolute(config.data.train, folder),
+        train=_absolute_sources(config.data.train, folder),
         eval=config.data.eval and _absolute(config.data.eval, folder),
     )
     model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
     return msgspec.structs.replace(config, data=data, model=model)
+
+
+def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list[DataSource]:
+    if isinstance(train, str):
+        return _absolute(train, folder)
+    return [msgspec.structs.replace(one, path=_absolute(one.path, folder)) for one in train]
 
 
 def _absolute(name: str, folder: Path) -> str:

@@ -24,22 +24,23 @@ class Plan:
     checkpoint_points: tuple[int, ...]
 
 
-def plan_run(config: RunConfig, train_examples: int, world_size: int) -> Plan:
-    """Lay out a run over `train_examples` records on `world_size` ranks.
+def plan_run(config: RunConfig, train_examples: int | None, world_size: int) -> Plan:
+    """Lay out a run over `train_examples` records (None: not known) on `world_size` ranks.
 
     Raises:
         ConfigError: the records do not fill one optimizer step.
     """
     train = config.train
     samples_per_step = train.batch * train.accumulate * world_size
-    if train_examples < samples_per_step:
+    if train_examples is not None and train_examples < samples_per_step:
         raise ConfigError(
             f"one optimizer step takes {samples_per_step} records (train.batch {train.batch} × "
             f"train.accumulate {train.accumulate} × {world_size} devices), but there are only "
             f"{train_examples}; lower train.accumulate or train.batch, or add data"
         )
-    micro_batches_per_epoch = train_examples // (train.batch * world_size)
-    steps_per_epoch = micro_batches_per_epoch / train.accumulate
+    steps_per_epoch = math.inf
+    if train_examples is not None:
+        steps_per_epoch = train_examples // (train.batch * world_size) / train.accumulate
     steps = train.steps or max(1, round((train.epochs or 1.0) * steps_per_epoch))
     return Plan(
         steps=steps,

@@ -54,12 +54,24 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     """Train direction and size of each column apart (DoRA); slower."""
 
 
+class DataSource(Section, frozen=True, kw_only=True):
+    """One of several sources that are mixed."""
+
+    path: str
+    """As `data.train`."""
+    weight: Positive | None = None
+    """Share of it among the records trained on, relative to the other weights; all sources have one
+    or none has. Without, every record comes once an epoch."""
+    split: str | None = None
+    """Of a folder or hub dataset; None is `data.train_split`."""
+
+
 class DataConfig(Section, frozen=True, kw_only=True):
     """Where the records come from and what shape they have."""
 
-    train: str
+    train: str | list[DataSource]
     """A JSONL/JSON/Parquet file, a hub dataset id, or `stdlib:pairs` (pairs built on this machine
-    from the Python standard library)."""
+    from the Python standard library); or a list of `{path, weight}` to mix."""
     eval: str | None = None
     """Same forms; None holds out `eval_fraction` of train."""
     train_split: str = "train"
@@ -77,8 +89,18 @@ class DataConfig(Section, frozen=True, kw_only=True):
     eval_limit: Count | None = 256
     completion_only: bool = True
     """Loss on the completion (assistant) tokens only, where the format tells them apart."""
+    streaming: bool = False
+    """Read the training data while training, never all at once; needs train.steps, and data.eval or
+    data.eval_fraction: 0."""
+    shuffle_buffer: Count = 1000
+    """streaming: records held and shuffled among each other."""
     packing: bool = False
     """Put several records into one row of max_length (task sft): no padding, records stay apart."""
+
+    @property
+    def sources(self) -> list[DataSource]:
+        """What is trained on, in any case as a list."""
+        return [DataSource(path=self.train)] if isinstance(self.train, str) else self.train
 
 
 class ContrastiveConfig(Section, frozen=True, kw_only=True):

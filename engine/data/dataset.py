@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import TypeVar
 
 from ..config.candidates import pairs_compared
-from ..config.checks import STDLIB_PAIRS
+from ..config.problem import STDLIB_PAIRS
 from ..config.schema import RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
@@ -17,9 +19,10 @@ from .examples import Example, PackedExample, PairExample, TextExample, Tokenize
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
 from .packing import pack_examples
 from .provenance import file_hashes
-from .sources import Row, read_rows
+from .sources import Row, open_rows, read_rows
 from .stdlib_pairs import stdlib_pairs
-from .stream import epoch_order
+from .stream import Mix, epoch_order
+from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
 
 __all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_examples"]
@@ -38,6 +41,17 @@ class ExampleSets:
     eval: list[Example]
     facts: dict[str, str]
     """Counts worth showing once, such as `{"train records": "3,512"}`."""
+    mix: Mix | None = None
+    """Of several sources, how they make an epoch."""
+    streamed: bool = False
+    """The training data are read while training; `train` is empty."""
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Examples of one epoch, None where that is not known."""
+        if self.streamed:
+            return None
+        return sum(self.mix.shares) if self.mix else len(self.train)
 
 
 def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -> ExampleSets:
@@ -51,32 +65,113 @@ def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -
     Raises:
         DataError: nothing usable is there, or a record is broken.
     """
-    train_records, eval_records = _records(config, progress)
     options = _options(config)
-    report = partial(progress, "tokenizing training data")
-    train = tokenize_records(train_records, tokenizer, options, report)
+    parts, held = _records(config, progress)
     report = partial(progress, "tokenizing evaluation data")
-    evaluation = tokenize_records(eval_records, tokenizer, options, report)
-    _require_some(train, config.data.train, options)
+    evaluation = tokenize_records(held, tokenizer, options, report)
     if config.data.eval is not None:
         _require_some(evaluation, config.data.eval, options)
+    if config.data.streaming:
+        facts = _streaming_facts(config, len(evaluation.examples))
+        return ExampleSets([], evaluation.examples, facts, streamed=True)
+    report = partial(progress, "tokenizing training data")
+    tokenized = [tokenize_records(part, tokenizer, options, report) for part in parts]
+    for one, source in zip(tokenized, config.data.sources, strict=True):
+        _require_some(one, source.path, options)
+    train = reduce(add, tokenized)
     _require_candidates(config, train.examples)
     facts = _facts(train, evaluation, options)
-    facts |= file_hashes((config.data.train, config.data.eval))
-    if not config.data.packing:
-        return ExampleSets(train.examples, evaluation.examples, facts)
-    texts = [example for example in train.examples if isinstance(example, TextExample)]
-    rows = pack_examples(texts, options.max_length)
-    facts |= _packing_facts(rows, options.max_length)
-    return ExampleSets(list(rows), evaluation.examples, facts)
+    facts |= file_hashes((*(one.path for one in config.data.sources), config.data.eval))
+    sets: list[list[Example]] = [one.examples for one in tokenized]
+    if config.data.packing:
+        sets = [_packed(one, options.max_length) for one in sets]
+        facts |= _packing_facts([row for one in sets for row in one], options.max_length)
+    examples = [example for one in sets for example in one]
+    mix = _mix(config, sets)
+    facts |= _mix_facts(config, mix)
+    return ExampleSets(examples, evaluation.examples, facts, mix)
 
 
-def _packing_facts(rows: Sequence[PackedExample], max_length: int) -> dict[str, str]:
+def stream_batches(
+    config: RunConfig, tokenizer: Tokenizer, rank: int, world_size: int
+) -> StreamedBatches:
+    """The micro-batches of a rank out of data that are read while training.
+
+    Raises:
+        DataError: a source is missing, empty, or has no known format.
+    """
+    data, seed, options = config.data, config.train.seed, _options(config)
+    sources: list[Rows] = []
+    for source in data.sources:
+        split = source.split or data.train_split
+        first = next(open_rows(source.path, split), None)
+        if first is None:
+            raise DataError(f"{source.path}: no records; check it, or choose another data.train")
+        form = _format(config, source.path, [first])
+        opened = partial(_open_records, source.path, split, form, data.train_limit)
+        sources.append(ShuffledRows(source.path, opened, data.shuffle_buffer, seed))
+
+    def tokenize(records: list[Record]) -> list[Example]:
+        found = tokenize_records(records, tokenizer, options, lambda done, total: None).examples
+        _require_candidates(config, found)
+        return found
+
+    weights = [source.weight or 1.0 for source in data.sources]
+    rows = sources[0] if len(sources) == 1 else InterleavedRows(sources, weights, seed)
+    return StreamedBatches(rows, tokenize, config.train.batch, rank, world_size)
+
+
+def _open_records(
+    source: str, split: str, form: Format, limit: int | None, start: int
+) -> Iterator[Record]:
+    rest = None if limit is None else max(0, limit - start)
+    for row in islice(open_rows(source, split, start), rest):
+        yield to_record(row.values, form, row.place, row.place)
+
+
+def _streaming_facts(config: RunConfig, held: int) -> dict[str, str]:
+    sources = config.data.sources
+    total = sum(one.weight or 1.0 for one in sources)
+    shares = [
+        f" ({(one.weight or 1.0) / total:.0%})" if len(sources) > 1 else "" for one in sources
+    ]
+    names = [f"{Path(one.path).name}{share}" for one, share in zip(sources, shares, strict=True)]
+    return {
+        "train records": f"streamed from {', '.join(names)}, {config.data.shuffle_buffer:,} "
+        "shuffled at a time",
+        "eval records": f"{held:,}",
+    }
+
+
+def _mix(config: RunConfig, sets: Sequence[Sequence[Example]]) -> Mix | None:
+    if isinstance(config.data.train, str):
+        return None
+    weights = [one.weight for one in config.data.train if one.weight is not None]
+    return Mix.of([len(one) for one in sets], weights or None)
+
+
+def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:
+    if mix is None:
+        return {}
+    total = sum(mix.shares)
+    parts = [
+        f"{Path(source.path).name} {share / total:.0%} ({share:,} of its {count:,})"
+        for source, share, count in zip(config.data.sources, mix.shares, mix.counts, strict=True)
+    ]
+    return {"mix per epoch": ", ".join(parts)}
+
+
+def _packed(examples: Sequence[Example], max_length: int) -> list[Example]:
+    texts = [example for example in examples if isinstance(example, TextExample)]
+    return list(pack_examples(texts, max_length))
+
+
+def _packing_facts(rows: Sequence[Example], max_length: int) -> dict[str, str]:
     filled = sum(row.length for row in rows) / (len(rows) * max_length)
-    documents = sum(len(row.documents) for row in rows) / len(rows)
+    documents = sum(len(row.documents) for row in rows if isinstance(row, PackedExample))
     return {
         "packed rows": f"{len(rows):,} of {max_length:,} tokens, {filled:.0%} filled, "
-        f"{documents:.1f} records each"
+        f"{documents / len(rows):.1f} records each"
     }
 
 
@@ -102,22 +197,28 @@ def spread(items: Sequence[T], limit: int | None) -> list[T]:
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
-def _records(config: RunConfig, progress: Progress) -> tuple[list[Record], list[Record]]:
+def _records(config: RunConfig, progress: Progress) -> tuple[list[list[Record]], list[Record]]:
+    """The records of each training source, and those held out or given for evaluations."""
     data = config.data
+    parts: list[list[Record]] = []
+    held: list[Record] = []
     if data.train == STDLIB_PAIRS:
         own_eval = data.eval is None or data.eval == STDLIB_PAIRS
         train, held = _stdlib_records(data.eval_fraction if own_eval else 0.0, progress)
-        train = train[: data.train_limit]
-    else:
-        rows = _read(config, data.train, data.train_split, data.train_limit, progress)
-        train, held = rows, []
-        if data.eval is None:
-            train, held = hold_out(rows, data.eval_fraction, data.eval_limit)
+        parts = [train[: data.train_limit]]
+    elif not data.streaming:
+        for source in data.sources:
+            split = source.split or data.train_split
+            rows = _read(config, source.path, split, data.train_limit, progress)
+            fraction = data.eval_fraction if data.eval is None else 0.0
+            kept, out = hold_out(rows, fraction, data.eval_limit)
+            parts.append(kept)
+            held += out
     if data.eval is not None and data.eval != STDLIB_PAIRS:
         held = _read(config, data.eval, data.eval_split, None, progress)
     elif data.eval == STDLIB_PAIRS != data.train:
         held, _ = _stdlib_records(0.0, progress)
-    return train, spread(held, data.eval_limit)
+    return parts, spread(held, data.eval_limit)
 
 
 def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Record], list[Record]]:

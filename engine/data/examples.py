@@ -127,3 +127,12 @@ class Tokenized:
     """Records dropped because no target was left, or a text was empty."""
     alike: int = 0
     """Preferences dropped because both completions came to the same tokens."""
+
+    def __add__(self, other: Tokenized) -> Tokenized:
+        """Both together, in their order."""
+        return Tokenized(
+            self.examples + other.examples,
+            self.cut + other.cut,
+            self.unlabelled + other.unlabelled,
+            self.alike + other.alike,
+        )

@@ -46,6 +46,25 @@ def read_rows(source: str, split: str, limit: int | None = None) -> list[Row]:
     return rows
 
 
+def open_rows(source: str, split: str, start: int = 0) -> Iterator[Row]:
+    """The rows of a source from the one with a number on, read as they are asked for.
+
+    Lines before the start are passed over without being parsed, and so are whole row groups of a
+    Parquet file.
+
+    Raises:
+        DataError: it is missing or broken; a broken row when it is its turn.
+    """
+    path = Path(source)
+    if path.suffix in (".jsonl", ".ndjson") and path.is_file():
+        return _jsonl_rows(path, start)
+    if path.suffix == ".parquet" and path.is_file():
+        return _parquet_rows(path, start)
+    if source.endswith(FILE_SUFFIXES) or (not path.is_dir() and not _HUB_ID.fullmatch(source)):
+        raise DataError(describe_missing(path))
+    return _hub_rows(source, split, start, streaming=True)
+
+
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
@@ -61,11 +80,15 @@ def _file_rows(path: Path) -> Iterator[Row]:
     )
 
 
-def _jsonl_rows(path: Path) -> Iterator[Row]:
+def _jsonl_rows(path: Path, start: int = 0) -> Iterator[Row]:
+    passed = 0
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
+                if not line.strip():
+                    continue
+                passed += 1
+                if passed > start:
                     yield _row(_parsed(line.strip(), f"{path}:{number}"), f"{path}:{number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
@@ -88,30 +111,34 @@ def _json_rows(path: Path) -> Iterator[Row]:
         yield _row(record, f"{path} record {number}")
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path, start: int = 0) -> Iterator[Row]:
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
 
     try:
-        batches = pyarrow.parquet.ParquetFile(path).iter_batches()
-        number = 0
-        for batch in batches:
+        file = pyarrow.parquet.ParquetFile(path)
+        groups, number = list(range(file.num_row_groups)), 0
+        while groups and number + file.metadata.row_group(groups[0]).num_rows <= start:
+            number += file.metadata.row_group(groups.pop(0)).num_rows
+        for batch in file.iter_batches(row_groups=groups) if groups else ():
             for record in batch.to_pylist():
                 number += 1
-                yield _row(record, f"{path} row {number}")
+                if number > start:
+                    yield _row(record, f"{path} row {number}")
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet: {_one_line(error)}") from None
 
 
-def _hub_rows(source: str, split: str) -> Iterator[Row]:
+def _hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False) -> Iterator[Row]:
     import datasets
 
     name, _, subset = source.partition(":")
     try:
-        dataset = datasets.load_dataset(name, subset or None, split=split)
+        dataset = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
+        dataset = dataset.skip(start) if start else dataset
     except Exception as error:  # noqa: BLE001  # the library raises dozens of kinds
         raise DataError(_hub_failure(source, split, error)) from None
-    for number, record in enumerate(dataset, start=1):
+    for number, record in enumerate(dataset, start=start + 1):
         yield _row(record, f"{source}[{split}] row {number}")
 
 

@@ -5,12 +5,58 @@ A position is all the state there is, so a rollback or a resume continues with t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+
+
+def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Split a total by weights into whole numbers, each at least 1 (largest remainders first)."""
+    exact = [total * weight / sum(weights) for weight in weights]
+    shares = [max(1, int(share)) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+    for index in by_remainder[: max(0, total - sum(shares))]:
+        shares[index] += 1
+    while sum(shares) > total:
+        shares[shares.index(max(shares))] -= 1
+    return tuple(shares)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Records of several sources, one source behind the other, and how many an epoch has of each.
+
+    A source that an epoch has more of than there are comes several times; one that it has less of
+    is used up over several epochs before a record of it comes again.
+    """
+
+    counts: tuple[int, ...]
+    """Records of each source."""
+    shares: tuple[int, ...]
+    """Of those in one epoch, of each source."""
+
+    @classmethod
+    def of(cls, counts: Sequence[int], weights: Sequence[float] | None) -> Mix:
+        """An epoch is as long as all records together; without weights it is exactly these."""
+        counts = tuple(counts)
+        return cls(counts, shares_of(sum(counts), weights) if weights else counts)
+
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Record numbers of an epoch, shape [sum of the shares]."""
+        chosen, start = [], 0
+        for source, (count, share) in enumerate(zip(self.counts, self.shares, strict=True)):
+            turns = np.arange(epoch * share, (epoch + 1) * share)
+            for own in range(int(turns[0]) // count, int(turns[-1]) // count + 1):
+                order = epoch_order(count, seed + 1 + source, own)
+                chosen.append(start + order[turns[turns // count == own] % count])
+            start += count
+        everything = np.concatenate(chosen)
+        return everything[epoch_order(len(everything), seed, epoch)]
 
 
 class BatchStream:
@@ -31,6 +77,7 @@ class BatchStream:
         rank: int = 0,
         world_size: int = 1,
         seed: int = 0,
+        mix: Mix | None = None,
     ) -> None:
         self.micro_batches_per_epoch = count // (batch * world_size)
         """Of this rank, complete ones only."""
@@ -45,6 +92,7 @@ class BatchStream:
         self._rank = rank
         self._world_size = world_size
         self._seed = seed
+        self._mix = mix
 
     def indices(self, position: int) -> list[int]:
         """Record numbers of a micro-batch.
@@ -54,8 +102,13 @@ class BatchStream:
         """
         epoch, within = divmod(position, self.micro_batches_per_epoch)
         start = (within * self._world_size + self._rank) * self._batch
-        order = epoch_order(self._count, self._seed, epoch)
+        order = self._order(epoch)
         return [int(index) for index in order[start : start + self._batch]]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if self._mix is None:
+            return epoch_order(self._count, self._seed, epoch)
+        return mixed_order(self._mix, self._seed, epoch)
 
     def epoch(self, position: int) -> float:
         """Passes over the data when `position` micro-batches of this rank are done."""
@@ -71,3 +124,9 @@ def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """
     keys = np.random.PCG64([seed, epoch]).random_raw(count)
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+@lru_cache(maxsize=4)
+def mixed_order(mix: Mix, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of a mix, remembered."""
+    return mix.order(seed, epoch)

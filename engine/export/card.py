@@ -112,7 +112,7 @@ class Card:
 
     def _data(self) -> Iterator[tuple[str, str]]:
         data = self.config.data
-        yield "trained on", _name(data.train)
+        yield "trained on", ", ".join(_name(source.path) for source in data.sources)
         if data.eval is not None:
             yield "evaluated on", _name(data.eval)
         for name, fact in self.story.facts.items():
@@ -127,9 +127,12 @@ def _name(source: str) -> str:
 
 def without_folders(config: RunConfig) -> RunConfig:
     """The configuration with files by their names alone."""
+    train = config.data.train
     data = replace(
         config.data,
-        train=_name(config.data.train),
+        train=_name(train)
+        if isinstance(train, str)
+        else [replace(source, path=_name(source.path)) for source in train],
         eval=None if config.data.eval is None else _name(config.data.eval),
     )
     return replace(config, data=data, model=replace(config.model, id=_name(config.model.id)))

@@ -23,7 +23,7 @@ from ..data.collate import (
     collate_rated,
     collate_text,
 )
-from ..data.dataset import Example, ExampleSets, load_examples
+from ..data.dataset import ExampleSets, load_examples, stream_batches
 from ..data.stream import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
@@ -50,7 +50,7 @@ from .optimizers import rate_of
 from .profiler import WARM_UP_STEPS, StepProfiler
 from .reporting import Reporter
 from .signals import StopSignals
-from .source import Batch, BatchSource
+from .source import Batch, BatchSource, HeldBatches
 from .state import TrainingState, adapter_weights
 from .stepper import Stepper
 from .trainers import AnyTrainer, build_trainer
@@ -92,9 +92,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     loaded = load_model(config, place.device, chronicle.progress)
     examples = load_examples(config, loaded.tokenizer, chronicle.progress)
-    plan = plan_run(config, len(examples.train), place.world_size)
+    plan = plan_run(config, examples.per_epoch, place.world_size)
 
-    source = build_source(config, place, loaded, examples.train)
+    source = build_source(config, place, loaded, examples)
     reporter = Reporter(run, chronicle, loaded.tokenizer, agreement)
     watch = Watch(config, run, chronicle, reporter, agreement)
     conductor = build_conductor(start, config, Inbox(run, agreement, signals), chronicle, watch)
@@ -178,19 +178,25 @@ def build_stepper(
 
 
 def build_source(
-    config: RunConfig, place: Place, loaded: LoadedModel, examples: Sequence[Example]
+    config: RunConfig, place: Place, loaded: LoadedModel, examples: ExampleSets
 ) -> BatchSource:
     """This rank's batches."""
+    collate = collator(config, loaded, packed=config.data.packing)
     train = config.train
+    if examples.per_epoch is None:
+        rank, ranks = place.rank, place.world_size
+        streamed = stream_batches(config, loaded.tokenizer, rank, ranks)
+        return BatchSource(streamed, collate)
     stream = BatchStream(
-        len(examples),
+        examples.per_epoch,
         train.batch,
         train.accumulate,
         place.rank,
         place.world_size,
         train.seed,
+        examples.mix,
     )
-    return BatchSource(examples, stream, collator(config, loaded, packed=config.data.packing))
+    return BatchSource(HeldBatches(examples.train, stream), collate)
 
 
 _COLLATORS: dict[str, Callable[[Any, int], Batch]] = {

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..data.dataset import Example
 from ..data.stream import BatchStream
 
 Batch = dict[str, Any]
+
+
+class Batches(Protocol):
+    """The endless micro-batches of this rank."""
+
+    def take(self, position: int) -> list[Example]:
+        """The examples of one; the same for the same position."""
+        ...
+
+    def epoch(self, position: int) -> float:
+        """Passes over the data at a position."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeldBatches:
+    """Micro-batches out of examples that are all in memory."""
+
+    examples: Sequence[Example]
+    stream: BatchStream
+
+    def take(self, position: int) -> list[Example]:
+        """The examples of the micro-batch at a position."""
+        return [self.examples[index] for index in self.stream.indices(position)]
+
+    def epoch(self, position: int) -> float:
+        """Passes over the data at a position."""
+        return self.stream.epoch(position)
 
 
 @dataclass
@@ -19,8 +47,7 @@ class BatchSource:
     `position` counts micro-batches since the start of the run; it is part of the training state.
     """
 
-    examples: Sequence[Example]
-    stream: BatchStream
+    batches: Batches
     collate: Callable[[Sequence[Example]], Batch]
     position: int = 0
     current: list[Example] = field(default_factory=list)
@@ -34,7 +61,7 @@ class BatchSource:
         return [self._one() for _ in range(micro_batches)]
 
     def _one(self) -> Batch:
-        chosen = [self.examples[index] for index in self.stream.indices(self.position)]
+        chosen = self.batches.take(self.position)
         self.position += 1
         self.current += chosen
         batch = self.collate(chosen)
@@ -44,7 +71,7 @@ class BatchSource:
     @property
     def epoch(self) -> float:
         """Epochs consumed."""
-        return self.stream.epoch(self.position)
+        return self.batches.epoch(self.position)
 
     def __iter__(self) -> Iterator[Batch]:
         """The shape the HF loop wants of a loader; it is fed by `fetch`."""

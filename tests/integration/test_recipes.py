@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fttui.engine.protocol.events import EvalFinished, StepFinished
-from tests.support.training import Played, Script, new_run, play
+from tests.support.training import Played, Script, new_run, play, write_pairs, write_texts
 
 PLAIN: dict[str, Any] = {"adapter__dropout": 0, "train__schedule": "constant", "train__warmup": 0}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,6 +33,39 @@ def test_a_rollback_repeats_every_loss(tmp_path: Path, name: str) -> None:
     first, second = played.losses(1), played.losses(2)
     assert {step: second[step] for step in (5, 6)} == {step: first[step] for step in (5, 6)}
     assert len(set(first.values()) | set(second.values())) == 8
+
+
+def streamed(folder: Path, task: str) -> dict[str, Any]:
+    """Two sources read while training, one with rows that give nothing to learn."""
+    first, second = folder / "first.jsonl", folder / "second.jsonl"
+    write = write_pairs if task == "contrastive" else write_texts
+    write(first, 30)
+    write(second, 11, seed=1)
+    empty = (
+        {"anchor": "", "positive": ""}
+        if task == "contrastive"
+        else {"prompt": "x", "completion": ""}
+    )
+    second.write_text(second.read_text() + 3 * (json.dumps(empty) + "\n"))
+    sources = [{"path": str(first), "weight": 2}, {"path": str(second), "weight": 1}]
+    return {"data__train": json.dumps(sources), "data__streaming": True, "data__eval_fraction": 0,
+            "data__shuffle_buffer": 8, "eval__at_start": False}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["sft", "contrastive"])
+def test_streamed_data_go_on_mid_stream(tmp_path: Path, task: str) -> None:
+    folders = {name: tmp_path / name for name in ("straight", "back", "stopped")}
+    runs = {}
+    for name, folder in folders.items():
+        folder.mkdir()
+        runs[name] = new_run(folder, task, train__steps=8, **streamed(folder, task))
+    straight = play(runs["straight"]).losses()
+    back = play(runs["back"], Script(commands={7: ["rollback 4"]})).losses()
+    play(runs["stopped"], Script(commands={5: ["stop"]}))
+    resumed = play(runs["stopped"], resume="last").losses()
+    assert len(set(straight.values())) == 8
+    assert back == straight
+    assert resumed == straight
 
 
 def run(folder: Path, **more: Any) -> Played:

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.config.checks import Problem, check_config, check_hardware, check_sources, require
+from fttui.engine.config.checks import check_config, check_hardware, check_sources, require
 from fttui.engine.config.hardware import Device, Hardware
+from fttui.engine.config.problem import Problem
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.errors import ConfigError
 
@@ -16,6 +17,7 @@ BASE: dict[str, dict[str, Any]] = {
     "data": {"train": "d.jsonl"},
     "train": {"steps": 10, "batch": 2},
 }
+STREAMED = {"data": {"streaming": True, "eval_fraction": 0}}
 PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce", "hard_negatives": 0}}
 
 
@@ -134,6 +136,23 @@ def test_sound_configurations_pass(changes):
         (({"data": {"eval_fraction": 0}, "eval": {"every": 5}},), "eval.every", "data.eval"),
         (({"data": {"eval": "d.jsonl"}},), "data.eval", "eval_fraction"),
         (({"train": {"schedule": "constant", "lr_floor": 0.1}},), "train.lr_floor", "cosine"),
+        ((STREAMED, {"train": {"steps": None, "epochs": 1}}), "train.epochs", "train.steps"),
+        ((STREAMED, {"data": {"eval_fraction": 0.1}}), "data.eval_fraction", "data.eval"),
+        ((STREAMED, {"data": {"packing": True}}), "data.packing", "data.streaming"),
+        ((STREAMED, {"data": {"train": "d.json"}}), "data.streaming", ".jsonl"),
+        ((STREAMED, {"data": {"train": [{"path": "a"}, {"path": "b"}]}}), "data.train", "weight"),
+        (({"data": {"train": []}},), "data.train", "empty"),
+        (
+            ({"data": {"train": [{"path": "a", "weight": 1}, {"path": "b"}]}},),
+            "data.train",
+            "1 of 2 sources have a weight",
+        ),
+        (({"data": {"train": [{"path": "a"}, {"path": "a"}]}},), "data.train", "listed twice"),
+        (
+            ({"data": {"train": [{"path": "stdlib:pairs"}, {"path": "a"}]}}, PAIRS),
+            "data.train",
+            "cannot be mixed",
+        ),
         (
             (PAIRS, {"train": {"lr_ratios": {"temperature": 0.1}}}),
             "train.lr_ratios.temperature",

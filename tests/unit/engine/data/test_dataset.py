@@ -178,3 +178,29 @@ def test_spread_covers_the_whole_range():
     assert spread(range(10), 5) == [0, 2, 4, 6, 8]
     assert spread(range(3), 5) == [0, 1, 2]
     assert spread(range(3), None) == [0, 1, 2]
+
+
+def test_sources_are_mixed_by_their_weights(rows, load):
+    a = rows([{"text": f"a{number}"} for number in range(30)], "a.jsonl")
+    b = rows([{"text": f"b{number}"} for number in range(10)], "b.jsonl")
+    sets = load({"train": [{"path": a, "weight": 1}, {"path": b, "weight": 1}], "eval_fraction": 0})
+    assert sets.facts["mix per epoch"] == "a.jsonl 50% (20 of its 30), b.jsonl 50% (20 of its 10)"
+    assert (len(sets.train), sets.per_epoch) == (40, 40)
+    plain = load({"train": [{"path": a}, {"path": b}], "eval_fraction": 0.1})
+    assert plain.facts["mix per epoch"] == "a.jsonl 75% (27 of its 27), b.jsonl 25% (9 of its 9)"
+    assert {example.id[0] for example in plain.eval} == {"a", "b"}
+
+
+def test_packed_rows_are_of_one_source(rows, load):
+    a = rows([{"text": "a" * 5}] * 8, "a.jsonl")
+    b = rows([{"text": "b" * 5}] * 8, "b.jsonl")
+    data = {"train": [{"path": a}, {"path": b}], "packing": True, "max_length": 24}
+    for row in load({**data, "eval_fraction": 0}).train:
+        assert len({document.id[0] for document in row.documents}) == 1
+
+
+def test_streamed_data_are_not_read_at_the_start(rows, load):
+    source = rows([{"text": "x"}], "later.jsonl")
+    (sets := load({"train": source, "streaming": True, "eval_fraction": 0}))
+    assert (sets.train, sets.per_epoch) == ([], None)
+    assert sets.facts["train records"] == "streamed from later.jsonl, 1,000 shuffled at a time"

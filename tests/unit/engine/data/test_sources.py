@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fttui.engine.data.sources import read_rows
+from fttui.engine.data.sources import open_rows, read_rows
 from fttui.engine.errors import DataError
 
 ROWS = [{"text": "a"}, {"text": "b"}, {"text": "ç"}]
@@ -77,11 +77,15 @@ def test_something_that_is_no_source_lists_what_is():
 def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
     import datasets
 
-    def load_dataset(name, subset, split):
+    def load_dataset(name, subset, split, streaming):
         assert (name, subset, split) == ("org/set", "main", "test")
-        return datasets.Dataset.from_list(ROWS)
+        held = datasets.Dataset.from_list(ROWS)
+        return held.to_iterable_dataset() if streaming else held
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    streamed = list(open_rows("org/set:main", "test", 1))
+    assert [row.values for row in streamed] == ROWS[1:]
+    assert streamed[0].place == "org/set:main[test] row 2"
     rows = read_rows("org/set:main", "test", limit=2)
     assert [row.values for row in rows] == ROWS[:2]
     assert rows[1].place == "org/set:main[test] row 2"

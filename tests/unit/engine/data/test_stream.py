@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.data.stream import BatchStream, epoch_order
+from fttui.engine.data.stream import BatchStream, Mix, epoch_order, shares_of
 from fttui.engine.errors import DataError
 
 
@@ -56,3 +57,34 @@ def test_epoch_counts_passes():
     assert stream.micro_batches_per_epoch == 2
     assert stream.steps_per_epoch == 1
     assert stream.epoch(3) == 1.5
+
+
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    weights=st.lists(st.floats(0.1, 10), min_size=4, max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_a_mix_uses_a_source_up_before_repeating_it(counts, weights, seed):
+    mix = Mix.of(counts, weights[: len(counts)])
+    assert sum(mix.shares) == max(sum(counts), len(counts))
+    drawn = np.concatenate([mix.order(seed, epoch) for epoch in range(3)])
+    start = 0
+    for count, share in zip(mix.counts, mix.shares, strict=True):
+        times = np.bincount(drawn, minlength=sum(counts))[start : start + count]
+        assert times.sum() == 3 * share
+        assert times.max() - times.min() <= 1
+        start += count
+
+
+def test_a_mix_without_weights_is_every_record_once():
+    mix = Mix.of([5, 3], None)
+    stream = BatchStream(8, 2, mix=mix, seed=3)
+    epoch = [index for position in range(4) for index in stream.indices(position)]
+    assert sorted(epoch) == list(range(8))
+    assert epoch != [index for position in range(4, 8) for index in stream.indices(position)]
+
+
+def test_shares_come_close_to_the_weights():
+    assert shares_of(10, [1, 1, 1]) == (4, 3, 3)
+    assert shares_of(100, [0.7, 0.3]) == (70, 30)
+    assert shares_of(5, [1000, 1]) == (4, 1)
