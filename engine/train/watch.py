@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..config.schema import RunConfig
+from ..config.tasks import JUDGED
 from ..core.anomaly import ALARM, INFO, INSTABILITY, LOCAL, Alert, Detector
 from ..core.autopilot import Autopilot, calls_at_once
 from ..core.control import Desired
@@ -74,7 +75,8 @@ class Watch:
         self._reporter = reporter
         self._agreement = agreement
         self._guard = Guard(budget=config.guard.nonfinite_budget)
-        self._detector = Detector(config.guard.sensitivity)
+        judged = config.task in JUDGED
+        self._detector = Detector(config.guard.sensitivity, falls_to_zero=judged)
         self._loss = Ema()
         self._norms = RecentNorms()
         self._alerts: deque[Alert] = deque(maxlen=_ALERTS_KEPT)

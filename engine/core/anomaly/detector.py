@@ -11,6 +11,7 @@ from .alerts import ALARM, INFO, WATCH, Alert, Verdict
 from .channel import WARMUP_RECORDS
 from .finding import Finding, to_alert
 from .machine import Memory
+from .scale import FIRST_LOSSES
 from .state import State, memory_by_rank
 from .verdicts import Verdicts
 
@@ -27,8 +28,17 @@ class Detector:
     and 0.25 doubles them.
     """
 
-    def __init__(self, sensitivity: float = 1.0) -> None:
+    def __init__(self, sensitivity: float = 1.0, *, falls_to_zero: bool = False) -> None:
+        """Begin without knowing anything.
+
+        Args:
+            sensitivity: the knob.
+            falls_to_zero: the loss goes from chance to zero, as of judged completions; it is
+                compared by its size in first losses, not by ratios.
+        """
         self._state = State(sensitivity=sensitivity)
+        if falls_to_zero:
+            self._state.unstable.scale.near_zero = FIRST_LOSSES
         self._verdicts: list[Verdict] = []
 
     def update(self, record: _Record) -> list[Alert]:
@@ -113,7 +123,8 @@ class Detector:
             found.append(_lr_too_high(found[0], lr))
         grad = state.unstable.grad.recent
         usual = math.exp(grad.median()) if len(grad) else None
-        if state.dead.update(loss, norm, usual):
+        nothing_left = loss == 0 and state.unstable.scale.near_zero == FIRST_LOSSES
+        if not nothing_left and state.dead.update(loss, norm, usual):
             found.append(Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0))
         if loss is not None and math.isfinite(loss):
             found += self._progress(loss, lr)

@@ -10,6 +10,9 @@ SEEN_RECORDS = 12
 """Enough to tell a loss that changes sign, and as many as a channel needs to warm up."""
 NEAR_ZERO = 1e-3
 """A loss a thousandth of the run's first ones is as good as zero: the scale turns linear there."""
+FIRST_LOSSES = 1.0
+"""Where a loss goes from chance to zero its noise goes with the first losses, not with the level: a
+preference told apart costs next to nothing, one that is not costs as much as ever."""
 SIGNED_SD = 10.0
 """A loss that changes sign (as in RL) has no ratios; ten standard deviations are the unit."""
 
@@ -24,6 +27,8 @@ class Scale(msgspec.Struct):
     """The newest losses, oldest first."""
     unit: float | None = None
     signed: bool = False
+    near_zero: float = NEAR_ZERO
+    """Share of the first losses below which the scale is linear."""
 
     def take(self, loss: float) -> list[float]:
         """Take a finite loss in; returns the losses that can be judged or learned from now on.
@@ -45,7 +50,7 @@ class Scale(msgspec.Struct):
         quarter = len(ordered) // 4
         self.signed = ordered[0] < 0
         spread = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
-        unit = SIGNED_SD * spread if self.signed else NEAR_ZERO * ordered[len(ordered) // 2]
+        unit = SIGNED_SD * spread if self.signed else self.near_zero * ordered[len(ordered) // 2]
         self.unit = max(unit, 1e-12)
 
     def to(self, loss: float) -> float:

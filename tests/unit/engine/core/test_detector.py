@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -31,6 +32,48 @@ def test_an_ordinary_run_is_left_alone(name: str, level: object, noise: float, s
 def test_a_signed_loss_near_zero_is_left_alone() -> None:
     rng = random.Random(3)
     assert run([{"step": i, "loss": rng.gauss(0, 0.02)} for i in range(500)]) == []
+
+
+def judged(seed: int, margin: Callable[[int], float], *, hinge: bool = False) -> list[Record]:
+    """Preferences that are told apart ever better: steps of 16 pairs, from chance to zero."""
+    rng = random.Random(seed)
+    records = []
+    for step in range(1, 401):
+        margins = [rng.gauss(margin(step), 1.0) for _ in range(16)]
+        costs = [max(0, 1 - m) if hinge else math.log1p(math.exp(-m)) for m in margins]
+        slopes = [float(m < 1) if hinge else 1 / (1 + math.exp(m)) for m in margins]
+        norm = math.exp(rng.gauss(0, 0.2)) * sum(slopes) / 16
+        records.append({"step": step, "loss": sum(costs) / 16, "grad_norm": norm, "lr": 1e-5})
+    return records
+
+
+@pytest.mark.parametrize("hinge", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_loss_that_goes_from_chance_to_zero_is_left_alone(seed: int, hinge: bool) -> None:
+    records = judged(seed, lambda step: step / 80, hinge=hinge)
+    alerts = run(records, Detector(falls_to_zero=True))
+    assert {(a.kind, a.severity) for a in alerts} <= {("plateau", INFO)}
+
+
+def test_ratios_would_alarm_there() -> None:
+    found = [kinds(run(judged(seed, lambda step: step / 80, hinge=True))) for seed in range(6)]
+    assert any("spike" in some or "nonfinite" in some for some in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_judged_completions_that_are_told_apart_no_longer_are_noticed(seed: int) -> None:
+    spike = judged(seed, lambda step: -3 if step == 350 else min(step, 300) / 100)
+    (alarm,) = [
+        alert
+        for alert in run(spike, Detector(falls_to_zero=True))
+        if (alert.kind, alert.severity) == ("spike", ALARM)
+    ]
+    assert alarm.step == 350
+    assert alarm.baseline == pytest.approx(0.07, abs=0.03)
+    lost = judged(seed, lambda step: min(step, 300) / 100 - max(0, step - 300) * 0.1)
+    first = next(a for a in run(lost, Detector(falls_to_zero=True)) if a.severity == ALARM)
+    assert first.kind in ("spike", "divergence")
+    assert 300 < first.step <= 325
 
 
 def test_a_spike_is_one_alarm_that_says_how_much() -> None:
