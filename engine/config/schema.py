@@ -264,7 +264,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """auto = fp32 on the CPU, bf16 with nf4 on a GPU."""
     deterministic: bool = False
     """Deterministic kernels: slower, bit-exact on a GPU too."""
-    fast: Literal["auto", "on", "off", "static"] = "off"
+    fast: Literal["auto", "on", "off", "static"] = "auto"
     """Micro-batches as CUDA graphs on padded lengths: many times faster where a GPU waits for the
     host. auto = wherever it is possible; on = refuse to run where it is not; static = the same
     shapes without graphs, on any device, for comparing."""

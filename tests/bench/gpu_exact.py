@@ -7,12 +7,14 @@ Needs a CUDA device and nothing else. Prints tables; every `exact` must be yes.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fttui.engine.protocol.states import RunState
 from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
 
 ROLLBACKS = 20
@@ -20,6 +22,13 @@ ROLLBACKS = 20
 
 def main() -> None:
     """Print every table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only-runs", nargs="?", const="", help="those with this in their name")
+    options = parser.parse_args()
+    if options.only_runs is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            runs(Path(folder), options.only_runs)
+        return
     optimizers()
     paged()
     memory()
@@ -102,7 +111,7 @@ def _loader_peak(make: Make) -> int:
     return torch.cuda.max_memory_allocated() - held
 
 
-def runs(folder: Path) -> dict[str, bool]:
+def runs(folder: Path, only: str = "") -> dict[str, bool]:
     """Whole tiny runs with deterministic kernels: rolled back and resumed against straight."""
     from tests.support.training import Script, new_run, play
 
@@ -114,9 +123,17 @@ def runs(folder: Path) -> dict[str, bool]:
             "sft",
             {"data__packing": "true", "data__max_length": 96, "train__batch": 2, "train__ema": 0.9},
         ),
+        "sft, graphs": ("sft", {"train__fast": "on", "data__max_length": 96}),
+        "sft, graphs, nf4, 8-bit": (
+            "sft",
+            {"train__fast": "on", "model__quantize": "nf4", "train__optimizer": "adamw_8bit"},
+        ),
+        "contrastive, graphs": ("contrastive", {"train__fast": "on"}),
     }
     for name, (task, sets) in kinds.items():
-        places = [folder / f"{name.replace(', ', '-').replace(' ', '-')}-{i}" for i in range(3)]
+        if only not in name:
+            continue
+        places = [folder / f"{name.replace(', ', '-').replace(' ', '-')}-{i}" for i in range(4)]
         for place in places:
             place.mkdir()
         made = [new_run(p, task, train__deterministic="true", **sets) for p in places]
@@ -124,9 +141,13 @@ def runs(folder: Path) -> dict[str, bool]:
         back = play(made[1], Script({6: ["rollback 4"]}), device="cuda").losses()
         play(made[2], Script({3: ["stop"]}), device="cuda")
         resumed = play(made[2], resume="last", device="cuda").losses()
-        found[name] = straight == back == resumed
+        lent = Script({3: ["pause release"]}, states={RunState.PAUSED: ["resume"]})
+        released = play(made[3], lent, device="cuda").losses()
+        found[name] = straight == back == resumed == released
         print(
-            f"run: {name:35} rollback {_yes(straight == back)}, resume {_yes(straight == resumed)}"
+            f"run: {name:35} rollback {_yes(straight == back)}, resume {_yes(straight == resumed)},"
+            f" pause release {_yes(straight == released)}",
+            flush=True,
         )
     return found
 

@@ -58,15 +58,21 @@ def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> 
 
 
 def _of_config(config: RunConfig, device: torch.device) -> str | None:
-    if config.train.fast != "static" and device.type != "cuda":
-        return f"there are CUDA graphs on CUDA devices only, and this is {device.type}"
-    if config.task in JUDGED:
-        return f"task {config.task} is not covered"
-    if config.train.neftune or config.train.label_smoothing:
-        return "train.neftune and train.label_smoothing are not covered"
-    if config.model.attention not in ("auto", "sdpa"):
-        return f"model.attention {config.model.attention} depends on the data; auto does not"
-    return None
+    train, attention = config.train, config.model.attention
+    reasons = {
+        f"there are CUDA graphs on CUDA devices only, and this is {device.type}": (
+            train.fast != "static" and device.type != "cuda"
+        ),
+        f"task {config.task} is not covered": config.task in JUDGED,
+        "train.neftune and train.label_smoothing are not covered": (
+            bool(train.neftune) or bool(train.label_smoothing)
+        ),
+        "train.activations are on the host": train.activations == "host",
+        f"model.attention {attention} depends on the data; auto does not": (
+            attention not in ("auto", "sdpa")
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:

@@ -1,0 +1,182 @@
+"""The way through a tiny model on static shapes, against the model called as usual."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fttui.engine.losses.cross_entropy import selected_cross_entropy
+from fttui.engine.train.fast.path import FastPath
+from fttui.engine.train.fast.program import padding_is_at_the_right
+
+LONGEST = 96
+
+
+@pytest.fixture(scope="module")
+def make_model() -> Callable[..., Any]:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def make(*, dropout: float = 0.0, checkpointing: bool = False) -> Any:
+        torch.manual_seed(0)
+        base = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+                num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
+            )
+        )  # fmt: skip
+        base.requires_grad_(False)
+        if checkpointing:
+            base.activation_checkpointing_enable({"use_reentrant": False})
+        lora = LoraConfig(r=2, target_modules="all-linear", lora_dropout=dropout)
+        lora.init_lora_weights = False
+        return get_peft_model(base, lora).train()
+
+    return make
+
+
+def path_of(model: Any, rows: int = 2) -> FastPath:
+    return FastPath(
+        model, torch.device("cpu"), precision=contextlib.nullcontext, longest=LONGEST, rows=rows,
+        pad_id=0, capture=False, log=lambda level, text: None,
+    )  # fmt: skip
+
+
+def batch(lengths: list[int], seed: int = 1) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths))
+    ids = torch.randint(1, 40, shape, generator=generator)
+    mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
+    ids = torch.where(mask, ids, 0)
+    return {"input_ids": ids, "attention_mask": mask.long(), "labels": ids.masked_fill(~mask, -100)}
+
+
+def gradients(model: Any) -> Tensor:
+    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+    model.zero_grad()
+    return found.clone()
+
+
+def distance(found: Tensor, right: Tensor) -> float:
+    """Relative to what is right."""
+    return float((found - right).norm() / right.norm())
+
+
+def ordinary(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    output = model(
+        input_ids=inputs["input_ids"], attention_mask=inputs.get("attention_mask"),
+        position_ids=inputs.get("position_ids"), use_cache=False,
+        output_hidden_states=True,
+    )  # fmt: skip
+    hidden = output.hidden_states[-1]
+    loss, _ = selected_cross_entropy(hidden, inputs["labels"], model.get_output_embeddings())
+    return hidden, loss
+
+
+@pytest.mark.parametrize("lengths", [[9, 5], [70, 66], [96, 3], [1, 2]])
+def test_loss_and_gradients_are_those_of_the_model(make_model: Any, lengths: list[int]) -> None:
+    model = make_model()
+    inputs = batch(lengths)
+    _, loss = ordinary(model, inputs)
+    loss.backward()
+    right = gradients(model)
+    found = path_of(model)(inputs, "ce")["ce"]
+    found.backward()
+    assert found.item() == pytest.approx(loss.item(), rel=1e-6)
+    assert distance(gradients(model), right) < 1e-5
+
+
+def test_hidden_states_carry_gradients_and_have_the_batch_s_shape(make_model: Any) -> None:
+    model = make_model()
+    inputs = batch([20, 11])
+    weights = torch.randn(2, 20, 16, generator=torch.Generator().manual_seed(2))
+    weights = weights * inputs["attention_mask"].unsqueeze(2)
+    hidden, loss = ordinary(model, inputs)
+    ((hidden * weights).sum() + loss).backward()
+    right = gradients(model)
+    found = path_of(model, rows=5)(inputs, "hidden", "ce")
+    assert found["hidden"].shape == hidden.shape
+    ((found["hidden"] * weights).sum() + found["ce"]).backward()
+    assert distance(gradients(model), right) < 1e-5
+
+
+def test_packed_documents_stay_apart(make_model: Any) -> None:
+    model = make_model()
+    inputs = batch([12])
+    del inputs["attention_mask"]
+    inputs["position_ids"] = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])
+    _, loss = ordinary(model, inputs)
+    found = path_of(model, rows=1)(inputs, "ce")["ce"]
+    assert found.item() == pytest.approx(loss.item(), rel=1e-6)
+
+
+def test_a_shorter_batch_sees_nothing_of_the_one_before(make_model: Any) -> None:
+    model = make_model()
+    path, short = path_of(model), batch([5, 4], seed=7)
+    alone = path_of(model)(short, "ce")["ce"].item()
+    path(batch([60, 50]), "ce")["ce"].backward()
+    assert path(short, "ce")["ce"].item() == alone
+
+
+def test_micro_batches_add_up(make_model: Any) -> None:
+    model = make_model()
+    path, parts = path_of(model), [batch([9, 5]), batch([70, 20], seed=4), batch([8, 8], seed=5)]
+    for inputs in parts:
+        ordinary(model, inputs)[1].backward()
+    right = gradients(model)
+    for inputs in parts:
+        path(inputs, "ce")["ce"].backward()
+    assert distance(gradients(model), right) < 1e-5
+
+
+def test_recomputed_activations_see_the_same_dropout(make_model: Any) -> None:
+    kept, again = make_model(dropout=0.5), make_model(dropout=0.5, checkpointing=True)
+    found = []
+    for model in (kept, again):
+        torch.manual_seed(3)
+        path_of(model)(batch([30, 12]), "ce")["ce"].backward()
+        found.append(gradients(model))
+    assert distance(found[0], found[1]) < 1e-5
+
+
+def test_a_loss_that_is_not_finite_marks_every_gradient(make_model: Any) -> None:
+    model = make_model()
+    (path_of(model)(batch([9, 5]), "ce")["ce"] * float("nan")).backward()
+    assert gradients(model).isnan().all()
+
+
+def test_after_its_memory_was_released_it_goes_on_as_before(make_model: Any) -> None:
+    model = make_model()
+    path, inputs = path_of(model), batch([9, 5])
+    path(inputs, "ce")["ce"].backward()
+    right = gradients(model)
+    path.release()
+    path(inputs, "ce")["ce"].backward()
+    assert torch.equal(gradients(model), right)
+
+
+def test_without_gradients_only_the_forward_pass_runs(make_model: Any) -> None:
+    model = make_model()
+    with torch.no_grad():
+        hidden = path_of(model)(batch([9, 5]), "hidden")["hidden"]
+    assert not hidden.requires_grad
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_masks_of_others_are_made_as_before() -> None:
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as FUNCTIONS
+
+    before = FUNCTIONS["sdpa"]
+    with padding_is_at_the_right():
+        assert FUNCTIONS["sdpa"] is not before
+        assert FUNCTIONS["sdpa"](batch_size=1, q_length=4, kv_length=4, local_size=None) is None
+        window = FUNCTIONS["sdpa"](
+            batch_size=1, q_length=4, kv_length=4, local_size=2, device=torch.device("cpu")
+        )
+        assert window.shape[-2:] == (4, 4)
+    assert FUNCTIONS["sdpa"] is before
