@@ -80,9 +80,9 @@ def static_cross_entropy(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> 
         return -found.masked_fill(targets == IGNORED, 0.0).sum()
     size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size)
+        return _recomputed(states, targets, lm_head, size, 0.0)
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size)
+    return fused(states, targets, lm_head, size, 0.0)
 
 
 def token_log_probs(

@@ -5,8 +5,9 @@
 Needs a CUDA device and nothing else: models have random weights, made on the device. Every
 measurement is a process of its own with a time limit. `stock` is TRL's `SFTTrainer` for QLoRA as
 it comes (activation checkpointing on), `stock+` without checkpointing; `fast` is a run of ours,
-journal and hub record included, with checkpointing, `fast+` without; `plain` and `plain+` are ours
-without graphs. Batch 1 × accumulation 8, r 16 on all linears.
+journal and hub record included, with checkpointing, `fast+` without; `bare` and `bare+` are the
+same without fused layers, `plain` and `plain+` are ours without fast mode. Batch 1 × accumulation
+8, r 16 on all linears.
 """
 
 from __future__ import annotations
@@ -199,6 +200,7 @@ def ours(case: Case) -> dict[str, Any]:
     import fttui.engine.train.session as session
     from fttui.engine.model.load import equip
     from fttui.engine.model.precision import compute_dtype
+    from fttui.engine.train.fast import program
     from tests.support.shapes import random_llama
     from tests.support.tiny import byte_tokenizer
 
@@ -208,6 +210,8 @@ def ours(case: Case) -> dict[str, Any]:
         base = random_llama(case.shape, tokenizer, device, nf4=True, dtype=dtype)
         return equip(base, tokenizer, config, device, progress)
 
+    if case.what.startswith("bare"):
+        program.fuse = lambda model: 0
     with tempfile.TemporaryDirectory() as folder:
         session.load_model = load
         ends, facts = _play(case, Path(folder))

@@ -17,6 +17,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from ...losses.cross_entropy import IGNORED, static_cross_entropy
 from ...model.hidden import backbone_of, lm_head_of
+from .fusion import fuse
 
 Want = Literal["hidden", "ce"]
 """`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32."""
@@ -73,6 +74,7 @@ class Program:
     """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
 
     def __init__(self, model: nn.Module, precision: Any) -> None:
+        fuse(model)
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
         self._precision: Any = precision
