@@ -227,6 +227,12 @@ def _check_judged(config: RunConfig) -> Iterator[Problem]:
             f"got {config.data.format}, but task {config.task} learns from {' or '.join(forms)}; "
             "set data.format: auto, or another task",
         )
+    if config.task == "kto" and config.data.streaming:
+        yield Problem(
+            "data.streaming",
+            "task kto sets every prompt against the completion of another record, and streamed "
+            "ones are not known; set data.streaming: false",
+        )
     if not config.data.completion_only:
         yield Problem(
             "data.completion_only",

@@ -15,6 +15,8 @@ from .examples import (
 from .formats import CompletionRecord, PreferenceRecord, RatedRecord
 
 Judged = PreferenceRecord | RatedRecord
+Rating = tuple[TextExample, bool]
+"""A completion, and whether it is wanted."""
 
 
 def sides_of(record: Judged) -> tuple[CompletionRecord, ...]:
@@ -26,21 +28,22 @@ def judge(
     result: Tokenized,
     records: Sequence[Judged],
     texts: Sequence[TokenizedText],
-    max_length: int,
     *,
     rated: bool,
-) -> None:
+) -> list[Rating]:
     """Put tokenized completions back together with what was said of them.
 
     Args:
-        result: takes the examples, and counts what was cut or dropped.
+        result: takes the preferences, and counts what was cut or dropped.
         records: in the order of the texts.
         texts: the sides of all records.
-        max_length: tokens at most of a prompt with another record's completion.
         rated: take preferences apart into a wanted and an unwanted completion.
+
+    Returns:
+        The ratings, for `with_mismatched` when all are known.
     """
     following = iter(texts)
-    ratings: list[tuple[TextExample, bool]] = []
+    ratings: list[Rating] = []
     for record in records:
         sides = [next(following) for _ in sides_of(record)]
         found = [side.example for side in sides if side.example is not None]
@@ -55,13 +58,16 @@ def judge(
             ratings += [(found[0], True), (found[1], False)]
         else:
             result.examples.append(PreferenceExample(record.id, found[0], found[1]))
-    result.examples += _with_mismatched(ratings, max_length)
+    return ratings
 
 
-def _with_mismatched(
-    ratings: Sequence[tuple[TextExample, bool]], max_length: int
-) -> Iterator[RatedExample]:
-    """Every completion, with its prompt before the next completion of another record."""
+def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[RatedExample]:
+    """Every completion, with its prompt before the next completion of another record.
+
+    Args:
+        ratings: all there are.
+        max_length: tokens at most of a prompt with another record's completion.
+    """
     for index, (text, desirable) in enumerate(ratings):
         others = (ratings[(index + step) % len(ratings)][0] for step in range(1, len(ratings)))
         other = next((one for one in others if one.id != text.id), text)

@@ -18,7 +18,7 @@ from .formats import (
     Record,
     TextRecord,
 )
-from .judged import Judged, judge, sides_of
+from .judged import Judged, Rating, judge, sides_of, with_mismatched
 
 CHUNK = 256
 """Records tokenized at a time: enough for the tokenizer to be fast, few enough to show progress."""
@@ -72,15 +72,17 @@ def tokenize_records(
             "of a fast one; use a model that has a tokenizer.json"
         )
     result = Tokenized()
+    ratings: list[Rating] = []
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
         judged = [record for record in chunk if isinstance(record, Judged)]
         plain = [record for record in chunk if not isinstance(record, PairRecord | Judged)]
         _add_pairs(result, pairs, tokenizer, options)
-        _add_judged(result, judged, tokenizer, options)
+        ratings += _add_judged(result, judged, tokenizer, options)
         _add_plain(result, _texts(plain, tokenizer, options))
         progress(min(start + CHUNK, len(records)), len(records))
+    result.examples += with_mismatched(ratings, options.max_length)
     return result
 
 
@@ -95,12 +97,12 @@ def _add_judged(
     records: Sequence[PreferenceRecord | RatedRecord],
     tokenizer: Tokenizer,
     options: TokenizeOptions,
-) -> None:
+) -> list[Rating]:
     """Preferences and rated completions; only completions are targets, whatever the options say."""
     options = replace(options, completion_only=True)
     sides = [side for record in records for side in sides_of(record)]
     texts = _texts(sides, tokenizer, options)
-    judge(result, records, texts, options.max_length, rated=options.rated)
+    return judge(result, records, texts, rated=options.rated)
 
 
 @dataclass(frozen=True)

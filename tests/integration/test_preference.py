@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.protocol.events import EvalFinished, RunStarted, SampleGenerated, StepFinished
+from fttui.engine.protocol.events import EvalFinished, SampleGenerated, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.ledger import Ledger
+from fttui.engine.train.stepper import Stepper
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 
@@ -27,7 +28,8 @@ FIGURES = {
 
 def test_preferences_are_learned_from_the_model_as_it_was(tmp_path: Path) -> None:
     sets: dict[str, Any] = {"adapter__dropout": 0.0, "preference__beta": 1.0, "train__lr": 0.03}
-    run = new_run(tmp_path, "dpo", eval__every=8, eval__samples="[hello]", **sets)
+    sets |= {"eval__every": 4, "eval__samples": "[hello]", "checkpoint__best": "reward_margin"}
+    run = new_run(tmp_path, "dpo", **sets)
     played = play(run)
     steps = played.events(StepFinished)
     assert all(set(step.extra) == FIGURES and not step.parts for step in steps)
@@ -38,9 +40,12 @@ def test_preferences_are_learned_from_the_model_as_it_was(tmp_path: Path) -> Non
     assert last.extra["reward_margin"] > 0.1
     margin = last.extra["rewards_chosen"] - last.extra["rewards_rejected"]
     assert last.extra["reward_margin"] == pytest.approx(margin, abs=1e-5)
-    (evaluation,) = played.events(EvalFinished)
+    first_eval, evaluation = played.events(EvalFinished)
     assert set(evaluation.metrics) == {"loss", *FIGURES}
     assert evaluation.metrics["reward_accuracy"] > 0.5
+    assert evaluation.metrics["reward_margin"] > first_eval.metrics["reward_margin"]
+    known = {m.step: m.metrics.get("reward_margin") for m in Ledger(run).all()}
+    assert known[8] == evaluation.metrics["reward_margin"]
     assert played.events(SampleGenerated)
 
 
@@ -56,18 +61,28 @@ def test_ratings_are_learned_and_the_divergence_is_shown(tmp_path: Path) -> None
     assert evaluation.metrics["kl"] >= 0
 
 
-@pytest.mark.parametrize("task", ["dpo", "kto"])
-def test_going_back_repeats_every_figure_to_the_last_bit(tmp_path: Path, task: str) -> None:
-    played = play(new_run(tmp_path, task, train__steps=7), Script({6: ["rollback 4"]}))
-    by_timeline: dict[int, dict[int, Any]] = {1: {}, 2: {}}
-    for record in played.records:
-        if isinstance(record.event, StepFinished):
-            event = record.event
-            figures = (event.loss, event.grad_norm, event.extra)
-            by_timeline[record.timeline][record.step] = figures
-    assert set(by_timeline[2]) == {5, 6, 7}
-    assert all(by_timeline[1][step] == by_timeline[2][step] for step in (5, 6))
-    assert len({event.loss for event in played.events(StepFinished)}) == 7
+@pytest.mark.parametrize("at", [2, 6])
+def test_a_pause_within_a_kto_step_drops_and_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Asked for before the second micro-batch of either pass: for the divergence, for the loss."""
+    sets: dict[str, Any] = {"train__steps": 3, "train__accumulate": 4, "train__batch": 2}
+    straight = play(_new(tmp_path / "straight", "kto", **sets))
+    asked, may_continue = [0], Stepper.may_continue
+
+    def pause(self: Any) -> bool:
+        if self._chronicle.step() == 1:
+            asked[0] += 1
+            if asked[0] == at:
+                self._chronicle.send("pause")
+        return may_continue(self)
+
+    monkeypatch.setattr(Stepper, "may_continue", pause)
+    script = Script(states={RunState.PAUSED: ["resume"]})
+    paused = play(_new(tmp_path / "paused", "kto", **sets), script)
+    assert asked[0] > 8
+    assert paused.losses() == straight.losses()
+    assert _adapter(paused.run) == _adapter(straight.run)
 
 
 def _new(folder: Path, task: str, **sets: Any) -> RunDirectory:
@@ -76,13 +91,27 @@ def _new(folder: Path, task: str, **sets: Any) -> RunDirectory:
 
 
 @pytest.mark.parametrize("task", ["dpo", "kto"])
-def test_a_resumed_run_ends_in_the_same_adapter(tmp_path: Path, task: str) -> None:
-    straight = _new(tmp_path / "straight", task, train__steps=4)
-    resumed = _new(tmp_path / "resumed", task, train__steps=4)
+def test_a_run_that_went_back_and_was_resumed_ends_as_a_straight_one(
+    tmp_path: Path, task: str
+) -> None:
+    sets: dict[str, Any] = {"train__steps": 6, "checkpoint__every": 2}
+    straight = _new(tmp_path / "straight", task, **sets)
+    other = _new(tmp_path / "other", task, **sets)
     play(straight)
-    play(resumed, Script({2: ["stop"]}))
-    play(resumed, resume="last")
-    assert _adapter(resumed) == _adapter(straight)
+    play(other, Script({3: ["rollback 2"], 4: ["stop"]}))
+    play(other, resume="last")
+    assert len(_steps(other)) == len(_steps(straight)) == 6
+    assert _steps(other) == _steps(straight)
+    assert _adapter(other) == _adapter(straight)
+
+
+def _steps(run: RunDirectory) -> dict[int, Any]:
+    """The newest figures of every step, to the last bit."""
+    return {
+        record.step: (record.event.loss, record.event.grad_norm, record.event.extra)
+        for record in read_records(run)
+        if isinstance(record.event, StepFinished)
+    }
 
 
 def _adapter(run: RunDirectory) -> str:
@@ -118,18 +147,3 @@ def _figures(run: RunDirectory) -> dict[str, float]:
         if isinstance(record.event, EvalFinished):
             figures |= {f"eval {name}": value for name, value in record.event.metrics.items()}
     return figures
-
-
-def test_a_run_ends_when_preferences_are_no_longer_better_told_apart(tmp_path: Path) -> None:
-    stop = "{metric: reward_margin, patience: 1, min_delta: 1000}"
-    run = new_run(tmp_path, "dpo", eval__every=2, train__early_stop=stop)
-    assert play(run).outcome.state is RunState.STOPPED
-    assert Ledger(run).all()[-1].step == 4
-
-
-def test_what_was_dropped_is_said(tmp_path: Path) -> None:
-    run = new_run(tmp_path, "dpo", train__steps=1, data__max_length=12)
-    facts = play(run).events(RunStarted)[-1].facts
-    assert {"dropped (no label left)", "dropped (chosen = rejected)", "cut to 12 tokens"} <= set(
-        facts
-    )

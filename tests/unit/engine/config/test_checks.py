@@ -258,6 +258,7 @@ def test_missing_data_files_are_found_without_reading(tmp_path):
         ({"task": "kto", "data": {"format": "messages"}}, "data.format"),
         ({"task": "dpo", "data": {"completion_only": False}}, "data.completion_only"),
         ({"task": "dpo", "data": {"packing": True}}, "data.packing"),
+        ({"task": "kto", "data": {"streaming": True, "eval_fraction": 0}}, "data.streaming"),
         ({"task": "dpo", "preference": {"desirable_weight": 2}}, "preference.desirable_weight"),
         (
             {"task": "dpo", "preference": {"loss": "ipo", "label_smoothing": 0.1}},

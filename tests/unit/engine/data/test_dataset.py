@@ -88,6 +88,18 @@ def test_train_limit_takes_the_first(rows, load):
     assert sets.eval == []
 
 
+def test_facts_count_preferences_that_were_lost(rows, load):
+    records = [{"prompt": "ask ", "chosen": "good", "rejected": "bad"}] * 4
+    records += [{"prompt": "ask ", "chosen": "same", "rejected": "same"}] * 2
+    records += [{"prompt": "ask ", "chosen": "good", "rejected": ""}]
+    source = rows(records)
+    facts = load({"train": source, "eval_fraction": 0}, task="dpo").facts
+    assert facts["train records"] == "4"
+    assert facts["dropped (chosen = rejected)"] == "2"
+    assert facts["dropped (no label left)"] == "1"
+    assert load({"train": source, "eval_fraction": 0}, task="kto").facts["train records"] == "8"
+
+
 def test_facts_count_what_was_lost(rows, load):
     source = rows(
         [{"prompt": "p" * 40, "completion": "c"}]

@@ -7,7 +7,7 @@ import torch
 from fttui.engine.data.collate import collate_preferences, collate_rated
 from fttui.engine.data.examples import IGNORED, PreferenceExample, RatedExample, Tokenized
 from fttui.engine.data.formats import CompletionRecord, PreferenceRecord, RatedRecord
-from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
+from fttui.engine.data.tokenize import CHUNK, TokenizeOptions, tokenize_records
 from tests.support.tokenizer import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -77,6 +77,13 @@ def test_a_rating_is_set_against_the_completion_of_another_record() -> None:
     assert whole(first.text) == f"1 one{EOS}"
     assert (whole(first.mismatched), targets(first.mismatched)) == (f"1 two{EOS}", f"two{EOS}")
     assert whole(second.mismatched) == f"2 one{EOS}"
+
+
+def test_the_last_record_of_many_is_set_against_another_too() -> None:
+    records = [rating(str(n), f"{n} ", f"word {n}", good=True) for n in range(CHUNK + 1)]
+    last = tokenize(records).examples[-1]
+    assert isinstance(last, RatedExample)
+    assert whole(last.mismatched) == f"{CHUNK} word 0{EOS}"
 
 
 def test_preferences_come_apart_into_ratings() -> None:
