@@ -260,7 +260,8 @@ def _cut_and_retry(
     while thread.is_alive() and first is None:
         first = wire.answer(0.005)
     wire.close()
-    thread.join(10.0)
+    thread.join(60.0)
+    require(not thread.is_alive(), f"the link of cut {cut} did not end with its viewer")
     direct = Wire(hub.requests)
     direct.submit(message)
     second = direct.answer(10.0)

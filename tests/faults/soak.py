@@ -24,7 +24,7 @@ import psutil
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
-from fttui.engine.run.endpoint import read_engine
+from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
 from fttui.engine.run.layout import RunDirectory
 from fttui.tui.client.port import Session
 from tests.support.engine_double import make_run
@@ -38,7 +38,8 @@ from .ssh_links import FarViewer, attached, far_machine, obeying
 from .stage import Stage
 from .viewers import Viewer, hub_of, until_async
 
-_HEALTH_S = 60.0
+_HEALTH_S = 120.0
+"""Far more than it ever takes: a viewer without news after this will never have any."""
 
 
 @dataclass
@@ -67,9 +68,8 @@ class Scene:
     link: Link | None
 
 
-def _attacks(scene: Scene, rng: random.Random) -> dict[str, Callable[[], object]]:
+def _attacks(scene: Scene, hub: Endpoint, rng: random.Random) -> dict[str, Callable[[], object]]:
     """The faults that can be thrown here."""
-    hub = hub_of(scene.run)
     here: dict[str, Callable[[], object]] = {
         "hub killed": lambda: os.kill(hub.pid, signal.SIGKILL),
         "hub stopped": lambda: os.kill(hub.pid, signal.SIGSTOP),
@@ -94,9 +94,9 @@ def _kill_children(name: str) -> None:
                 process.kill()
 
 
-def _calm(scene: Scene) -> None:
+def _calm(scene: Scene, hub: Endpoint) -> None:
     """Take back what a fault left on."""
-    for pid in (scene.engine, hub_of(scene.run).pid):
+    for pid in (scene.engine, hub.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
     if scene.link is not None:
@@ -106,30 +106,58 @@ def _calm(scene: Scene) -> None:
 async def _soak(scene: Scene, seconds: float, per_minute: float, rng: random.Random) -> Tally:
     tally, end = Tally(), time.monotonic() + seconds
     sessions: list[Session] = [scene.near.session, *([scene.far.session] if scene.far else [])]
-    await _healthy(scene)
+    await _healthy(scene, "the start")
     while time.monotonic() < end:
-        hub = hub_of(scene.run)
-        name, attack = rng.choice(sorted(_attacks(scene, rng).items()))
+        hub = await _living_hub(scene)
+        name, attack = rng.choice(sorted(_attacks(scene, hub, rng).items()))
         tally.faults[name] += 1
         attack()
         await asyncio.sleep(rng.uniform(0.1, 30.0 / per_minute))
-        _calm(scene)
+        _calm(scene, hub)
         session = rng.choice(sessions)
         if await session.take_control() is None:
             tally.commands.append(session.submit(AddNote(text=name)))
-        tally.longest_wait_s = max(tally.longest_wait_s, await _healthy(scene))
-        tally.restarts += hub_of(scene.run) != hub
+        tally.longest_wait_s = max(tally.longest_wait_s, await _healthy(scene, name))
+        tally.restarts += await _living_hub(scene) != hub
         process = psutil.Process(scene.engine)
         tally.engine.append((time.monotonic(), process.num_fds(), process.memory_info().rss))
         await asyncio.sleep(rng.uniform(0.0, 30.0 / per_minute))
     return tally
 
 
-async def _healthy(scene: Scene) -> float:
-    """Seconds until every viewer has fresh news."""
-    near = len(scene.near.seen)
-    seconds = await until_async(lambda: len(scene.near.seen) > near + 20, _HEALTH_S)
-    return max(seconds, await scene.far.until_news() if scene.far else 0.0)
+async def _living_hub(scene: Scene) -> Endpoint:
+    """The hub that serves now; it is the viewers of this very loop who start one that died."""
+
+    def living() -> Endpoint | None:
+        found = read_endpoint(scene.run)
+        return found if found is not None and found.alive else None
+
+    await until_async(living, _HEALTH_S)
+    return living() or await _living_hub(scene)
+
+
+async def _healthy(scene: Scene, after: str) -> float:
+    """Seconds until every viewer has fresh news.
+
+    Raises:
+        Broken: one has none and will have none.
+    """
+    viewers = [viewer for viewer in (scene.near, scene.far) if viewer is not None]
+    before = [len(viewer.seen) for viewer in viewers]
+
+    def fresh() -> bool:
+        for viewer in viewers:
+            if viewer.task.done():
+                viewer.task.result()
+        return all(len(v.seen) > n + 20 for v, n in zip(viewers, before, strict=True))
+
+    try:
+        return await until_async(fresh, _HEALTH_S)
+    except AssertionError:
+        gained = {v.link: len(v.seen) - n for v, n in zip(viewers, before, strict=True)}
+        raise Broken(
+            f"no news {_HEALTH_S:g} s after {after}: gained, near first {gained}"
+        ) from None
 
 
 async def _play(run: RunDirectory, place: tuple[SshServer, Link] | None, options: Options) -> Tally:
