@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.registry import RunSummary
@@ -28,8 +30,8 @@ def add_commands(commands: Commands) -> None:
     attach.add_argument(
         "run",
         metavar="RUN | [USER@]HOST[:RUN]",
-        nargs="?",
-        help="default: the newest live run; of a HOST alone its runs are shown",
+        nargs="*",
+        help="default: the newest live run; of one HOST or several their runs are shown",
     )
     attach.add_argument("--read-only", action="store_true", help="only watch")
     show = commands.add_parser("show", help="look at a finished or dead run")
@@ -41,6 +43,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def _attach(options: argparse.Namespace) -> int:
+    if len(options.run) > 1:
+        return _look_around(options.run, options.remote_cmd, read_only=options.read_only)
+    options.run = options.run[0] if options.run else None
     return _look(options, live=True, read_only=options.read_only)
 
 
@@ -157,6 +162,23 @@ async def _chosen(connection: Connection, host: str) -> str | None:
         print_runs(runs)
         return None
     return runs[0].path if len(runs) == 1 else _ask_which(runs, host)
+
+
+def _look_around(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
+    """Show a run of several machines; one that cannot be reached does not hide the others."""
+    from .client.elsewhere import runs_of
+    from .client.ssh import parse_target
+
+    found = runs_of(hosts, remote_cmd)
+    for error in found.errors:
+        print(f"fttui: {error}", file=sys.stderr)
+    shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
+    if not shown or not _at_terminal():
+        print_runs(shown)
+        return found.errors[0].exit_code if found.errors else 0
+    places = {run.path: f"{host}:{run.path}" for host, runs in found.runs for run in runs}
+    wanted = _ask_which(shown, " and ".join(hosts))
+    return _look_there(parse_target(places.get(wanted, wanted)), remote_cmd, read_only=read_only)
 
 
 def _ask_which(runs: list[RunSummary], host: str) -> str:

@@ -35,6 +35,9 @@ _ADDRESS_SPACE_BYTES = 2 * 1024**3
 MAX_GROWTH_BYTES = 256 * 1024**2
 """A viewer can make libzmq buffer without end (an endless message, subscriptions). A hub that has
 grown by so much leaves, a fresh one takes over, and viewers resume where they were."""
+MAX_DESCRIPTORS = 512
+"""Open files at which it leaves too, some 250 viewers: libzmq itself ends a process that runs out
+of them, and not until then would a flood of connections stop."""
 _MEASURE_EVERY_S = 0.05
 _log = logging.getLogger("hub")
 
@@ -103,9 +106,11 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
 
 
 class _Growth:
-    """How much memory this process has taken since it began to serve."""
+    """How much memory and how many descriptors viewers have cost this process."""
 
     def __init__(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_descriptors = min(MAX_DESCRIPTORS, soft * 3 // 4)
         self._page_bytes = resource.getpagesize()
         self._before_bytes = self._resident_bytes()
         self._measured = time.monotonic()
@@ -120,9 +125,12 @@ class _Growth:
             return False
         self._measured = time.monotonic()
         grown = self._resident_bytes() - self._before_bytes
+        opened = len(os.listdir("/proc/self/fd"))
         if grown > MAX_GROWTH_BYTES:
             _log.error("grown by %d MiB: a viewer misbehaves; starting anew", grown >> 20)
-        return grown > MAX_GROWTH_BYTES
+        if opened > self._max_descriptors:
+            _log.error("%d descriptors: a viewer misbehaves; starting anew", opened)
+        return grown > MAX_GROWTH_BYTES or opened > self._max_descriptors
 
 
 def _announce_again(run: RunDirectory, endpoint: Endpoint) -> None:

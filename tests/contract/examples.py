@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from msgspec import inspect
 
+from fttui.engine.protocol.bridge import BridgeTalk, ViewerTalk
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import AnyEvent, Record
 from fttui.engine.protocol.requests import AnyClientMessage, AnyHubMessage, Beat, SubmitCommand
@@ -65,6 +66,8 @@ def all_messages() -> dict[str, msgspec.Struct]:
     for kind in get_args(AnyEvent):
         found[f"Record/{kind.__name__}"] = record(example(kind))
     for kind in (*get_args(AnyClientMessage), *get_args(AnyHubMessage)):
+        found[kind.__name__] = example(kind)
+    for kind in (*get_args(ViewerTalk), *get_args(BridgeTalk)):
         found[kind.__name__] = example(kind)
     for kind in get_args(AnyCommand):
         submitted = msgspec.structs.replace(example(SubmitCommand), command=example(kind))

@@ -13,6 +13,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fttui.engine.protocol.bridge import (
+    MAGIC,
+    BridgeTalk,
+    Channel,
+    Greeting,
+    ViewerTalk,
+    decode_bridge_talk,
+    decode_viewer_talk,
+    frames_of,
+)
 from fttui.engine.protocol.codec import (
     PROTOCOL_VERSION,
     decode_beat,
@@ -40,6 +50,10 @@ def decoder(message: msgspec.Struct) -> Callable[[bytes], msgspec.Struct | None]
         return decode_beat
     if type(message).__name__ == "Record":
         return decode_record
+    if isinstance(message, ViewerTalk):
+        return decode_viewer_talk
+    if isinstance(message, BridgeTalk):
+        return decode_bridge_talk
     return decode_client if isinstance(message, AnyClientMessage) else decode_hub
 
 
@@ -77,6 +91,19 @@ def test_numbers_that_are_none_travel(loss: float) -> None:
     assert again is not None
     assert isinstance(again.event, StepFinished)
     assert repr(again.event.loss) == repr(again.event.grad_norm) == repr(loss)
+
+
+def test_the_first_words_of_a_bridge_are_readable_by_any_version() -> None:
+    greeting = Greeting(proto=(1, 0), version="0.1", host="box", read_only=True)
+    data = MAGIC + frames_of(Channel.GREETING, msgspec.json.encode(greeting))
+    assert data == (
+        b"\x00\x01FTTUI-BRIDGE\r\n"
+        b"\x3d\x00\x00\x00\x00"
+        b'{"proto":[1,0],"version":"0.1","host":"box","read_only":true}'
+    )
+    assert [(channel.name, int(channel)) for channel in Channel] == [
+        ("GREETING", 0), ("TALK", 1), ("HUB", 2), ("BEAT", 3), ("MORE", 4),
+    ]  # fmt: skip
 
 
 def test_the_version_is_a_pair() -> None:

@@ -36,7 +36,7 @@ from .intruders import bad_messages, endless, garbage
 from .invariants import Broken, check_history, check_run, control_entries, marks
 from .ssh_links import FarViewer, attached, far_machine, obeying
 from .stage import Stage
-from .viewers import Viewer, hub_of, until_async
+from .viewers import Viewer, until_async
 
 _HEALTH_S = 120.0
 """Far more than it ever takes: a viewer without news after this will never have any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
@@ -76,8 +77,9 @@ class Wire:
         self._socket = self._open()
 
     def submit(self, message: SubmitCommand) -> None:
-        """Send a command."""
-        self._socket.send(encode(message))
+        """Send a command; lost when the connection was cut before it."""
+        with suppress(zmq.Again):
+            self._socket.send(encode(message), zmq.DONTWAIT)
 
     def answer(self, timeout_s: float) -> Accepted | Rejected | None:
         """The next answer to a command, or None in time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ class ReadTo:
 
     seq: int = 0
     offset: int = 0
+    crc: int | None = None
+    """crc32 of the newest record; None when nothing was read."""
 
 
 async def read_history(run: RunDirectory, deliver: Deliver) -> ReadTo:
@@ -70,11 +73,12 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[Batch, ReadTo]]:
     """Parts of the journal, and how far it is read then."""
     reader = FrameReader(journal)
     while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
-        seq = next((s for payload in reversed(payloads) if (s := _seq(payload))), 0)
+        newest = next((payload for payload in reversed(payloads) if _seq(payload)), b"")
+        seq = _seq(newest)
         batch = decode_batch(payloads)
         if size_bytes - reader.offset > _EXACT_BYTES:
             batch = _thinned(batch, seq * size_bytes // reader.offset)
-        yield batch, ReadTo(seq, reader.offset)
+        yield batch, ReadTo(seq, reader.offset, zlib.crc32(newest))
 
 
 def _thinned(batch: Batch, records: int) -> Batch:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
 from fttui.engine.errors import EngineGone, FttuiError, ProtocolMismatch
+from fttui.engine.hub.bridge.feed import JournalReplaced
 from fttui.engine.protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
     PROTOCOL_VERSION,
     decode_beat,
+    peek_seq,
     unpack_history,
 )
 from fttui.engine.protocol.commands import AnyCommand
@@ -89,6 +92,8 @@ class HubSession:
         self._run = run
         self._only_news = only_news
         self._merger = Merger()
+        self._last_crc: int | None = None
+        """crc32 of the newest record shown; None while there is none."""
         self._deliver: Deliver = lambda _: None
         self._link: Link | None = None
         self._line: Line | None = None
@@ -104,11 +109,13 @@ class HubSession:
 
         Raises:
             ProtocolMismatch: the hub speaks another major version.
+            JournalReplaced: the run's journal is not the one seen so far.
         """
         self._deliver = deliver
         self._to(Link.CONNECTING)
         if not self._only_news:
-            self._merger.last_seq = (await read_history(self._run, deliver)).seq
+            read = await read_history(self._run, deliver)
+            self._merger.last_seq, self._last_crc = read.seq, read.crc
         while not self._closed.is_set():
             try:
                 endpoint = await reach_hub(self._run)
@@ -209,8 +216,8 @@ class HubSession:
         except* _LineDead as dead:
             if not self._closed.is_set():
                 self._to(Link.LOST, str(dead.exceptions[0]))
-        except* ProtocolMismatch as mismatch:
-            raise mismatch.exceptions[0] from None
+        except* (ProtocolMismatch, JournalReplaced) as final:
+            raise final.exceptions[0] from None
         finally:
             self._line = None
             line.close()
@@ -247,6 +254,7 @@ class HubSession:
     async def _greet_and_pull(self, line: Line, had_control: bool) -> None:
         try:
             await self._greet(line, had_control)
+            await self._confirm(line)
             while True:
                 await self._pull(line)
                 await self._behind.wait()
@@ -274,6 +282,24 @@ class HubSession:
         self._to(Link.LIVE)
         self._send_pending(unanswered_since=time.monotonic())
 
+    async def _confirm(self, line: Line) -> None:
+        """See that the journal still holds the newest record shown, in its place.
+
+        Raises:
+            JournalReplaced: it holds another one there, or none.
+        """
+        seq, crc = self._merger.last_seq, self._last_crc
+        if crc is None:
+            return
+        ask = FetchHistory(ref=line.next_ref(), after_seq=seq - 1, max_bytes=1)
+        chunk = await line.ask(ask, ASK_S)
+        found = list(unpack_history(chunk.blob)) if isinstance(chunk, HistoryChunk) else []
+        if not found or (peek_seq(found[0]), zlib.crc32(found[0])) != (seq, crc):
+            raise JournalReplaced(
+                f"record {seq}, the last one seen, is not in {self._run.journal} (any more): it "
+                "lost records or was replaced; attach again to see what it holds now"
+            )
+
     async def _pull(self, line: Line) -> None:
         """Fetch the journal from the last known record to its head."""
         self._behind.clear()
@@ -292,6 +318,8 @@ class HubSession:
             await asyncio.sleep(0)
 
     def _show(self, payloads: list[bytes]) -> None:
+        if payloads:
+            self._last_crc = zlib.crc32(payloads[-1])
         for delivery in deliveries(payloads):
             self._deliver(delivery)
 

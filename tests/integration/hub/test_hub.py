@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import zmq
 
@@ -252,6 +255,30 @@ def test_sockets_are_private(engine: EngineDouble, viewer: Viewer) -> None:
     for name in ("pub", "req"):
         assert (Path(endpoint.folder) / name).stat().st_mode & 0o077 == 0
     assert Path(endpoint.folder).stat().st_mode & 0o777 == 0o700
+    assert psutil.Process(endpoint.pid).net_connections("inet") == [], "no port is open"
+
+
+def test_a_flood_of_connections_ends_below_the_limit_of_descriptors(
+    engine: EngineDouble,
+) -> None:
+    engine.run.logs.mkdir(exist_ok=True)
+    serve = f"ulimit -n 256; {sys.executable} -m fttui.engine.hub {engine.run.path}"
+    with open(engine.run.logs / "hub.log", "wb") as log:
+        process = subprocess.Popen(["sh", "-c", serve], stdout=log, stderr=log)
+    until(lambda: hub_up(engine.run))
+    hub = read_endpoint(engine.run)
+    assert hub is not None
+    with contextlib.ExitStack() as crowd:
+        for _ in range(230):
+            one = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(5)
+            with contextlib.suppress(OSError):
+                one.connect(f"{hub.folder}/req")
+        assert process.wait(30) == 0
+    said = (engine.run.logs / "hub.log").read_text()
+    assert "descriptors: a viewer misbehaves; starting anew" in said
+    assert "Too many open files" not in said
+    assert ensure_hub(engine.run, 20) != hub
 
 
 def test_one_hub_per_run_however_many_are_started(engine: EngineDouble, viewer: Viewer) -> None:

@@ -296,6 +296,10 @@ def test_runs_are_listed_and_found_wherever_they_are(start_run: StartRun, runs: 
     assert several.returncode == 0
     assert f"one:{run.id}" in several.stdout
     assert f"two:{elsewhere.id}" in several.stdout
+    both = fttui("attach", "one", "two")
+    assert both.returncode == 0
+    assert f"one:{run.id}" in both.stdout
+    assert f"two:{elsewhere.id}" in both.stdout
     without_terminal = fttui("attach", "ann@box")
     assert without_terminal.returncode == 0
     assert run.id in without_terminal.stdout

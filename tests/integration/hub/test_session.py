@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import FttuiError, ProtocolMismatch
+from fttui.engine.hub.bridge.feed import JournalReplaced
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
 from fttui.engine.protocol.events import CommandApplied, Record, RunEnded
@@ -21,7 +22,7 @@ from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control import ControlEntry, ControlReader
 from fttui.engine.run.endpoint import read_endpoint
-from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.layout import RunDirectory
 from fttui.tui.client import hub as hub_module
 from fttui.tui.client.hub import HubSession
@@ -88,7 +89,7 @@ async def watching(run: RunDirectory, *, read_only: bool = False) -> AsyncIterat
     finally:
         await watcher.session.close()
         watcher.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, JournalReplaced):
             await watcher.task
 
 
@@ -128,6 +129,31 @@ async def kill_and_recover(run: RunDirectory, watcher: Watcher) -> None:
     await eventually(lambda: watcher.link is Link.LOST)
     await eventually(lambda: watcher.link is Link.LIVE)
     await eventually(lambda: len(watcher.records) > before + 100)
+
+
+async def test_another_journal_in_the_same_place_is_not_mixed_in(runs: Path) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.train(50)
+    async with watching(engine.run) as watcher:
+        await eventually(lambda: len(watcher.records) == 52)
+        # As after a power loss: the newest records are gone, others take their numbers.
+        kill_hub(engine.run, signal.SIGSTOP)
+        payloads = journal_payloads(engine.run)[:30]
+        engine.journal.close()
+        engine.run.journal.unlink()
+        again = FrameWriter(engine.run.journal, engine.run.journal_lock)
+        again.append(*payloads)
+        again.close()
+        other = EngineDouble(engine.run)
+        other.step = 1000
+        other.train(60)
+        kill_hub(engine.run, signal.SIGKILL)
+        await asyncio.wait([watcher.task], timeout=30)
+        assert watcher.whole()
+        assert len(watcher.records) == 52
+        with pytest.raises(JournalReplaced, match="record 52, the last one seen, is not in"):
+            await watcher.task
 
 
 async def test_a_command_sent_while_the_hub_is_dead_takes_effect_once(start_run: StartRun) -> None:
