@@ -150,8 +150,8 @@ ACTIONS: tuple[Action, ...] = (
         CHANGE, ("clip",), SetClip(), "inline", footer=3,
     ),
     Action(
-        "change.undo", "u", "undo", "take the last change of learning rate or clip back",
-        CHANGE, ("lr scale", "clip"), ResetLr(),
+        "change.undo", "u", "undo", "take the last change of learning rate, clip or policy back",
+        CHANGE, ("lr scale", "clip", "policy"), ResetLr(),
     ),
     Action(
         "data.skip", "k", "skip", "drop the data of the next N steps",
@@ -311,7 +311,7 @@ def _why_unreachable(state: AppState) -> str | None:
 def _why_pointless(action: Action, state: AppState) -> str | None:
     match action.id:
         case "change.undo" if state.run.interventions.last_undoable() is None:
-            return "no change of learning rate or clip to undo"
+            return "no change of learning rate, clip or policy to undo"
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "anomaly.recover":

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..app import FttuiApp
 
 MOST_DIGITS = 6
+POLICY_FORMS = "skip · halt · rollback, or: autopilot off · propose · act"
 MOST_ZOOMS = 30
 
 
@@ -245,9 +246,13 @@ def _sample(app: FttuiApp, text: str) -> Asked:
 
 
 def _policy(app: FttuiApp, text: str) -> Asked:
-    if not text.strip():
+    words = text.strip()
+    if not words:
         return Asked(preview="on a NaN or infinite loss or gradient before the update")
-    return asked.read_text("policy nonfinite", text, f"on a NaN: {text.strip()}")
+    if words.startswith("autopilot"):
+        mode = words.removeprefix("autopilot").strip()
+        return asked.read_text("policy autopilot", mode, f"about an anomaly, by itself: {mode}")
+    return asked.read_text("policy nonfinite", words, f"on a NaN: {words}")
 
 
 DEEDS: dict[str, Deed] = {
@@ -277,7 +282,7 @@ DEEDS: dict[str, Deed] = {
         lambda app, t: asked.read_count("skip", t, app.state.run),
     ),
     "note.add": _prompt("note", "what is worth remembering about this step", _note),
-    "policy.change": _prompt("policy on a non-finite number", "skip · halt · rollback", _policy),
+    "policy.change": _prompt("policy on a non-finite number", POLICY_FORMS, _policy),
     "control.toggle": _control,
     "go.dashboard": _go("dashboard"),
     "go.metrics": _go("metrics"),

@@ -88,6 +88,7 @@ def _ranks(state: AppState) -> list[Content]:
     started, last = state.run.started, state.run.last
     devices = list(started.devices) if started else []
     times = list(last.rank_s) if last else []
+    memory = list(last.rank_mem_bytes) if last else []
     rows = []
     median = sorted(times)[len(times) // 2] if times else 0.0
     for rank in range(max(len(devices), len(times), 1)):
@@ -97,6 +98,8 @@ def _ranks(state: AppState) -> list[Content]:
             slow = times[rank] > STRAGGLER * median
             text = f"{fmt.duration(times[rank]):>7}  " + ("△ straggler  " if slow else "")
             pieces.append((text, WATCH) if slow else text)
+        if rank < len(memory):
+            pieces.append(f"{fmt.size(memory[rank]):>9}  ")
         pieces.append((device, DIM))
         rows.append(assemble(*pieces))
     if len(times) < 2:

@@ -149,6 +149,10 @@ def _preview(state: AppState, preview: PreviewArrived) -> AppState:
         return state
     base = state.run if preview.extends and state.reading is not None else RunView()
     shown = apply_many(base, preview.records)
+    for mine in state.run.interventions:
+        # What was sent from here may be in no record of the preview yet.
+        if mine.sent_at is not None:
+            shown = replace(shown, interventions=shown.interventions.upsert(mine))
     return replace(state, run=shown, reading=read, head_seq=preview.head_seq)
 
 

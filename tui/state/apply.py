@@ -20,6 +20,7 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetPolicy,
     parse_command,
 )
 from fttui.engine.protocol.events import (
@@ -231,7 +232,7 @@ def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> 
 def _command_applied(view: RunView, record: Record, event: CommandApplied) -> RunView:
     command = _parsed(event.command)
     known = {"old": event.old, "new": event.new, "reason": event.reason, "seconds": event.seconds}
-    undo = _inverse(view, command)
+    undo = _inverse(view, command, event.old)
     view = _intervene(view, record, event, Phase.APPLIED, **known, undo=undo)
     view = _mark(view, record, "command", event.command)
     return replace(view, **_wishes(view, command))
@@ -267,10 +268,16 @@ def _parsed(text: str) -> AnyCommand | None:
         return None
 
 
-def _inverse(view: RunView, command: AnyCommand | None) -> AnyCommand | None:
-    if isinstance(command, ScaleLr | SetLr | ResetLr):
-        return ScaleLr(factor=view.lr_scale)
-    return SetClip(value=view.clip) if isinstance(command, SetClip) else None
+def _inverse(view: RunView, command: AnyCommand | None, old: str) -> AnyCommand | None:
+    match command:
+        case ScaleLr() | SetLr() | ResetLr():
+            return ScaleLr(factor=view.lr_scale)
+        case SetClip():
+            return SetClip(value=view.clip)
+        case SetPolicy():
+            return _parsed(f"policy {old}")
+        case _:
+            return None
 
 
 def _wishes(view: RunView, command: AnyCommand | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ SMOOTHINGS = (0.98, 0.9, 0.995)
 EVAL = "eval."
 TOKENS = "tokens_total"
 SLOWEST, FASTEST = "rank_s max", "rank_s min"
+FULLEST, EMPTIEST = "rank_mem_bytes max", "rank_mem_bytes min"
 Flags = NDArray[np.bool_]
 
 
@@ -86,7 +87,8 @@ class Branch:
 
 _EMPTY = Series()
 _UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_bytes"})
-_RANKS = "rank_s."
+_BANDS = {"rank_s.": (SLOWEST, FASTEST), "rank_mem_bytes.": (FULLEST, EMPTIEST)}
+"""Numbers by rank, and the curves of their greatest and least."""
 
 Column = tuple[str, Floats, Flags | None]
 """Name, values, and which steps have one; None is all."""
@@ -104,10 +106,11 @@ def _columns(steps: Steps) -> Iterator[Column]:
     if {"data_s", "step_s"} <= steps.columns.keys():
         data, whole = steps.columns["data_s"], steps.columns["step_s"]
         yield "data_share", data / np.where(whole > 0, whole, 1.0), whole > 0
-    ranks = [column for name, column in steps.columns.items() if name.startswith(_RANKS)]
-    if ranks:
-        yield SLOWEST, np.fmax.reduce(ranks), None
-        yield FASTEST, np.fmin.reduce(ranks), None
+    for start, (most, least) in _BANDS.items():
+        ranks = [column for name, column in steps.columns.items() if name.startswith(start)]
+        if ranks:
+            yield most, np.fmax.reduce(ranks), None
+            yield least, np.fmin.reduce(ranks), None
 
 
 def _smooth(grown: dict[str, Series], average: Ema, xs: Floats, losses: Floats) -> Ema:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import format as fmt
 from .app import AppState
-from .curves import EVAL, parts_of, smoothed
+from .curves import EMPTIEST, EVAL, FULLEST, parts_of, smoothed
 from .picture import Curve
 from .run import RunView
 
@@ -117,9 +117,12 @@ def _grad_title(state: AppState) -> Sequence[str]:
         return []
     parts = [fmt.number(run.last.grad_norm)]
     if run.clip is None:
-        return [*parts, "clip off"]
-    share = run.clipped_seen / max(1, run.steps_seen)
-    return [*parts, f"clip {fmt.number(run.clip)} ({fmt.percent(share)} clipped)"]
+        parts.append("clip off")
+    else:
+        share = run.clipped_seen / max(1, run.steps_seen)
+        parts.append(f"clip {fmt.number(run.clip)} ({fmt.percent(share)} clipped)")
+    scale = run.last.extra.get("loss_scale")
+    return parts if scale is None else [*parts, f"loss scale {fmt.count(scale)}"]
 
 
 def _lr_title(state: AppState) -> Sequence[str]:
@@ -150,7 +153,8 @@ def memory_now(run: RunView) -> tuple[float, float] | None:
 
 def _memory_curves(state: AppState) -> Sequence[Curve]:
     if on_gpu(state.run):
-        return [Curve("mem_allocated_bytes", "raw"), Curve("mem_reserved_bytes", "live")]
+        ranks = Curve(FULLEST, "band", to=EMPTIEST, old=False)
+        return [ranks, Curve("mem_allocated_bytes", "raw"), Curve("mem_reserved_bytes", "live")]
     return [Curve("rss_bytes", "live")]
 
 
@@ -253,7 +257,7 @@ def panel_for(metric: str) -> Panel:
     )
 
 
-_UNPLOTTED = ("time", "loss~", "tokens_total", "rank_s")
+_UNPLOTTED = ("time", "loss~", "tokens_total", "rank_")
 
 
 def metrics_of(run: RunView) -> list[str]:

@@ -61,7 +61,8 @@ def link_text(state: AppState, now: float) -> Content:
         return assemble((f"△ no step for {fmt.age(stalled)}", WATCH), (f"  live {age}", DIM))
     if link.catching_up:
         share = fmt.percent(link.read_seq / link.head_seq, 0)
-        return assemble((f"reading history {share}", DIM))
+        picture = "thinned picture · " if state.reading is not None else ""
+        return assemble((f"{picture}reading history {share}", DIM))
     text, colour = _LINK_WORDS[link.link]
     return assemble((text.format(age=age), colour))
 

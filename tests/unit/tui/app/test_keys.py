@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -57,6 +58,7 @@ AT_ONCE = [
     (["n", *"odd", "enter"], AddNote(text="odd")),
     (["g", *"hi", "enter"], GenerateSample(prompt="hi")),
     (["P", *"halt", "enter"], SetPolicy(nonfinite="halt")),
+    (["P", *"autopilot act", "enter"], SetPolicy(autopilot="act")),
     (["x", "y"], Stop(save=True)),
     (["x", "enter"], Stop(save=True)),
     (["x", "d"], Stop(save=False)),
@@ -134,6 +136,42 @@ async def test_undo_restores_the_value_before_and_then_the_one_before_that() -> 
         await until(pilot, lambda: len(session.submitted) == 3)
     assert session.submitted[1:] == [ScaleLr(factor=0.5), SetClip(value=1.0)]
     assert session.reasons[1] == f"{UNDO}mine-1"
+
+
+async def test_a_policy_is_undone_too() -> None:
+    script = eventful().command("policy autopilot act", "autopilot propose", "autopilot act")
+    session = FakeSession(script)
+    async with driven(session) as (_, pilot):
+        await pilot.press("u")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [SetPolicy(autopilot="propose")]
+
+
+TASKS = {
+    "halve the learning rate": ("l", *"x.5", "enter"),
+    "pause, or go on": ("space",),
+    "save a checkpoint": ("s",),
+    "go back to the checkpoint before the newest": ("r", "down", "enter"),
+    "answer a spike as its report says": ("R", "y"),
+    "stop, with everything saved": ("x", "y"),
+}
+"""The commonest tasks and the fewest keys for each, from the dashboard; docs/app.md has them."""
+DONE = [
+    ScaleLr(factor=0.25), Pause(), SaveCheckpoint(), Rollback(checkpoint="step-000800-t1"),
+    Rollback(checkpoint="step-000800-t1", lr_scale=0.5, skip=12), Stop(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "command"), zip(TASKS, DONE, strict=True), ids=str)
+async def test_the_commonest_tasks_take_as_few_keys_as_the_manual_says(task, command) -> None:
+    session = FakeSession(live_spike())
+    async with driven(session) as (_, pilot):
+        await pilot.press(*TASKS[task])
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [command]
+    manual = (Path(__file__).parents[4] / "docs" / "app.md").read_text()
+    row = next(line for line in manual.splitlines() if line.startswith(f"| {task} |"))
+    assert row.split("|")[3].strip() == str(len(TASKS[task]))
 
 
 async def test_every_act_answers_in_place() -> None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from fttui.engine.protocol.commands import ScaleLr
-from fttui.engine.protocol.events import CommandAccepted, CommandApplied, Record
+from fttui.engine.protocol.events import CommandAccepted, CommandApplied, Record, StepFinished
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.tui.client.port import (
@@ -15,16 +16,17 @@ from fttui.tui.client.port import (
     HistoryProgressed,
     Link,
     LinkChanged,
+    PreviewArrived,
     RecordsArrived,
 )
 from fttui.tui.state.app import AppState, fold, submitted, take_slice
 from fttui.tui.state.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.state.interventions import UNDO, Intervention, Interventions, Phase
-from fttui.tui.state.panels import DASHBOARD, metrics_of, panel_for, value_at
+from fttui.tui.state.panels import DASHBOARD, GRAD_NORM, MEMORY, metrics_of, panel_for, value_at
 from fttui.tui.state.picture import Curve, column_of, limits, picture
 from fttui.tui.state.plotview import PlotView
 from fttui.tui.state.ticks import log_ticks, ticks
-from tests.support.session_double import EPOCH, Script, eventful
+from tests.support.session_double import EPOCH, GIB, Script, eventful
 
 NOW = EPOCH + 100
 
@@ -278,3 +280,94 @@ def test_every_state_has_a_shape_and_ascii_keeps_the_width() -> None:
     text = "● ×0.5 → ╭─╮ ⣿ é ‖ ▲"
     assert len(to_ascii(text)) == len(text)
     assert to_ascii(text).isascii()
+
+
+# previews
+
+
+def _journal(steps: int = 6000) -> Script:
+    return Script(spikes={4321: 9.0}).start().run().train(steps)
+
+
+def _thinned(script: Script) -> list[Record]:
+    """As a bridge does: the extremes of every part, and whatever is no step."""
+    kept = [r for r in script.records if not isinstance(r.event, StepFinished)]
+    steps = [r for r in script.records if isinstance(r.event, StepFinished)]
+    for at in range(0, len(steps), 15):
+        part = sorted(steps[at : at + 15], key=lambda record: record.event.loss)
+        kept += [part[0], part[-1]] if len(part) > 1 else part
+    return sorted(kept, key=lambda record: record.seq)
+
+
+def test_a_preview_is_drawn_and_gives_way_without_a_jump() -> None:
+    script = _journal()
+    head = len(script.records)
+    state = AppState(run_id="r", viewer="me")
+    state = fold(state, [PreviewArrived(_thinned(script), head, exact=True)], NOW)
+    curves, window = [Curve("loss", "raw")], (0.0, 6000.0)
+    early = picture(state.run.branches, curves, window, 100)
+    assert not early.empty
+    assert state.run.step == 6000
+    half = fold(state, [RecordsArrived(script.records[:3000])], NOW)
+    assert half.run is state.run
+    assert half.link.read_seq < half.head_seq
+    whole = fold(half, [RecordsArrived(script.records[3000:])], NOW)
+    assert whole.reading is None
+    assert whole.run.steps_seen == 6000
+    late = picture(whole.run.branches, curves, window, 100)
+    assert (early.x, early.y, early.over) == (late.x, late.y, late.over)
+    # Every extreme that the whole journal shows was in the preview already.
+    assert set(early.layers[0].runs[0]) >= set(late.layers[0].runs[0][1:-1])
+
+
+def test_a_command_sent_while_a_preview_is_shown_is_not_lost_with_it() -> None:
+    script = _journal(600)
+    state = fold(AppState(issuer="ann"), [PreviewArrived(_thinned(script)[:50], 400)], NOW)
+    state = submitted(state, "c1", ScaleLr(factor=0.5), "", NOW)
+    again = PreviewArrived(_thinned(script), len(script.records), exact=True)
+    state = fold(state, [again], NOW)
+    (entry,) = state.run.interventions
+    assert (entry.id, entry.phase) == ("c1", Phase.SENT)
+    state = fold(state, [RecordsArrived(script.records), CommandAnswered("c1", True)], NOW)
+    assert [i.phase for i in state.run.interventions] == [Phase.ACCEPTED]
+
+
+def test_memory_of_every_rank_is_a_band_and_no_plot_of_its_own() -> None:
+    script = Script().start().run().train(40)
+    records = [
+        replace_event(r, rank_mem_bytes=[4 * GIB, 5 * GIB, (4 + r.step % 3) * GIB])
+        for r in script.records
+    ]
+    state = fold(AppState(), [RecordsArrived(records)], NOW)
+    drawn = {layer.style: layer for layer in picture(
+        state.run.branches, MEMORY.curves(state), (0, 40), 40).layers}  # fmt: skip
+    ys = [y for run in drawn["band"].runs for _, y in run]
+    assert (min(ys), max(ys)) == (4 * GIB, 6 * GIB)
+    assert not any(name.startswith("rank_") for name in metrics_of(state.run))
+
+
+def test_what_other_tasks_measure_becomes_a_curve_by_itself() -> None:
+    script = Script().start().run().train(3)
+    records = [
+        replace_event(r, extra={"rewards/margin": 0.1 * r.step}, parts={"dpo": 0.7})
+        for r in script.records
+    ]
+    state = fold(AppState(), [RecordsArrived(records)], NOW)
+    assert {"rewards/margin", "loss.dpo"} <= set(metrics_of(state.run))
+    title = dict([panel_for("rewards/margin").title_of(state)])
+    assert "0.3" in title["rewards/margin"]
+
+
+def test_the_loss_scale_of_half_precision_stands_over_the_gradients() -> None:
+    script = Script().start().run().train(3)
+    records = [replace_event(r, extra={"loss_scale": 65536.0}) for r in script.records]
+    state = fold(AppState(), [RecordsArrived(records)], NOW)
+    assert GRAD_NORM.title_of(state)[1].endswith("loss scale 65,536")
+
+
+def replace_event(record: Record, **fields: object) -> Record:
+    """A step's record with other values; any other record as it is."""
+    if not isinstance(record.event, StepFinished):
+        return record
+    event = msgspec.structs.replace(record.event, **fields)
+    return msgspec.structs.replace(record, event=event)

@@ -1,0 +1,167 @@
+"""Pictures of the app for the documentation.
+
+    python -m tests.bench.screens [--out docs/screens] [--incidents FOLDER]
+
+Most show a made-up run with everything in it. With the runs that `tests.bench.incidents --keep`
+left, the report and the comparison are theirs, and the incidents get pictures of their own. Needs
+`rsvg-convert`; without it the pictures stay SVG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual.pilot import Pilot
+
+from fttui.engine.run.layout import RunDirectory
+from fttui.tui.app import FttuiApp
+from fttui.tui.client.journal import JournalSession
+from fttui.tui.client.port import Link, Session
+from tests.support.session_double import FakeSession, Script, eventful, live_spike
+
+CELL = (8, 16)
+"""Pixels of a cell."""
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of each bit of a braille character."""
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
+
+
+async def _settled(pilot: Pilot[int], app: FttuiApp, ready: Callable[[], bool]) -> None:
+    while not ready():
+        await pilot.pause(0.02)
+    app.redraw()
+    for _ in range(4):
+        await pilot.pause(0.02)
+
+
+async def _picture(
+    session: Session, keys: tuple[str, ...], size: tuple[int, int], run: RunDirectory | None = None
+) -> str:
+    """The screen after some keys, as SVG."""
+    fake = session if isinstance(session, FakeSession) else None
+    app = FttuiApp(session, run=run, clock=lambda: fake.script.now + 0.2 if fake else time.time())
+
+    def heard() -> bool:
+        if fake:
+            return (
+                app.state.run.seq == len(fake.script.records) and app.state.link.link is fake.link
+            )
+        return app.state.link.link is Link.ENDED
+
+    async with app.run_test(size=size) as pilot:
+        await _settled(pilot, app, heard)
+        for key in keys:
+            await pilot.press(key)
+            await _settled(pilot, app, lambda: True)
+        return _svg(app)
+
+
+def _svg(app: FttuiApp) -> str:
+    """The cells of the screen, each at its place: no font's widths can shift a curve."""
+    width, height = app.size
+    ground = app.theme_variables["background"]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * CELL[0]}" '
+        f'height="{height * CELL[1]}" font-family="DejaVu Sans Mono" font-size="13">',
+        f'<rect width="100%" height="100%" fill="{ground}"/>',
+    ]
+    for y, strip in enumerate(app.screen._compositor.render_strips()):
+        x = 0
+        for text, style, _ in strip:
+            parts += _segment(text, style or Style(), x * CELL[0], y * CELL[1])
+            x += cell_len(text)
+    return "\n".join([*parts, "</svg>"])
+
+
+def _segment(text: str, style: Style, x: float, y: float) -> Iterator[str]:
+    colour, ground = (
+        c.get_truecolor().hex if c and not c.is_default else ""
+        for c in (style.color, style.bgcolor)
+    )
+    if style.reverse:
+        colour, ground = ground or "#000000", colour or "#e0e0e0"
+    if ground:
+        width = cell_len(text) * CELL[0]
+        yield f'<rect x="{x}" y="{y}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
+    look = f'fill="{colour or "#e0e0e0"}"' + (' font-weight="bold"' if style.bold else "")
+    for at, char in enumerate(text):
+        left = x + at * CELL[0]
+        if 0x2800 < ord(char) < 0x2900:
+            yield from _dots(ord(char) - 0x2800, left, y, look)
+        elif not char.isspace():
+            yield f'<text x="{left}" y="{y + 12.5}" {look}>{escape(char)}</text>'
+
+
+def _dots(bits: int, x: float, y: float, look: str) -> Iterator[str]:
+    """A braille character, dot by dot."""
+    for bit, (column, row) in enumerate(DOTS):
+        if bits >> bit & 1:
+            cx, cy = x + CELL[0] * (0.25 + column / 2), y + CELL[1] * (0.125 + row / 4)
+            yield f'<rect x="{cx - 1}" y="{cy - 1}" width="2" height="2" {look}/>'
+
+
+def _save(svg: str, file: Path) -> None:
+    """A PNG where the tool for it is there, else the SVG."""
+    if not shutil.which("rsvg-convert"):
+        file.with_suffix(".svg").write_text(svg)
+        return
+    command = ["rsvg-convert", "--output", str(file)]
+    subprocess.run(command, input=svg.encode(), check=True)
+    print(f"{file}  {file.stat().st_size / 1000:.0f} kB", flush=True)
+
+
+def _scripted(out: Path) -> None:
+    scenes: dict[str, tuple[Callable[[], Script], tuple[str, ...], tuple[int, int]]] = {
+        "dashboard-80x24": (eventful, (), SIZES["80x24"]),
+        "dashboard-120x40": (live_spike, (), SIZES["120x40"]),
+        "dashboard-200x50": (eventful, (), SIZES["200x50"]),
+        "rollback-confirm": (eventful, ("r", "down"), SIZES["120x40"]),
+        "lr-prompt": (eventful, ("l", *"x0.5"), SIZES["80x24"]),
+        "too-small": (eventful, (), (50, 14)),
+    }
+    for name, (script, keys, size) in scenes.items():
+        svg = asyncio.run(_picture(FakeSession(script()), keys, size))
+        _save(svg, out / f"{name}.png")
+
+
+def _recorded(folder: Path, out: Path) -> None:
+    runs = {run.name: RunDirectory(run) for run in sorted(folder.glob("*-one-key*"))}
+    for name, run in runs.items():
+        size, incident = SIZES["120x40"], name.partition("-")[0]
+        for view, keys in (("dashboard", ()), ("report", ("3", "end", "enter"))):
+            svg = asyncio.run(_picture(JournalSession(run), keys, size, run))
+            _save(svg, out / f"{incident}-{view}.png")
+    os.environ["FTTUI_RUNS"] = str(folder)
+    for name, run in runs.items():
+        if name.startswith("poison"):
+            keys = ("0", "v", "down", "v", "C")
+            svg = asyncio.run(_picture(JournalSession(run), keys, SIZES["120x40"], run))
+            _save(svg, out / "compare.png")
+
+
+def main() -> None:
+    """Draw them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/screens"))
+    parser.add_argument("--incidents", type=Path, help="what tests.bench.incidents --keep left")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    _scripted(arguments.out)
+    if arguments.incidents:
+        _recorded(arguments.incidents, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
