@@ -19,6 +19,9 @@ MAX_ATTEMPTS = 2
 """For one incident; what two changes did not cure needs a person."""
 MAX_SKIP_STEPS = 500
 """Dropping more data than this to pass a bad spot costs more than it saves."""
+SKIP_BEYOND, SKIP_BEYOND_AGAIN = 1, 20
+"""Steps of data dropped past the bad one. Bad data come in stretches: where the first attempt met
+more of it, the second passes much more."""
 LR_FACTOR = 0.5
 TIGHTER = 0.5
 """Of the clip in force, where that is below the usual norms already."""
@@ -185,7 +188,8 @@ def _last_bad(anomaly: Alert, now: Situation) -> int:
 
 
 def _skip(bad_step: int, to_step: int, past: Recoveries) -> int:
-    """From the checkpoint's place in the data to one batch past the bad one."""
+    """From the checkpoint's place in the data to past the bad one."""
     bad_place = bad_step + past.passed_over(bad_step)
     place = to_step + past.passed_over(to_step, saved=True)
-    return min(max(bad_place - place + 1, 0), MAX_SKIP_STEPS)
+    beyond = SKIP_BEYOND_AGAIN if past.attempts else SKIP_BEYOND
+    return min(max(bad_place - place + beyond, 0), MAX_SKIP_STEPS)

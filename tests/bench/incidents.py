@@ -108,11 +108,13 @@ INCIDENTS = {"poison": poison, "lr": lr, "nan": nan}
 
 @contextmanager
 def _one_key(recovering: bool) -> Iterator[None]:
-    """A person who presses R once, at the first alarm that calls for it, or never."""
+    """A person who presses R at the first alarm that calls for it, again if that failed; or never."""
     record, pressed = ScriptedChronicle.record, [not recovering]
 
     def watching(self: ScriptedChronicle, event: AnyEvent) -> None:
         record(self, event)
+        if recovering and isinstance(event, ProbationEnded) and not event.passed:
+            self.send("recover")
         if not isinstance(event, AnomalyRaised) or event.severity != "alarm":
             return
         if not pressed[0] and event.kind in CALLING:

@@ -81,7 +81,7 @@ class Extremes:
     """An exact picture, worked out a little at a time.
 
     Of every part of the history: the records with the smallest and largest loss, the largest
-    gradient norm, the first loss that is no number; and all rarer events.
+    gradient norm, the first loss that is no number; the newest step; and all rarer events.
     """
 
     def __init__(self, path: Path, after_offset: int, after_seq: int, head_seq: int) -> None:
@@ -91,6 +91,8 @@ class Extremes:
         self.head_seq = head_seq
         self._best: dict[tuple[int, str], tuple[float, int, bytes]] = {}
         self._deeds: dict[int, bytes] = {}
+        self._newest: dict[int, bytes] = {}
+        """The newest step: how far the run is."""
 
     def advance(self) -> bool:
         """Read on, some milliseconds' worth; True when all is read."""
@@ -110,6 +112,7 @@ class Extremes:
                 self._deeds.pop(next(iter(self._deeds)))
         if record.event.k != "StepFinished" or record.event.loss is None:
             return
+        self._newest = {record.seq: payload}
         part = (record.seq - self._after) * _PARTS // self._span
         loss, norm = record.event.loss, record.event.grad_norm
         if not math.isfinite(loss):
@@ -127,5 +130,6 @@ class Extremes:
 
     def records(self) -> list[bytes]:
         """The chosen records, in order."""
-        chosen = {seq: payload for _, seq, payload in self._best.values()} | self._deeds
+        best = {seq: payload for _, seq, payload in self._best.values()}
+        chosen = best | self._deeds | self._newest
         return [chosen[seq] for seq in sorted(chosen)]

@@ -244,6 +244,11 @@ async def test_a_long_history_is_previewed_before_it_has_arrived(runs: Path) -> 
         assert {encode(record) for record in first.records} <= set(journal_payloads(engine.run))
         await eventually(lambda: len(watcher.records) == engine.seq)
         assert watcher.whole()
+        exact = [preview for preview in watcher.previews if preview.exact]
+        assert all(preview.records[-1].step == 80_000 for preview in exact)
+        configs = await watcher.session.fetch_configs()
+        assert configs.resolved == engine.run.config.read_text()
+        assert configs.source == engine.run.source_config.read_text()
 
 
 async def test_another_journal_in_the_same_place_is_not_mixed_in(runs: Path) -> None:

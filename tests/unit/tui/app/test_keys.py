@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.errors import FttuiError
+from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.commands import (
     AddNote,
     Evaluate,
@@ -28,6 +28,7 @@ from fttui.engine.protocol.commands import (
     Stop,
 )
 from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import Identity
 from fttui.tui.client.port import Link
@@ -331,6 +332,32 @@ async def test_the_configuration_says_where_each_value_comes_from(tmp_path) -> N
         await until(pilot, lambda: "1 of 3" in text_of(app))
         assert "train.seed" in text_of(app)
         assert "train.batch" not in text_of(app)
+
+
+class FarAway(FakeSession):
+    """A run whose folder is on another machine, which is slow to answer at first."""
+
+    asked = 0
+
+    async def fetch_configs(self) -> ConfigTexts:
+        self.asked += 1
+        if self.asked == 1:
+            raise EngineGone("no connection yet")
+        resolved = "train: {lr: 0.0003, batch: 4}\n"
+        return ConfigTexts(
+            ref=0, resolved=resolved, source="train: {batch: 4}\n", overrides=["train.lr=3e-4"]
+        )
+
+
+async def test_the_configuration_of_a_run_elsewhere_is_fetched(monkeypatch) -> None:
+    monkeypatch.setattr("fttui.tui.screens.visits.ASK_AGAIN_S", 0.0)
+    session = FarAway(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("9")
+        await until(pilot, lambda: "train.batch" in text_of(app))
+        rows = {s.key: (s.value, s.origin) for s in app.state.about.settings}
+    assert rows == {"train.lr": ("0.0003", "--set"), "train.batch": ("4", "file")}
+    assert session.asked == 2
 
 
 async def test_help_shows_all_groups() -> None:
