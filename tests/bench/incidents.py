@@ -108,7 +108,7 @@ INCIDENTS = {"poison": poison, "lr": lr, "nan": nan}
 
 @contextmanager
 def _one_key(recovering: bool) -> Iterator[None]:
-    """A person who presses R at the first alarm that calls for it, again if that failed; or never."""
+    """A person who presses R at the first alarm that calls for it and if that failed, or never."""
     record, pressed = ScriptedChronicle.record, [not recovering]
 
     def watching(self: ScriptedChronicle, event: AnyEvent) -> None:
