@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .config.load import parse_resolved
+from .core.lr_range import LrRange
 from .errors import FttuiError, TrainingFailed
 from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
@@ -67,6 +68,8 @@ class Before:
     attempt: Attempt
     profile_steps: int = 0
     """Nothing but a profile is wanted; 0 trains."""
+    lr_range: LrRange | None = None
+    """Nothing but a sweep of the learning rate is wanted; None trains."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,6 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--from", dest="resume", help="checkpoint to go on from, or `last`")
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile N steps only")
+    sweep = ("LOW", "HIGH", "STEPS")
+    parser.add_argument("--lr-find", nargs=3, type=float, metavar=sweep, help="sweep the LR only")
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
@@ -84,11 +89,19 @@ def main(arguments: list[str] | None = None) -> int:
     except JournalLocked as error:
         print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- no journal to tell it to
         return TrainingFailed.exit_code
-    return _session(run, publisher, options.resume, options.profile)
+    lr_range = None
+    if options.lr_find:
+        low, high, steps = options.lr_find
+        lr_range = LrRange(low, high, int(steps))
+    return _session(run, publisher, options.resume, options.profile, lr_range)
 
 
 def _session(
-    run: RunDirectory, publisher: Publisher | None, resume: str | None, profile_steps: int
+    run: RunDirectory,
+    publisher: Publisher | None,
+    resume: str | None,
+    profile_steps: int,
+    lr_range: LrRange | None,
 ) -> int:
     attempt = Attempt.of(os.environ)
     history = _history(run, publisher, attempt)
@@ -105,7 +118,7 @@ def _session(
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
     checkpoint = _checkpoint(run, resume, attempt)
-    before = Before(history, checkpoint, control_seq, attempt, profile_steps)
+    before = Before(history, checkpoint, control_seq, attempt, profile_steps, lr_range)
     ended = _guarded(run, chronicle, signals, before)
     if publisher is not None:
         _tell_end(chronicle, ended, attempt)
@@ -175,6 +188,7 @@ def _train(
             before.resume,
             before.control_seq,
             profile_steps=before.profile_steps,
+            lr_range=before.lr_range,
             restarted=before.attempt.repeated,
         )
         outcome = train(start, place, chronicle, signals)

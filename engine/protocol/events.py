@@ -310,6 +310,21 @@ class StepsProfiled(Event, frozen=True, kw_only=True, tag="StepsProfiled"):
         return self.flops / self.step_s / self.peak_flops_per_s
 
 
+class LrRangeTested(Event, frozen=True, kw_only=True, tag="LrRangeTested"):
+    """A sweep of the learning rate has ended."""
+
+    rates: list[float]
+    losses: list[float]
+    """Of the step at each rate."""
+    smoothed: list[float]
+    diverged: bool
+    """It ended there, not at the highest rate."""
+    steepest: float | None = None
+    """The rate at which the smoothed loss fell fastest."""
+    below_lowest: float | None = None
+    """A tenth of the rate with the lowest smoothed loss."""
+
+
 class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
     """A person marked this step."""
 
@@ -363,6 +378,7 @@ AnyEvent = (
     | AutopilotDecided
     | GradientsMeasured
     | StepsProfiled
+    | LrRangeTested
     | NoteAdded
     | LogEmitted
     | SampleGenerated

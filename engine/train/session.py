@@ -16,6 +16,7 @@ from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
 from ..core.control import Desired
+from ..core.lr_range import LrRange
 from ..data.collate import (
     collate_packed,
     collate_pairs,
@@ -43,6 +44,7 @@ from .evaluate import Evaluator
 from .gradient_flow import GradientFlow
 from .history import History
 from .inbox import Inbox
+from .lr_find import LrFind
 from .memory import MemoryMeter
 from .offload import Lending, Offload
 from .operations import StepOperations
@@ -80,6 +82,8 @@ class Start:
     """Newest command when this process came up; 0 on every rank but 0."""
     profile_steps: int = 0
     """Only take a profile of so many steps, then end; 0 trains."""
+    lr_range: LrRange | None = None
+    """Only sweep the learning rate; None trains."""
     restarted: bool = False
     """After a crash, and by itself: what a person asked for holds, a pause too."""
 
@@ -119,9 +123,9 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         evaluator=evaluator,
         watch=watch,
     )
-    profiler = build_profiler(start, config, loaded, place, chronicle, conductor)
-    operations.profile = profiler.ask
-    stepper.profiler = profiler
+    add_profiler(start, config, loaded, place, chronicle, conductor, operations, stepper)
+    if start.lr_range is not None:
+        LrFind(start.lr_range, trainer, chronicle, conductor.demand)
     offload = Offload(loaded.model, trainer, place.device, ema)
     conductor.attach(operations, Lending(offload, agreement, chronicle.log))
 
@@ -249,14 +253,16 @@ def build_evaluator(
     )
 
 
-def build_profiler(
+def add_profiler(
     start: Start,
     config: RunConfig,
     loaded: LoadedModel,
     place: Place,
     chronicle: Chronicle,
     conductor: Conductor,
-) -> StepProfiler:
+    operations: StepOperations,
+    stepper: Stepper,
+) -> None:
     """Takes profiles when asked; of a run that is only profiled, one after the warm-up."""
     profiler = StepProfiler(
         config, loaded.model, place.device, chronicle, start.run.profiles, place.rank
@@ -264,7 +270,8 @@ def build_profiler(
     if start.profile_steps:
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
         profiler.done = lambda: conductor.demand(Stop(save=False), "profile", "it is taken")
-    return profiler
+    operations.profile = profiler.ask
+    stepper.profiler = profiler
 
 
 def build_conductor(

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from fttui.engine.config.load import load_config
+from fttui.engine.core.lr_range import LrRange
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import (
@@ -238,6 +239,7 @@ def play(
     device: str = "cpu",
     place: Place | None = None,
     profile_steps: int = 0,
+    lr_range: LrRange | None = None,
     signals: StopSignals | None = None,
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
@@ -264,7 +266,7 @@ def play(
         before = control.last_seq if control else 0
         for text in (script or Script()).early:
             chronicle.send(text)
-        start = Start(run, started, history, resume, before, profile_steps)
+        start = Start(run, started, history, resume, before, profile_steps, lr_range)
         outcome = train(start, place, chronicle, signals or StopSignals())
     finally:
         if publisher and control:

@@ -1,0 +1,78 @@
+"""The learning rate range test: which rates to sweep, when to stop, what the losses say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SMOOTHING = 0.9
+"""Decay of the mean that losses are judged by: single steps of small batches jump about."""
+DIVERGED = 2.0
+"""Times the best smoothed loss. Next-token losses end near the log of the vocabulary, a few times
+that of a good model, so a larger factor would often not be reached."""
+SETTLED = 5
+"""Steps before anything is judged."""
+
+
+@dataclass(frozen=True)
+class LrRange:
+    """Rates from low to high in equal ratios, one per step."""
+
+    low: float
+    high: float
+    steps: int
+
+    def factor(self, step: int) -> float:
+        """The rate after `step` steps as a multiple of the lowest."""
+        share = min(step, self.steps - 1) / (self.steps - 1)
+        return float((self.high / self.low) ** share)
+
+
+@dataclass
+class Sweep:
+    """The losses met on the way up.
+
+    Source: Smith 2015 (arXiv 1506.01186); smoothing and suggestions as usual since fast.ai.
+    """
+
+    rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    smoothed: list[float] = field(default_factory=list)
+    diverged: bool = False
+    _mean: float = 0.0
+
+    def add(self, rate: float, loss: float) -> None:
+        """Take in a step: its rate, and the loss before its update."""
+        if not math.isfinite(loss):
+            self.diverged = True
+            return
+        self._mean = SMOOTHING * self._mean + (1 - SMOOTHING) * loss
+        self.rates.append(rate)
+        self.losses.append(loss)
+        self.smoothed.append(self._mean / (1 - SMOOTHING ** len(self.rates)))
+        judged = self.smoothed[SETTLED:]
+        self.diverged = bool(judged) and judged[-1] > DIVERGED * min(judged)
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate at which the loss falls fastest by the logarithm of the rate."""
+        slopes = _slopes([math.log(rate) for rate in self.rates], self.smoothed)
+        inner = range(SETTLED, len(slopes) - 1)
+        best = min(inner, key=lambda index: slopes[index], default=None)
+        return self.rates[best] if best is not None and slopes[best] < 0 else None
+
+    @property
+    def below_lowest(self) -> float | None:
+        """A tenth of the rate with the lowest loss, the usual distance from the cliff."""
+        settled = range(SETTLED, len(self.smoothed))
+        lowest = min(settled, key=lambda index: self.smoothed[index], default=None)
+        return None if lowest is None else self.rates[lowest] / 10
+
+
+def _slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """Central differences; 0 at both ends."""
+    if len(x) < 3:
+        return [0.0] * len(x)
+    inner = [(y[i + 1] - y[i - 1]) / (x[i + 1] - x[i - 1]) for i in range(1, len(x) - 1)]
+    return [0.0, *inner, 0.0]
