@@ -12,7 +12,7 @@ import json
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -63,8 +63,15 @@ def _string(statement: ast.stmt) -> str | None:
 
 
 def _sections(struct: type[Section]) -> list[type[Section]]:
-    nested = [field.type for field in msgspec.structs.fields(struct) if is_section(field.type)]
+    nested = [one for field in msgspec.structs.fields(struct) for one in sections_in(field.type)]
     return [struct, *(inner for section in nested for inner in _sections(section))]
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The sections a field holds: itself, or in an optional or a list."""
+    if is_section(annotation):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in sections_in(part)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""Every configuration key in tables, for people.
+
+`python -m fttui.engine.config.reference FILE` writes them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .schema import RunConfig, Section
+from .schema_export import field_docs, sections_in
+from .wording import describe_type, is_section
+
+_INTRO = """\
+# Configuration
+
+Every key of a configuration file, by section; `fttui check FILE` says what is wrong with one, and
+`--set section.key=value` overrides a key. Generated from `engine/config/schema.py` with
+`python -m fttui.engine.config.reference docs/configuration.md`.
+"""
+
+
+def reference_text() -> str:
+    """The page as the committed file has it."""
+    return "\n".join((_INTRO, *_section(RunConfig, ""))) + "\n"
+
+
+def _section(struct: type[Section], path: str) -> Iterator[str]:
+    """A section's table, then those of the sections in it."""
+    fields = msgspec.structs.fields(struct)
+    docs = field_docs(struct)
+    yield f"## {path or 'top level'}\n"
+    yield " ".join((inspect.getdoc(struct) or "").split()) + "\n"
+    yield "| key | accepts | default | |"
+    yield "|---|---|---|---|"
+    for field in fields:
+        if not is_section(field.type):
+            cells = (f"`{field.name}`", _accepts(field), _default(field), docs.get(field.name, ""))
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    yield ""
+    for field in fields:
+        for inner in sections_in(field.type):
+            yield from _section(inner, f"{path}.{field.name}".lstrip("."))
+
+
+def _accepts(field: msgspec.structs.FieldInfo) -> str:
+    return describe_type(field.type).removeprefix("one of ")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value: Any = field.default
+    if value is msgspec.NODEFAULT:
+        factory: Any = field.default_factory
+        value = factory()
+    return f"`{value if isinstance(value, str) and value else json.dumps(value)}`"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference_text(), encoding="utf-8")

@@ -1,0 +1,24 @@
+"""The page of all configuration keys is the one that the schema gives."""
+
+from __future__ import annotations
+
+from fttui.engine.config.reference import reference_text
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.wording import key_paths
+
+from .links import ROOT
+
+
+def test_the_page_is_current() -> None:
+    committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert committed == reference_text(), (
+        "write it anew: python -m fttui.engine.config.reference docs/configuration.md"
+    )
+
+
+def test_every_key_is_on_it() -> None:
+    page = reference_text()
+    missing = [path for path in key_paths(RunConfig) if f"`{path.rpartition('.')[2]}`" not in page]
+    sections = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
+    assert set(missing) <= sections
+    assert {"data.train", "train.lr_ratios", "train.early_stop"} <= sections
