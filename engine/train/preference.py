@@ -206,12 +206,39 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         self._divergence = torch.zeros((), device=self.args.device)
 
     def prepare_step(self, batches: list[Batch]) -> None:
-        """Count what the step's means are over; for kto, see how far the model has moved."""
+        """Count what the step's means are over, and see what the reference says of all of it.
+
+        At once for the step, because switching a model's adapters off and on takes a while.
+        """
         self._scales = self._count(batches)
-        if self.objective.rated:
-            with self.stepper.tally.time("compute"):
-                self._divergence = self._measure_divergence(batches)
+        with self.stepper.tally.time("compute"), self.compute_loss_context_manager():
+            moved = self._look_back(batches)
+        if self.objective.rated and moved is not None:
+            mean = self.accelerator.reduce(moved * self._scales["all"], reduction="mean")
+            self._divergence = mean.clamp_min(0)
             self.stepper.tally.add_parts(kl=self._divergence)
+
+    def _look_back(self, batches: Sequence[Batch]) -> Tensor | None:
+        """Put `reference` into every batch; for kto, how far the model has moved, summed.
+
+        None where the step is dropped on the way.
+        """
+        objective, moved = self.objective, torch.zeros((), device=self.args.device)
+        with still(self.model):
+            for batch in batches if objective.rated else ():
+                if not self.stepper.may_continue():
+                    return None
+                other = self._prepare_inputs(batch["mismatched"])
+                moved += objective.log_probs(self.model, other).total.sum()
+            with self.model.disable_adapter():
+                for batch in batches:
+                    if not self.stepper.may_continue():
+                        return None
+                    inputs = self._prepare_inputs(batch)
+                    batch["reference"] = objective.log_probs(self.model, inputs).total
+                    if objective.rated:
+                        moved -= objective.log_probs(self.model, inputs["mismatched"]).total.sum()
+        return moved
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, float]:
         wanted = [self.objective.desirable(batch) for batch in batches]
@@ -226,17 +253,6 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         ranks = self.accelerator.num_processes
         return {name: ranks / count for name, count in counts.items() if count}
 
-    def _measure_divergence(self, batches: Sequence[Batch]) -> Tensor:
-        """The mean over the step and its ranks, never below 0; 0 where the step is dropped."""
-        total = torch.zeros((), device=self.args.device)
-        for batch in batches:
-            if not self.stepper.may_continue():
-                return torch.zeros_like(total)
-            with self.compute_loss_context_manager():
-                total += self.objective.divergence_sum(self._prepare_inputs(batch))
-        mean: Tensor = self.accelerator.reduce(total * self._scales["all"], reduction="mean")
-        return mean.clamp_min(0)
-
     def compute_loss(
         self,
         model: Any,
@@ -246,9 +262,8 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
     ) -> Tensor:
         """This micro-batch's share of the step's loss."""
         desirable = self.objective.desirable(inputs)
-        reference = self.objective.reference(inputs)
         policy = self.objective.log_probs(model, inputs)
-        compared = self.objective.compare(policy, reference, desirable, self._divergence)
+        compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)
         loss = compared.loss_sum * self._scales["all"]
         self._publish(compared)
         if self.objective.has_ce:

@@ -61,11 +61,11 @@ def test_ratings_are_learned_and_the_divergence_is_shown(tmp_path: Path) -> None
     assert evaluation.metrics["kl"] >= 0
 
 
-@pytest.mark.parametrize("at", [2, 6])
+@pytest.mark.parametrize("at", [2, 10])
 def test_a_pause_within_a_kto_step_drops_and_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """Asked for before the second micro-batch of either pass: for the divergence, for the loss."""
+    """Asked for in the pass for the divergence, and in the one for the loss."""
     sets: dict[str, Any] = {"train__steps": 3, "train__accumulate": 4, "train__batch": 2}
     straight = play(_new(tmp_path / "straight", "kto", **sets))
     asked, may_continue = [0], Stepper.may_continue
@@ -80,7 +80,7 @@ def test_a_pause_within_a_kto_step_drops_and_repeats_it(
     monkeypatch.setattr(Stepper, "may_continue", pause)
     script = Script(states={RunState.PAUSED: ["resume"]})
     paused = play(_new(tmp_path / "paused", "kto", **sets), script)
-    assert asked[0] > 8
+    assert asked[0] > 12
     assert paused.losses() == straight.losses()
     assert _adapter(paused.run) == _adapter(straight.run)
 
