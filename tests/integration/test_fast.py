@@ -13,7 +13,11 @@ import pytest
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import CommandApplied, RunStarted
 from fttui.engine.protocol.states import RunState
-from tests.support.training import Played, Script, new_run, play
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.train.device import Place
+from fttui.engine.train.session import Outcome
+from tests.support.ranks import in_ranks
+from tests.support.training import Played, Script, new_run, play, read_records
 
 
 def played(
@@ -52,6 +56,24 @@ def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path) -> None:
     assert len(steered.events(CommandApplied)) == 3
     assert steered.losses()[2] == straight[2]
     assert steered.losses()[4] != straight[4]
+
+
+def play_as_rank(place: Place, run: RunDirectory) -> None:
+    play(run, place=place)
+
+
+def losses_of_two_ranks(folder: Path, fast: str) -> dict[int, float]:
+    folder.mkdir()
+    sets = {"train__fast": fast, "adapter__dropout": 0.0, "train__batch": 2, "train__devices": 2}
+    run = new_run(folder, "contrastive", train__steps=3, **sets)
+    assert in_ranks(2, play_as_rank, run) == [0, 0]
+    return Played(run, Outcome(RunState.FINISHED, None), read_records(run)).losses()
+
+
+def test_two_ranks_average_their_gradients(tmp_path: Path) -> None:
+    ordinary = losses_of_two_ranks(tmp_path / "ordinary", "off")
+    static = losses_of_two_ranks(tmp_path / "static", "static")
+    assert static == pytest.approx(ordinary, rel=2e-6)
 
 
 def test_where_there_are_no_graphs_it_says_so_or_refuses(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ CLOSE = 1e-5
 def fuse(model: nn.Module) -> int:
     """Replace what can be replaced, in place; returns how many layers that are."""
     count = 0
+    module: Any
     for module in model.modules():
         if isinstance(module, LoraLayer) and _is_plain(module):
             _replace(module, _adapted)
@@ -45,13 +46,13 @@ def _replace(module: Any, function: Callable[[Any, Tensor], Tensor | None]) -> N
 
 def _is_plain(layer: Any) -> bool:
     """One adapter of two matrices on a linear without bias, quantized to 4 bit or not at all."""
-    base = layer.get_base_layer()
+    base: Any = layer.get_base_layer()
     return (
         set(layer.lora_A) == {"default"}
         and "default" not in layer.lora_variant
         and layer.lora_B["default"].bias is None
         and isinstance(base, nn.Linear)
-        and base.bias is None
+        and getattr(base, "bias", None) is None
         and not base.weight.requires_grad
         and not getattr(layer, "fan_in_fan_out", False)
         and (isinstance(layer, LoraLinear) or _quant_state(base) is not None)
@@ -138,7 +139,8 @@ def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
         return weight
     from bitsandbytes.functional import dequantize_4bit
 
-    return dequantize_4bit(base.weight.data, state).to(dtype)
+    matrix: Tensor = dequantize_4bit(base.weight.data, state)
+    return matrix.to(dtype)
 
 
 def _is_rms_norm(module: Any) -> bool:
