@@ -120,7 +120,7 @@ def plot(found: LrRangeTested, columns: int, lines: int) -> str:
     curve.lines(True)
     figure.draw(curve)
     figure.title("smoothed loss over log10 of the learning rate")
-    return plotext.uncolorize(str(figure.build().string()))
+    return str(plotext.uncolorize(str(figure.build().string())))
 
 
 def summary(found: LrRangeTested) -> Iterator[str]:

@@ -173,7 +173,10 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     r = config.adapter.r
     one_layer = [size for i, o in shapes for size in (r * i, r * o)]
     one_layer += [o for _, o in shapes] if config.adapter.dora else []
-    return one_layer * arch.layers
+    # Whole modules are counted as embeddings, the largest there are; tied ones are one.
+    whole = len(config.adapter.modules_to_save)
+    copies = min(whole, 1) if arch.tied else whole
+    return one_layer * arch.layers + [arch.vocabulary * arch.hidden] * copies
 
 
 def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> float:

@@ -33,6 +33,22 @@ def _check_ratios(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
+    names, ratio = config.adapter.modules_to_save, config.train.lr_ratios.embeddings
+    if ratio != 1 and not names:
+        yield Problem(
+            "train.lr_ratios.embeddings",
+            f"got {ratio:g}, but no module is trained whole; set adapter.modules_to_save, such as "
+            "[embed_tokens], or leave the ratio out",
+        )
+    if names and config.train.memory == "lean":
+        yield Problem(
+            "adapter.modules_to_save",
+            f"got {', '.join(names)}, but train.memory: lean keeps embedding and head where they "
+            "cannot be trained; set train.memory: plain, or an empty list",
+        )
+
+
 def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
     if not config.train.label_smoothing:
         return
@@ -56,5 +72,5 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-RECIPE = (_check_schedule, _check_ratios, _check_smoothing)
+RECIPE = (_check_schedule, _check_ratios, _check_whole_modules, _check_smoothing)
 """Checks of how is trained."""

@@ -48,6 +48,9 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     alpha: Count = 32
     dropout: Dropout = 0.05
     targets: Literal["all-linear"] | list[str] = "all-linear"
+    modules_to_save: list[str] = []
+    """Modules trained whole and saved with the adapter, such as `[embed_tokens]` for new words;
+    tied ones stay tied."""
     rslora: bool = False
     """Scale by alpha/sqrt(r) instead of alpha/r."""
     dora: bool = False
@@ -193,6 +196,8 @@ class LrRatios(Section, frozen=True, kw_only=True):
 
     lora_b: Positive = 1.0
     """LoRA's B matrices; 16 is the customary choice of LoRA+."""
+    embeddings: Positive = 1.0
+    """What `adapter.modules_to_save` names; 0.1 is customary."""
     temperature: Positive = 1.0
     """A learned contrastive temperature."""
 

@@ -262,6 +262,8 @@ def _attach_adapters(
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
         target_modules=_targets(base, adapter),
+        modules_to_save=adapter.modules_to_save or None,
+        ensure_weight_tying=bool(adapter.modules_to_save),
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
     )

@@ -93,7 +93,7 @@ def parameter_groups(
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             parts.setdefault((_part(name), name not in decayed), []).append(parameter)
-    ratios = (1.0, recipe.lr_ratios.lora_b)
+    ratios = (1.0, recipe.lr_ratios.lora_b, recipe.lr_ratios.embeddings)
     return [
         {
             "params": parameters,
@@ -105,7 +105,9 @@ def parameter_groups(
 
 
 def _part(name: str) -> int:
-    """1 for LoRA's B matrices, 0 for all else."""
+    """2 for modules trained whole, 1 for LoRA's B matrices, 0 for all else."""
+    if "modules_to_save" in name:
+        return 2
     return int("lora_B" in name or "lora_embedding_B" in name)
 
 

@@ -230,7 +230,13 @@ def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
 
 
 def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
-    host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
+    host: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in weights.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        # The format holds no tied weights, so those are written twice.
+        host[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(plain.data_ptr())
     safetensors.torch.save_file(host, file, metadata={"format": "pt"})
 
 

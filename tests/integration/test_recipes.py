@@ -13,7 +13,9 @@ from tests.support.training import Played, Script, new_run, play, write_pairs, w
 
 PLAIN: dict[str, Any] = {"adapter__dropout": 0, "train__schedule": "constant", "train__warmup": 0}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "sft": ("sft", {"adapter__dora": True, "adapter__rslora": True, "train__neftune": 5,
+    "sft": ("sft", {"adapter__modules_to_save": "[embed_tokens]",
+                    "train__lr_ratios__embeddings": 0.1,
+                    "adapter__dora": True, "adapter__rslora": True, "train__neftune": 5,
                     "train__label_smoothing": 0.1, "train__optimizer": "lamb",
                     "train__schedule": "one_cycle", "train__warmup": 0.3,
                     "train__lr_ratios__lora_b": 4}),
@@ -87,6 +89,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
         ({"adapter__rslora": True}, False),
         ({"train__lr_ratios__lora_b": 16}, False),
         ({"train__optimizer": "lamb"}, False),
+        ({"adapter__modules_to_save": "[embed_tokens]"}, False),
     ],
     ids=str,
 )

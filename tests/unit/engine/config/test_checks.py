@@ -136,6 +136,16 @@ def test_sound_configurations_pass(changes):
         (({"data": {"eval_fraction": 0}, "eval": {"every": 5}},), "eval.every", "data.eval"),
         (({"data": {"eval": "d.jsonl"}},), "data.eval", "eval_fraction"),
         (({"train": {"schedule": "constant", "lr_floor": 0.1}},), "train.lr_floor", "cosine"),
+        (
+            ({"train": {"lr_ratios": {"embeddings": 0.1}}},),
+            "train.lr_ratios.embeddings",
+            "modules_to_save",
+        ),
+        (
+            ({"adapter": {"modules_to_save": ["lm_head"]}, "train": {"memory": "lean"}},),
+            "adapter.modules_to_save",
+            "memory: plain",
+        ),
         ((STREAMED, {"train": {"steps": None, "epochs": 1}}), "train.epochs", "train.steps"),
         ((STREAMED, {"data": {"eval_fraction": 0.1}}), "data.eval_fraction", "data.eval"),
         ((STREAMED, {"data": {"packing": True}}), "data.packing", "data.streaming"),
