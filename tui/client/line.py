@@ -50,6 +50,7 @@ class Line:
         self._requests.connect(endpoint.requests)
         self._refs = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[AnyHubMessage]] = {}
+        self._closed = False
 
     def _open(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
@@ -65,7 +66,7 @@ class Line:
         """Send a request and wait for the reply to it; `listen` must be running.
 
         Raises:
-            TimeoutError: nothing came in time.
+            TimeoutError: nothing came in time, or the line was closed meanwhile.
         """
         reply: asyncio.Future[AnyHubMessage] = asyncio.get_running_loop().create_future()
         self._waiting[message.ref] = reply
@@ -73,6 +74,12 @@ class Line:
             async with asyncio.timeout(timeout_s):
                 await self._requests.send(encode(message))
                 return await reply
+        except asyncio.CancelledError:
+            # A closed socket cancels what waits on it; whoever asked was not cancelled by anybody.
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise TimeoutError("the connection was closed") from None
+            raise
         finally:
             del self._waiting[message.ref]
 
@@ -107,4 +114,7 @@ class Line:
 
     def close(self) -> None:
         """Leave at once."""
+        self._closed = True
+        for reply in self._waiting.values():
+            reply.cancel()
         self._context.destroy(linger=0)
