@@ -25,7 +25,6 @@ from fttui.engine.protocol.requests import Hello, Ping, Pong, Refused, Welcome
 from fttui.engine.run.endpoint import Endpoint, read_endpoint
 from fttui.engine.run.layout import RunDirectory
 from fttui.tui.client import hub as hub_session
-from fttui.tui.client.open import open_session
 from tests.support.engine_double import make_run
 from tests.support.waiting import until
 
@@ -349,7 +348,7 @@ def _greet(hub: Endpoint, version: tuple[int, int]) -> object:
 
 
 async def _attach_once(run: RunDirectory) -> None:
-    session = open_session(run)
+    session = hub_session.HubSession(run, only_news=True)
     await asyncio.wait_for(session.listen(lambda _: None), 10.0)
 
 

@@ -43,7 +43,8 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.engine.run.endpoint import Endpoint, read_endpoint
+from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory
 
 from .bulk import read_history
@@ -66,6 +67,7 @@ LOST_S = 10.0
 ASK_S = 5.0
 PING_S = 2.0
 TICK_S = 0.1
+_READ_BYTES = 512 * 1024
 LEAVE_S = 1.0
 RETRY_S = 1.0
 EXPIRES_S = 30.0
@@ -100,6 +102,8 @@ class HubSession:
         self._greeted = asyncio.Event()
         self._behind = asyncio.Event()
         self._pending = PendingCommands()
+        self._refusal = ""
+        """Why the hub is not talked to at all."""
         self._heard = 0.0
         self._beat: Beat | None = None
         self._closed = asyncio.Event()
@@ -108,7 +112,7 @@ class HubSession:
         """Deliver everything from the first record on, through any number of hub restarts.
 
         Raises:
-            ProtocolMismatch: the hub speaks another major version.
+            ProtocolMismatch: a script's hub speaks another major version; a person reads along.
             JournalReplaced: the run's journal is not the one seen so far.
         """
         self._deliver = deliver
@@ -126,7 +130,31 @@ class HubSession:
             if endpoint is None:
                 await self._end_from_disk()
                 return
-            await self._converse(endpoint)
+            try:
+                await self._converse(endpoint)
+            except ProtocolMismatch as mismatch:
+                if self.one_shot:
+                    raise
+                await self._read_along(f"{mismatch}; until then this viewer only reads along")
+                return
+
+    async def _read_along(self, why: str) -> None:
+        """Show what the journal of a live run says, without its hub."""
+        self.read_only, self._refusal = True, why
+        for id_ in self._pending.ids():
+            self._answered(CommandAnswered(id=id_, accepted=False, reason=why))
+        reader = FrameReader(self._run.journal)
+        while not self._closed.is_set():
+            engine = read_engine(self._run)
+            if engine is None or not engine.alive:
+                await self._end_from_disk()
+                return
+            while payloads := reader.read_payloads(_READ_BYTES):
+                self._show(self._merger.history(payloads))
+                await asyncio.sleep(0)
+            self._to(Link.LIVE, why)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), TICK_S)
 
     def submit(
         self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
@@ -144,8 +172,9 @@ class HubSession:
             one_shot=self.one_shot,
         )
         self._pending.add(message)
-        if self._link is Link.ENDED:
-            answer = decided_on_disk(self._run, message.id)
+        if self._link is Link.ENDED or self._refusal:
+            refused = CommandAnswered(id=message.id, accepted=False, reason=self._refusal)
+            answer = refused if self._refusal else decided_on_disk(self._run, message.id)
             asyncio.get_running_loop().call_soon(self._answered, answer)
         self._send_pending(unanswered_since=0.0)
         return message.id

@@ -312,12 +312,31 @@ async def test_silence_turns_stale_then_lost_and_comes_back(
         assert watcher.whole()
 
 
-async def test_a_hub_of_another_major_version_ends_the_session(
+async def test_a_run_whose_hub_speaks_another_protocol_is_read_along(
+    start_run: StartRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, engine = start_run()
+    monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
+    async with watching(run) as watcher:
+        await eventually(lambda: len(watcher.records) > 20)
+        assert watcher.session.read_only
+        id_ = watcher.session.submit(Pause())
+        await eventually(lambda: id_ in watcher.answers)
+        assert "99.0" in watcher.answers[id_].reason
+        assert list(FrameReader(run.control)) == []
+        engine.kill()
+        engine.wait()
+        await eventually(lambda: watcher.link is Link.ENDED)
+        assert watcher.whole()
+        assert [encode(r) for r in watcher.records] == journal_payloads(run)
+
+
+async def test_a_script_is_refused_by_a_hub_of_another_major_version(
     start_run: StartRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = start_run()
     monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
-    session = open_session(run)
+    session = HubSession(run, only_news=True)
     with pytest.raises(ProtocolMismatch, match=r"99\.0"):
         await asyncio.wait_for(session.listen(lambda _: None), 30)
     await session.close()
