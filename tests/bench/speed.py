@@ -169,6 +169,11 @@ def stock(case: Case) -> dict[str, Any]:
     ends: list[float] = []
 
     class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            if on_gpu:  # what making the model took is no part of training
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             if on_gpu:
                 torch.cuda.synchronize()
