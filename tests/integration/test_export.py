@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ from peft import AutoPeftModelForCausalLM
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
+from fttui.engine.config.schema import (
+    ContrastiveConfig,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from fttui.engine.export import folder as folders
 from fttui.engine.export.__main__ import main
+from fttui.engine.export.embedding import write_embedding_files
 from fttui.engine.losses.pooling import pool
 from fttui.engine.protocol.events import SampleGenerated
 from fttui.engine.run.layout import RunDirectory
@@ -171,6 +180,30 @@ def test_sentence_transformers_embed_as_the_engine_did(embedder: tuple[Path, Ten
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     long = model.encode(["x" * 100])
     assert long == pytest.approx(model.encode(["x" * 23]), abs=1e-6)  # cut before the EOS
+
+
+@pytest.mark.parametrize("pooling", ["last", "weighted_mean"])
+def test_sentence_transformers_pool_as_the_engine_does(
+    embedder: tuple[Path, Tensor], tmp_path: Path, pooling: Any
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = tmp_path / pooling
+    ignored = shutil.ignore_patterns("1_Pooling", "2_Normalize")
+    shutil.copytree(embedder[0], folder, ignore=ignored)
+    config = RunConfig(
+        model=ModelConfig(id="m"),
+        data=DataConfig(train="d", max_length=24),
+        train=TrainConfig(steps=1),
+        contrastive=ContrastiveConfig(kind="infonce", pooling=pooling),
+    )
+    write_embedding_files(folder, config, 32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(WORDS, return_tensors="pt", padding=True, padding_side="right")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state
+    expected = torch.nn.functional.normalize(pool(hidden, batch["attention_mask"], pooling))
+    found = library.SentenceTransformer(str(folder), device="cpu").encode(WORDS)
+    torch.testing.assert_close(torch.as_tensor(found), expected, atol=1e-5, rtol=0)
 
 
 def test_the_card_tells_the_story(plain: tuple[RunDirectory, Played], merged: Path) -> None:

@@ -132,7 +132,7 @@ def ours(task: str, model: Any, batch: dict[str, Any], divergence: Tensor, **opt
         divergence = (objective.divergence_sum(batch) / len(batch["input_ids"])).clamp_min(0)
     policy, reference = objective.log_probs(model, batch), objective.reference(batch)
     compared = objective.compare(policy, reference, objective.desirable(batch), divergence)
-    return float(compared.loss_sum / 2)
+    return float(compared.loss_sum.detach() / 2)
 
 
 @pytest.mark.parametrize(("kind", "epsilon"), PAIRS)
