@@ -55,6 +55,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 times as soon as anything else (the app, the hub, a browser) wants a core; on an idle machine the
 shorter spin costs a tenth."""
 
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+"""Before torch touches a GPU: memory between two tensors is not lost to sizes that changed."""
+
 
 @dataclass(frozen=True)
 class Before:

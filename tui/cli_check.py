@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from .cli_options import Commands
 from .cli_words import gibibytes
 
 if TYPE_CHECKING:
+    from fttui.engine.config.fit import Fit
     from fttui.engine.config.hardware import Hardware
+    from fttui.engine.config.load import LoadedConfig
     from fttui.engine.config.memory import Architecture
     from fttui.engine.config.schema import RunConfig
 
@@ -93,28 +96,65 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
     Raises:
         ModelError: it does not fit; the text says what to change.
     """
-    from fttui.engine.config.memory import advice, estimate_memory
+    from fttui.engine.config.fit import advice, fit
 
     try:
         architecture = architecture_of(config)
     except FttuiError as error:
         yield f"memory: not known without {config.model.id}'s config.json: {error}"
         return
-    estimate = estimate_memory(config, architecture, hardware.kind)
-    frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
-    free_bytes = min(frees, default=hardware.host_free_bytes // config.train.devices)
+    found = fit(config, architecture, hardware)
+    estimate = found.estimate
     yield (
         f"memory per rank: {gibibytes(estimate.likely)} likely, {gibibytes(estimate.low)} to "
-        f"{gibibytes(estimate.high)}; {gibibytes(free_bytes)} free ({hardware.kind})"
+        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free ({hardware.kind})"
     )
     for name, size_bytes in estimate.terms().items():
         yield f"  {_TERM_NAMES.get(name, name):<24} {gibibytes(size_bytes):>10}"
-    if estimate.likely > free_bytes:
-        changes = "\n".join(f"  {line}" for line in advice(estimate, free_bytes, config))
-        raise ModelError(
-            f"it does not fit; what to change, each on top of the ones before:\n{changes}"
-        )
-    yield from advice(estimate, free_bytes, config)
+    yield from (f"chosen, so that it fits: {setting}" for setting in found.chosen)
+    if not found.fits:
+        raise ModelError(_too_large(found))
+    yield from advice(estimate, found.free_bytes, found.config)
+
+
+def _too_large(found: Fit) -> str:
+    from fttui.engine.config.fit import advice
+
+    lines = advice(found.estimate, found.free_bytes, found.config)
+    changes = "\n".join(f"  {line}" for line in lines)
+    return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+
+
+def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
+    """The configuration as this machine can run it, with what it leaves open decided.
+
+    Args:
+        loaded: as read.
+        force: start although it does not fit by estimate.
+        say: told what was decided, and what is needed.
+
+    Raises:
+        ModelError: it does not fit; the text says what to change.
+    """
+    from fttui.engine.config.fit import fit
+    from fttui.engine.config.hardware import probe_hardware
+    from fttui.engine.config.load import dump_config
+
+    try:
+        architecture = architecture_of(loaded.config)
+    except FttuiError:
+        return loaded
+    found = fit(loaded.config, architecture, probe_hardware())
+    if not found.fits and not force:
+        raise ModelError(f"{_too_large(found)}\nStart it all the same with --force.")
+    estimate = found.estimate
+    say(
+        f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
+        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
+    )
+    for setting in found.chosen:
+        say(f"chosen, so that it fits: {setting}")
+    return replace(loaded, config=found.config, resolved=dump_config(found.config))
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:

@@ -11,6 +11,7 @@ from fttui.engine.run.layout import runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_attach import open_app, require_terminal
+from .cli_check import fitted
 from .cli_options import Commands, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def add_commands(commands: Commands) -> None:
     run.add_argument("--name", metavar="N", help="name of the run")
     run.add_argument("--max-steps", metavar="N", help="optimizer steps (train.steps)")
     run.add_argument("--devices", metavar="N", help="processes, one per device (train.devices)")
+    run.add_argument(
+        "--force", action="store_true", help="start although the memory is not enough by estimate"
+    )
     run.add_argument(
         "--resume",
         metavar="RUN[@STEP]",
@@ -71,7 +75,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     if options.config is None:
         raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
     overrides = _overrides(options)
-    loaded = load_checked(options.config, overrides)
+    loaded = fitted(load_checked(options.config, overrides), force=options.force, say=say)
     run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)

@@ -76,7 +76,12 @@ class Architecture:
     def other_params(self) -> int:
         """Embeddings, language-model head and norms: what is never quantized."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return embeddings + (2 * self.layers + 1) * self.hidden
+        return embeddings + self.norm_params
+
+    @property
+    def norm_params(self) -> int:
+        """Weights of the norms of all layers and of the last one."""
+        return (2 * self.layers + 1) * self.hidden
 
 
 def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:

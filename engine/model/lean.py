@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ..errors import ModelError
 from ..losses.sliced import HeadSlice
+from .norms import slim_norms
 
 SLICE_ELEMENTS = 2**26
 """Of the output matrix dequantized at once: 128 MiB in half precision, as a large linear."""
@@ -121,6 +122,7 @@ def make_lean(base: Any, device: torch.device) -> None:
     base.set_output_embeddings(sliced.train(head.training))
     base.set_input_embeddings(HostEmbedding(embedding.to("cpu"), device).train(embedding.training))
     base.hf_device_map = {"": device}
+    slim_norms(base)
 
 
 def _require(module: Any, kind: type[nn.Module], what: str) -> None:

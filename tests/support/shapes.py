@@ -11,11 +11,20 @@ SHAPES: dict[str, dict[str, Any]] = {
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
            "tie_word_embeddings": True},
+    "0.1b": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+             "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152,
+             "tie_word_embeddings": True},
+    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+             "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
+             "tie_word_embeddings": True},
+    "3b": {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28,
+           "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 128256,
+           "tie_word_embeddings": True},
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
            "tie_word_embeddings": False},
 }  # fmt: skip
-"""Llama-3.2-1B and Llama-3.1-8B, without their weights."""
+"""Llama-3.2-1B, SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-3B and Llama-3.1-8B, but random."""
 
 
 def random_llama(shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: Any) -> Any:

@@ -14,6 +14,7 @@ from ...config.schema import RunConfig
 from ...config.tasks import JUDGED
 from ...errors import ConfigError
 from ...model.hidden import backbone_of
+from ...model.lean import HostEmbedding
 from .path import FastPath
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -80,6 +81,8 @@ def _of_config(config: RunConfig, device: torch.device) -> str | None:
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
     settings: Any = getattr(model, "config").get_text_config()  # noqa: B009 -- untyped there
+    if isinstance(model.get_input_embeddings(), HostEmbedding):  # type: ignore[operator]  # a model's
+        return "train.memory is lean, and the embedding is looked up on the host"
     if any((getattr(settings, name, None) or 0) > 1 for name in _EXPERTS):
         return "the model chooses experts by the data"
     if any(parameter.device.type != device.type for parameter in model.parameters()):

@@ -5,12 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.config.memory import (
-    GIB,
-    Architecture,
-    advice,
-    estimate_memory,
-)
+from fttui.engine.config.fit import advice
+from fttui.engine.config.memory import GIB, Architecture, estimate_memory
 from fttui.engine.config.schema import RunConfig
 
 SMOLLM2 = Architecture(576, 30, 9, 3, 64, 1536, 49152, tied=True)

@@ -1,0 +1,162 @@
+"""What a step keeps alive between its forward and its backward pass, counted tensor by tensor.
+
+The counts are of a decoder layer as transformers writes it, with PEFT's LoRA on its linears, fused
+attention and mixed precision. Source: running such a layer and its backward pass with every
+storage counted; the figures below are the tensors found alive at the fullest moments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .architecture import Architecture
+from .candidates import looks_ahead
+from .schema import RunConfig
+
+FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
+"""Largest tile of logits in the fused head that next-token training uses outside fast mode."""
+CHUNK_LOGITS, CHUNK_BYTES = 2**24, 16
+"""Logits held at once by the head of all other training, and bytes for each: as they come out, in
+fp32, their logarithms and two gradients."""
+SLICE_LOGITS, SLICE_BYTES = 2**23, 12
+"""The same with a head in slices, where a gradient is made in place."""
+SLICE_ELEMENTS = 2**26
+"""Of the head dequantized at once in lean mode."""
+NORM_MOMENT = 22
+"""Bytes per hidden element while the last norm is in its backward pass: fp32 copies."""
+KEPT_GRAPHS_BYTES = 128 * 2**20
+"""Graphs that looking ahead keeps from the first pass to the second."""
+_QK_NORMS = ("qwen3", "gemma3", "olmo2")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive at once, beyond weights, gradients and optimizer state; bytes."""
+
+    activations: float
+    logits: float
+    dequantized: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.activations + self.logits + self.dequantized
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One micro-batch of a run, at its full length."""
+
+    config: RunConfig
+    arch: Architecture
+    number: int
+    """Bytes of a number computed with."""
+    adapter: int
+    """Bytes of a number of the adapter."""
+    adapter_elements: int
+    """Of one layer."""
+    sequences: int
+
+    @property
+    def tokens(self) -> int:
+        """Padding included."""
+        return self.sequences * self.config.data.max_length
+
+    def fullest(self) -> Moment:
+        """The moment at which most is alive."""
+        return max(self._moments(), key=lambda moment: moment.total)
+
+    def _moments(self) -> list[Moment]:
+        """Around the layer that is in its backward pass: two inside it, the loss, the last norm."""
+        tokens, arch, number = self.tokens, self.arch, self.number
+        below, layer = self._below(), self._layer_bytes()
+        gradients = tokens * 2 * number * arch.hidden
+        largest = max(i * o for i, o in arch.linears.values())
+        dequantized = number * largest if self.config.model.quantize == "nf4" else 0
+        inner = tokens * number * arch.intermediate
+        at_loss, logits, head = self._loss()
+        return [
+            # The gradient of the last linear of the MLP: the weight is there, its input is gone.
+            Moment(below + layer + gradients + inner, 0, dequantized),
+            # The product of gate and up: it is gone, and three gradients of its size are there.
+            Moment(below + layer + gradients + (2 if arch.gated else 1) * inner, 0, 0),
+            Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
+            Moment(self._above() + at_loss, logits, head),
+        ]
+
+    def _checkpoints(self) -> float:
+        """Every layer's input; two of them while they come and go to the host."""
+        train = self.config.train
+        layers = 3 if train.activations == "host" else self.arch.layers
+        own = self.tokens * self.number * self.arch.hidden * layers
+        return own * self._graphs()
+
+    def _graphs(self) -> float:
+        """Micro-batches whose graphs are held at once."""
+        if not looks_ahead(self.config):
+            return 1
+        own = self.tokens * self.number * self.arch.hidden * self.arch.layers
+        kept = max(1, KEPT_GRAPHS_BYTES // own)
+        return 1 + min(kept, self.config.train.accumulate - 1)
+
+    def _below(self) -> float:
+        """What the layers keep that are not in their backward pass yet."""
+        if self.config.train.activation_checkpointing:
+            return self._checkpoints()
+        return (self.arch.layers - 1) * self._layer_bytes()
+
+    def _above(self) -> float:
+        """What all layers keep before the first is in its backward pass."""
+        if self.config.train.activation_checkpointing:
+            return self._checkpoints()
+        return self.arch.layers * self._layer_bytes()
+
+    def _layer_bytes(self) -> float:
+        """What one layer keeps for its backward pass."""
+        per_token = self._kept_per_token()
+        eager = 0
+        if self.config.model.attention == "eager":
+            eager = self.sequences * self.arch.heads * self.config.data.max_length**2 * 12
+        # Mixed precision keeps a copy of the adapter in the format of the computation.
+        casts = self.adapter_elements * self.number if self.adapter > self.number else 0
+        return self.tokens * per_token + eager + casts
+
+    def _kept_per_token(self) -> float:
+        arch, number, r = self.arch, self.number, self.config.adapter.r
+        hidden, query, inner = arch.hidden, arch.query_width, arch.intermediate
+        # In fp32: both norms' inputs, and their inverse deviations.
+        norms = 2 * (4 * hidden + 4)
+        if self.config.train.memory == "lean":
+            # Only the second one's input, as it came; the first one's is the layer's own.
+            norms = number * hidden + 8
+        if arch.name.startswith(_QK_NORMS):
+            norms += (4 + number) * (query + arch.kv_width)
+        # Queries, keys, values and the output of attention, with one fp32 number per head.
+        attention = number * (2 * query + 2 * arch.kv_width) + 4 * arch.heads
+        # With a gate: its input and output, the other branch, and their product.
+        mlp = number * (4 if arch.gated else 2) * inner
+        inputs = number * 2 * hidden
+        low_rank = number * r * len(arch.linears)
+        return norms + attention + mlp + inputs + low_rank + self._dropped_per_token()
+
+    def _dropped_per_token(self) -> float:
+        """Dropout: a copy and a mask for each adapter, instead of the one input that they share."""
+        if self.config.adapter.dropout == 0:
+            return 0
+        hidden, query, inner = self.arch.hidden, self.arch.query_width, self.arch.intermediate
+        of_hidden = 5 if self.arch.gated else 4
+        copies = (self.number + 1) * (of_hidden * hidden + query + inner)
+        return copies - self.number * (2 * hidden + inner)
+
+    def _loss(self) -> tuple[float, float, float]:
+        """States and their gradients, logits, and the part of the head that is dequantized."""
+        config, arch, tokens = self.config, self.arch, self.tokens
+        states = tokens * arch.hidden * (4 + 3 * self.number)
+        if config.train.memory == "lean":
+            part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
+            width = part // arch.hidden
+            return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
+        if config.task != "sft" or (config.train.fast != "off" and self.number == 2):
+            return states, min(tokens * arch.vocabulary, CHUNK_LOGITS) * CHUNK_BYTES, 0
+        tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
+        return states, tile, 0

@@ -1,0 +1,196 @@
+"""Whether a run fits in the memory that is free, and what to change where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from .architecture import Architecture
+from .hardware import Hardware
+from .memory import GIB, MemoryEstimate, estimate_memory
+from .schema import RunConfig
+
+WORTH_SAYING = 0.01
+"""Share of the need that a change has to save to be advised."""
+SHORTEST_LENGTH = 128
+_Text = Callable[[RunConfig], str]
+_Change = Callable[[RunConfig], RunConfig]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A run as it would be started here, and what it needs."""
+
+    config: RunConfig
+    """With `train.memory` and `train.activations` decided."""
+    estimate: MemoryEstimate
+    free_bytes: int
+    """On the fullest device of the run."""
+    chosen: tuple[str, ...] = ()
+    """What was decided, and why."""
+
+    @property
+    def fits(self) -> bool:
+        """The likely need is free."""
+        return self.estimate.likely <= self.free_bytes
+
+
+def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
+    """Decide what the configuration leaves open, so that the run fits if it can.
+
+    What is `auto` stays off as long as even the high estimate fits without it; then activation
+    checkpoints go to the host, which changes no result, and then lean mode is taken.
+    """
+    free = free_bytes(config, hardware)
+    settled = _settled(config)
+    plain = found = estimate_memory(settled, arch, hardware.kind)
+    chosen: list[str] = []
+    for text, change in _open(config) if hardware.kind == "cuda" else ():
+        if found.high <= free:
+            break
+        tried = change(settled)
+        after = estimate_memory(tried, arch, hardware.kind)
+        if found.likely - after.likely < WORTH_SAYING * found.likely:
+            continue
+        settled, found = tried, after
+        chosen.append(text)
+    if plain.likely > free >= found.likely or plain.high > free >= found.high:
+        return Fit(settled, found, free, tuple(chosen))
+    return Fit(_settled(config), plain, free)
+
+
+def free_bytes(config: RunConfig, hardware: Hardware) -> int:
+    """What one rank may use: of the fullest device, or its share of the host's memory."""
+    frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
+    return min(frees, default=hardware.host_free_bytes // config.train.devices)
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    train = config.train
+    memory = "plain" if train.memory == "auto" else train.memory
+    activations = "device" if train.activations == "auto" else train.activations
+    return _with_train(config, memory=memory, activations=activations)
+
+
+def _open(config: RunConfig) -> Iterator[tuple[str, _Change]]:
+    train = config.train
+    if train.activations == "auto" and train.activation_checkpointing:
+        yield "train.activations: host", lambda c: _with_train(c, activations="host")
+    if train.memory == "auto" and config.model.quantize == "nf4":
+        yield "train.memory: lean", lambda c: _with_train(c, memory="lean")
+
+
+def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
+    """Say what to change so that a run fits, the change that costs least first.
+
+    Each line builds on the ones before it and names the need after it; the list ends where the
+    run fits. Changes that would save next to nothing are left out.
+
+    Args:
+        estimate: Of `config`.
+        free_bytes: Free on the device now, not the card's size.
+        config: The run as configured.
+
+    Returns:
+        No line where even the high estimate fits.
+    """
+    if estimate.high <= free_bytes:
+        return []
+    lines = []
+    need = estimate
+    for text, change in _changes():
+        changed = change(config)
+        after = estimate_memory(changed, need.architecture, need.device)
+        if need.likely - after.likely < WORTH_SAYING * need.likely:
+            continue
+        config, need = changed, after
+        fits = need.high <= free_bytes
+        lines.append(f"{text(config)} → {_gib(need)}{', fits' * fits}")
+        if fits:
+            return lines
+    tight = need.likely <= free_bytes
+    last = "It may still fit: try it" if tight else "Choose a smaller model"
+    return [*lines, f"{last}; {_gib(need)} is needed and {free_bytes / GIB:.1f} GiB is free"]
+
+
+def _gib(need: MemoryEstimate) -> str:
+    return f"{need.likely / GIB:.1f} GiB (at most {need.high / GIB:.1f})"
+
+
+def _changes() -> Iterator[tuple[_Text, _Change]]:
+    """From those that leave the result alone to those that change what is learned."""
+    yield (
+        lambda c: "Set train.activation_checkpointing: true (about a third slower)",
+        lambda c: _with_train(c, activation_checkpointing=True),
+    )
+    yield lambda c: "Set model.attention: auto", lambda c: _with_model(c, attention="auto")
+    yield (
+        lambda c: f"Set train.batch: 1 and train.accumulate: {c.train.accumulate} (same gradient)",
+        _one_at_a_time,
+    )
+    yield (
+        lambda c: "Set train.optimizer: paged_adamw_8bit",
+        lambda c: _with_train(c, optimizer="paged_adamw_8bit"),
+    )
+    yield (
+        lambda c: "Set train.activations: host (the same result, somewhat slower)",
+        lambda c: _with_train(c, activations="host") if _checkpointed(c) else c,
+    )
+    yield (
+        lambda c: "Set train.memory: lean (embedding on the host, head in four bits)",
+        lambda c: _with_train(c, memory="lean") if c.model.quantize == "nf4" else c,
+    )
+    yield lambda c: "Set adapter.dropout: 0", lambda c: _with_adapter(c, dropout=0.0)
+    yield (
+        lambda c: "Set train.adapter_precision: auto",
+        lambda c: _with_train(c, adapter_precision="auto"),
+    )
+    yield lambda c: "Set model.quantize: nf4", lambda c: _with_model(c, quantize="nf4")
+    yield lambda c: "Set model.double_quant: true", lambda c: _with_model(c, double_quant=True)
+    for _ in range(4):
+        yield lambda c: f"Set data.max_length: {c.data.max_length}", _shorter
+    for _ in range(3):
+        yield lambda c: f"Set train.batch: {c.train.batch} (fewer negatives)", _fewer_pairs
+    yield lambda c: f"Set adapter.r: {c.adapter.r}", _lower_rank
+
+
+def _checkpointed(config: RunConfig) -> bool:
+    return config.train.activation_checkpointing
+
+
+def _with_model(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, model=replace(config.model, **values))
+
+
+def _with_train(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, train=replace(config.train, **values))
+
+
+def _with_adapter(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, adapter=replace(config.adapter, **values))
+
+
+def _one_at_a_time(config: RunConfig) -> RunConfig:
+    """Accumulate instead, which is the same unless sequences are each other's negatives."""
+    if config.task == "contrastive":
+        return config
+    accumulate = config.train.accumulate * config.train.batch
+    return _with_train(config, batch=1, accumulate=accumulate)
+
+
+def _shorter(config: RunConfig) -> RunConfig:
+    length = max(config.data.max_length // 2, min(config.data.max_length, SHORTEST_LENGTH))
+    return replace(config, data=replace(config.data, max_length=length))
+
+
+def _fewer_pairs(config: RunConfig) -> RunConfig:
+    """Halve the pairs per micro-batch, but keep two: one alone may have no negative."""
+    if config.task != "contrastive" or config.train.batch < 4:
+        return config
+    return _with_train(config, batch=config.train.batch // 2)
+
+
+def _lower_rank(config: RunConfig) -> RunConfig:
+    return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))
