@@ -10,6 +10,7 @@ of 6.0 GiB, context included. Needs a CUDA device; `--device cpu` only tries the
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -156,7 +157,7 @@ def measured(case: Case, device: str, shape: str, folder: Path) -> dict[str, Any
     from fttui.engine.protocol.events import LogEmitted, StepFinished
     from tests.support.training import play
 
-    context = capped(case, device)
+    context = 0
     notes = [used(case, device, shape, folder)]
     config, run = new_run(case, folder)
     played = play(run, device=device)
@@ -184,22 +185,16 @@ def measured(case: Case, device: str, shape: str, folder: Path) -> dict[str, Any
     }
 
 
-def capped(case: Case, device: str) -> int:
-    """Hold this process to the cap, context included; returns what the context takes."""
+def hold_to_cap(case: Case) -> None:
+    """From here on this process may take no more than the cap, context included."""
     import torch
 
-    if device != "cuda":
-        return 0
-    torch.ones(256, 256, device="cuda") @ torch.ones(256, 256, device="cuda")
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    context = total - free - torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
     if case.capped:
+        free, total = torch.cuda.mem_get_info()
         # The context still grows as kernels are loaded.
-        torch.cuda.set_per_process_memory_fraction(
-            (CAP_BYTES - max(context, CONTEXT_BYTES)) / total
-        )
-    return context
+        context = max(total - free - torch.cuda.memory_reserved(), CONTEXT_BYTES)
+        torch.cuda.set_per_process_memory_fraction((CAP_BYTES - context) / total)
 
 
 def used(case: Case, device: str, shape: str, folder: Path) -> str:
@@ -221,7 +216,9 @@ def used(case: Case, device: str, shape: str, folder: Path) -> str:
         if config.train.memory == "lean":
             make_lean(base, place)
         if place.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
+            hold_to_cap(case)
         return equip(base, tokenizer, config, place, progress)
 
     def loaded(config: Any, place: Any, progress: Any) -> Any:
