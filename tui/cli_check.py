@@ -157,6 +157,20 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     return replace(loaded, config=found.config, resolved=dump_config(found.config))
 
 
+def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
+    """What a configuration leaves open, as the run decided it: the other way is another model."""
+    from msgspec.structs import replace as with_fields
+
+    from fttui.engine.config.load import dump_config, parse_resolved
+
+    train, before = loaded.config.train, parse_resolved(resolved.read_text(), str(resolved)).train
+    memory = before.memory if train.memory == "auto" else train.memory
+    activations = before.activations if train.activations == "auto" else train.activations
+    same = with_fields(train, memory=memory, activations=activations)
+    config = with_fields(loaded.config, train=same)
+    return replace(loaded, config=config, resolved=dump_config(config))
+
+
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
     """The model's shape, from its folder, its package or (unless `local`) its page on the hub.
 

@@ -11,7 +11,7 @@ from fttui.engine.run.layout import runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_attach import open_app, require_terminal
-from .cli_check import fitted
+from .cli_check import as_before, fitted
 from .cli_options import Commands, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     with only_starter(run):
         checkpoint = checkpoint_to_resume(run, step)
         loaded = load_checked(options.config or run.config, _overrides(options))
+        loaded = as_before(loaded, run.config)
         replace_config(run, loaded)
         train = loaded.config.train
         engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)

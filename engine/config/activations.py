@@ -156,7 +156,9 @@ class Pass:
             part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
             width = part // arch.hidden
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
-        if config.task != "sft" or (config.train.fast != "off" and self.number == 2):
+        train = config.train
+        fast = train.fast != "off" and train.activations != "host" and self.number == 2
+        if config.task != "sft" or fast:
             return states, min(tokens * arch.vocabulary, CHUNK_LOGITS) * CHUNK_BYTES, 0
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, 0

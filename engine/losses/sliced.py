@@ -82,6 +82,36 @@ def sliced_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Ten
     return function(states, targets, head, shape)
 
 
+def sliced_logits(states: Tensor, head: SlicedHead) -> Tensor:
+    """Return logits [..., V] of states [..., H], whose graph holds no part of the matrix."""
+    function: Callable[..., Tensor] = _SlicedLogits.apply
+    return function(states, head)
+
+
+class _SlicedLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, head: SlicedHead) -> Tensor:
+        ctx.head = head
+        parts = []
+        for part in head.slices():
+            parts.append(part.logits(states.to(part.weight.dtype)))
+            del part  # before the next one is made
+        return torch.cat(parts, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
+        (by_logits,) = outputs
+        total: Any = 0.0
+        first = 0
+        for part in ctx.head.slices():
+            width = len(part.weight)
+            share = by_logits[..., first : first + width]
+            total = total + widened(share.to(part.weight.dtype) @ part.weight)
+            first += width
+            del part
+        return total.to(by_logits.dtype), None
+
+
 def _blocks(count: int, width: int) -> Iterator[slice]:
     size = max(1, SLICE_LOGITS // width)
     for start in range(0, count, size):
@@ -112,6 +142,7 @@ class _SlicedLogProbs(torch.autograd.Function):
                 total = logits.logsumexp(1)
                 normalizer[rows] = torch.logaddexp(normalizer[rows], total)
             first += width
+            del part  # before the next one is made
         ctx.save_for_backward(states, targets, normalizer)
         ctx.head, ctx.shape = head, shape
         return chosen - normalizer
@@ -132,4 +163,5 @@ class _SlicedLogProbs(torch.autograd.Function):
                 share.scatter_add_(1, place, by_token[rows] * inside.unsqueeze(1))
                 gradient[rows] += ctx.shape.back(share, kept).to(dtype) @ part.weight
             first += width
+            del part
         return gradient.to(states.dtype), None, None, None

@@ -7,6 +7,7 @@ are frozen, as the rest of the base model is.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from ..errors import ModelError
-from ..losses.sliced import HeadSlice
+from ..losses.sliced import HeadSlice, sliced_logits
 from .norms import slim_norms
 
 SLICE_ELEMENTS = 2**26
@@ -75,8 +76,7 @@ class QuantizedHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits [..., V] of states [..., H]; for the few positions that generation asks for."""
-        parts = [part.logits(states.to(part.weight.dtype)) for part in self.slices()]
-        return torch.cat(parts, dim=-1)
+        return sliced_logits(states, self)
 
 
 def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
@@ -99,9 +99,26 @@ def ends_on_host(settings: Any, device: torch.device, **hub: Any) -> dict[str, A
     """
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(settings, **hub)
-    ends = (skeleton.get_input_embeddings(), skeleton.get_output_embeddings())
-    names = [name for name, module in skeleton.named_modules() if any(module is e for e in ends)]
-    return {"": device, **dict.fromkeys(names, "cpu")}
+    return _places(skeleton, "", _ends(skeleton), device)
+
+
+def _ends(model: Any) -> tuple[nn.Module, nn.Module]:
+    return model.get_input_embeddings(), model.get_output_embeddings()
+
+
+def _places(
+    module: nn.Module, name: str, ends: tuple[nn.Module, ...], device: torch.device
+) -> dict[str, Any]:
+    """Name the largest parts without an end: a name above an end would take it along."""
+    inside = {id(part) for part in module.modules()}
+    if any(module is end for end in ends):
+        return {name: "cpu"}
+    if not any(id(end) in inside for end in ends):
+        return {name: device}
+    found: dict[str, Any] = {}
+    for child, part in module.named_children():
+        found |= _places(part, f"{name}.{child}" if name else child, ends, device)
+    return found
 
 
 def make_lean(base: Any, device: torch.device) -> None:
@@ -123,6 +140,8 @@ def make_lean(base: Any, device: torch.device) -> None:
     base.set_input_embeddings(HostEmbedding(embedding.to("cpu"), device).train(embedding.training))
     base.hf_device_map = {"": device}
     slim_norms(base)
+    del embedding, head
+    gc.collect()  # the hooks that placed the ends hold them in cycles
 
 
 def _require(module: Any, kind: type[nn.Module], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from fttui.engine.losses import sliced
 from fttui.engine.losses.cross_entropy import selected_cross_entropy, token_log_probs
-from fttui.engine.losses.sliced import HeadSlice
+from fttui.engine.losses.sliced import HeadSlice, sliced_logits
 from fttui.engine.model.hidden import ShapedHead
 
 VOCABULARY, HIDDEN = 11, 6
@@ -122,3 +123,33 @@ def test_a_non_finite_state_is_not_averaged_away() -> None:
     poisoned[2, 3, 0] = torch.nan
     loss, _ = selected_cross_entropy(poisoned, labels, Slices(torch.float64, bias=False))
     assert torch.isnan(loss)
+
+
+def test_logits_and_their_gradients_need_no_part_of_the_matrix_in_the_graph() -> None:
+    hidden, _ = drawn()
+    head = Slices(torch.float64, bias=True)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        got = sliced_logits(hidden, head)
+    exact = F.linear(hidden, head.weight, head.bias)
+    torch.testing.assert_close(got, exact, atol=1e-12, rtol=0)
+    by_both = [torch.autograd.grad((x**2).sum(), hidden)[0] for x in (got, exact)]
+    torch.testing.assert_close(*by_both, atol=1e-12, rtol=0)
+    assert kept == []
+
+
+def test_no_slice_is_alive_when_the_next_is_made() -> None:
+    class Counted(Slices):
+        def slices(self) -> Iterator[HeadSlice]:
+            before: weakref.ref[HeadSlice] | None = None
+            for number in range(3):
+                assert before is None or before() is None
+                part = HeadSlice(self.weight[4 * number : 4 * number + 4].clone())
+                before = weakref.ref(part)
+                yield part
+                del part
+
+    hidden, labels = drawn()
+    head = Counted(torch.float64, bias=False)
+    selected_cross_entropy(hidden, labels, head)[0].backward()
+    sliced_logits(hidden, head).sum().backward()

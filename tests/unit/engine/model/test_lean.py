@@ -156,9 +156,11 @@ def test_the_ends_are_found_by_what_they_are(tmp_path: Path) -> None:
     from transformers import AutoConfig
 
     settings = AutoConfig.from_pretrained(tiny_llama(tmp_path))
-    places = ends_on_host(settings, torch.device("cuda", 0))
-    assert places == {
-        "": torch.device("cuda", 0),
+    gpu = torch.device("cuda", 0)
+    assert ends_on_host(settings, gpu) == {
         "model.embed_tokens": "cpu",
+        "model.layers": gpu,
+        "model.norm": gpu,
+        "model.rotary_emb": gpu,
         "lm_head": "cpu",
-    }
+    }, "no name above an end, which would take it along"

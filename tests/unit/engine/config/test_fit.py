@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.config.fit import fit
+from fttui.engine.config.hardware import Device, Hardware
+from fttui.engine.config.memory import GIB
+from fttui.engine.config.schema import RunConfig
+
+from .test_memory import LLAMA_8B, SMOLLM2, configured
+
+
+def card(free_gib: float) -> Hardware:
+    free = int(free_gib * GIB)
+    device = Device(name="card", total_bytes=free, free_bytes=free, bf16=True)
+    return Hardware("cuda", 64 * GIB, 64 * GIB, devices=(device,))
+
+
+def lora(length: int = 2048, **train: object) -> RunConfig:
+    return configured(
+        data={"max_length": length},
+        train={"adapter_precision": "auto", **train},
+        adapter={"dropout": 0.0},
+    )
+
+
+def test_nothing_is_changed_where_there_is_room() -> None:
+    found = fit(lora(), LLAMA_8B, card(24))
+    assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
+    assert found.fits
+    assert found.chosen == ()
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "memory", "activations"),
+    [(8.2, "plain", "host"), (6.2, "lean", "host")],
+)
+def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
+    found = fit(lora(length=4096), LLAMA_8B, card(free_gib))
+    assert (found.config.train.memory, found.config.train.activations) == (memory, activations)
+    assert found.fits
+    assert f"train.activations: {activations}" in found.chosen
+
+
+def test_what_is_set_is_not_overruled() -> None:
+    found = fit(lora(memory="plain", activations="device"), LLAMA_8B, card(6.2))
+    assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
+    assert not found.fits
+
+
+def test_what_does_not_help_enough_is_not_done() -> None:
+    found = fit(lora(), LLAMA_8B, card(3))
+    assert not found.fits
+    assert (found.config.train.memory, found.chosen) == ("plain", ())
+
+
+def test_a_cpu_run_is_left_as_it_is() -> None:
+    found = fit(lora(), SMOLLM2, Hardware("cpu", 8 * GIB, 1 * GIB))
+    assert found.config.train.memory == "plain"
+    assert not found.fits
+
+
+def test_an_8b_in_lean_mode_fits_six_gibibytes() -> None:
+    config = lora(length=4096, memory="lean", activations="host")
+    assert fit(config, LLAMA_8B, card(6.0)).fits

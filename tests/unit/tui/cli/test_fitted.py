@@ -1,0 +1,79 @@
+"""What `fttui run` decides before it starts, and when it does not start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fttui.engine.config import hardware
+from fttui.engine.config.hardware import Device, Hardware
+from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
+from fttui.engine.errors import ModelError
+from fttui.tui.cli_check import as_before, fitted
+
+GIB = 2**30
+LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedConfig:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"model: {{id: {tmp_path}}}\ndata: {{train: t.jsonl, max_length: 4096}}\n"
+        "adapter: {dropout: 0}\ntrain: {steps: 1, optimizer: paged_adamw_8bit}\n"
+    )
+    return load_config(path)
+
+
+def on_a_card(monkeypatch: pytest.MonkeyPatch, free_gib: float) -> None:
+    free = int(free_gib * GIB)
+    card = Device(name="card", total_bytes=free, free_bytes=free, bf16=True)
+    found = Hardware("cuda", 64 * GIB, 64 * GIB, devices=(card,))
+    monkeypatch.setattr(hardware, "probe_hardware", lambda: found)
+
+
+def test_what_was_decided_is_said_and_written_down(loaded, monkeypatch, tmp_path) -> None:
+    on_a_card(monkeypatch, 6.5)
+    said: list[str] = []
+    found = fitted(loaded, force=False, say=said.append)
+    written = parse_resolved(found.resolved).train
+    assert (written.memory, written.activations) == ("lean", "host")
+    assert "6.5 GiB free" in said[0]
+    assert said[1:] == [
+        "chosen, so that it fits: train.activations: host",
+        "chosen, so that it fits: train.memory: lean",
+    ]
+    before = tmp_path / "resolved.yaml"
+    before.write_text(found.resolved)
+    again: Any = as_before(loaded, before).config.train
+    assert (again.memory, again.activations) == ("lean", "host")
+
+
+def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> None:
+    on_a_card(monkeypatch, 4)
+    with pytest.raises(ModelError) as refused:
+        fitted(loaded, force=False, say=lambda _: None)
+    text = str(refused.value)
+    assert text.index("train.activations: host") < text.index("train.memory: lean")
+    assert text.index("train.memory: lean") < text.index("data.max_length: 2048")
+    assert text.endswith("--force.")
+    forced = fitted(loaded, force=True, say=lambda _: None)
+    assert forced.config.train.memory == "plain"
+
+
+def test_a_model_of_unknown_shape_is_left_to_the_engine(loaded, tmp_path) -> None:
+    (tmp_path / "config.json").unlink()
+    assert fitted(loaded, force=False, say=lambda _: None) is loaded
