@@ -154,7 +154,7 @@ async def _healthy(scene: Scene, after: str) -> float:
     try:
         return await until_async(fresh, _HEALTH_S)
     except AssertionError:
-        gained = {v.link: len(v.seen) - n for v, n in zip(viewers, before, strict=True)}
+        gained = [(v.link, len(v.seen) - n) for v, n in zip(viewers, before, strict=True)]
         raise Broken(
             f"no news {_HEALTH_S:g} s after {after}: gained, near first {gained}"
         ) from None

@@ -42,9 +42,10 @@ _ENVIRONMENT = ("XDG_STATE_HOME", "FTTUI_SSH")
 def obeying(run: RunDirectory) -> Iterator[None]:
     """An engine double that steps 200 times a second and does what it is told, with a hub."""
     program = [sys.executable, str(Path(engine_double.__file__)), str(run.path)]
+    endless = ["--step-s", "0.005", "--steps", str(10**9)]
     with open(run.engine_log, "ab") as log:
         process = subprocess.Popen(
-            [*program, "--step-s", "0.005"], stdout=log, stderr=log, start_new_session=True
+            [*program, *endless], stdout=log, stderr=log, start_new_session=True
         )
     try:
         hub_of(run)
