@@ -198,7 +198,9 @@ def test_sentence_transformers_pool_as_the_engine_does(
     )
     write_embedding_files(folder, config, 32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(WORDS, return_tensors="pt", padding=True, padding_side="right")
+    batch = tokenizer(
+        WORDS, return_tensors="pt", padding=True, truncation=True, padding_side="right"
+    )
     with torch.no_grad():
         hidden = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state
     expected = torch.nn.functional.normalize(pool(hidden, batch["attention_mask"], pooling))
