@@ -34,8 +34,9 @@ def played(
         ("sft", {"data__max_length": 96, "contrastive__kind": "simctg"}),
         ("sft", {"data__packing": "true", "data__max_length": 96, "train__batch": 2}),
         ("contrastive", {}),
+        ("sft", {"train__memory": "lean", "model__quantize": "nf4"}),
     ],
-    ids=["sft", "packed", "contrastive"],
+    ids=["sft", "packed", "contrastive", "lean"],
 )
 def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: Any) -> None:
     same = {"adapter__dropout": 0.0, **sets}

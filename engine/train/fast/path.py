@@ -85,9 +85,11 @@ class FastPath:
         known = self._passes.get(form)
         if known is not None:
             known.batch.fill(inputs)
+            self._program.embed(known.batch)
             return known
         batch = StaticBatch(form, self._device, self._pad_id)
         batch.fill(inputs)
+        self._program.embed(batch)
         made = self._passes[form] = self._make(batch)
         return made
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from ...losses.cross_entropy import IGNORED, static_cross_entropy
-from ...model.hidden import backbone_of, lm_head_of
+from ...model.hidden import backbone_of, base_model_of, lm_head_of
+from ...model.lean import HostEmbedding
 from .fusion import fuse
 
 Want = Literal["hidden", "ce"]
@@ -51,6 +52,8 @@ class StaticBatch:
         self._steps = torch.arange(form.length, device=device).expand(shape)
         self.position_ids = self._steps.clone()
         self.everything = torch.ones(shape, dtype=torch.bool, device=device)
+        self.embedded: Tensor | None = None
+        """[B, T, H], where the embedding is on the host."""
         self._pad_id = pad_id
 
     def fill(self, inputs: dict[str, Any]) -> None:
@@ -77,8 +80,16 @@ class Program:
         fuse(model)
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
+        self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
         self._precision: Any = precision
         """Makes the context manager of mixed precision, without a cache of cast weights."""
+
+    def embed(self, batch: StaticBatch) -> None:
+        """What cannot be part of a graph: look the batch up in an embedding on the host."""
+        if not isinstance(self._embedding, HostEmbedding):
+            return
+        rows = self._embedding(batch.input_ids).detach()
+        batch.embedded = rows if batch.embedded is None else batch.embedded.copy_(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
         """Return what the batch's form wants, in its order."""
@@ -97,7 +108,8 @@ class Program:
         """Positions keep packed documents apart; a mask of ones says that there are none."""
         packed = batch.form.packed
         output = self._backbone(
-            input_ids=batch.input_ids,
+            input_ids=batch.input_ids if batch.embedded is None else None,
+            inputs_embeds=batch.embedded,
             attention_mask=None if packed else batch.everything,
             position_ids=batch.position_ids if packed else None,
             use_cache=False,
