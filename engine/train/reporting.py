@@ -80,6 +80,8 @@ class Reporter:
                 self._tried.append(f"step {step}: {command}")
                 if command.startswith(("recover", "rollback")):
                     self._amend(initiated=f"step {event.old} → {new}, `{command}`, {event.issuer}")
+                    if command.startswith("recover") or "lr=" in command:
+                        self._lr_changes.append(LrChange(step=step, text=command))
                 if command.startswith("lr "):
                     self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
             case RolledBack():

@@ -23,16 +23,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from fttui.engine.config.load import load_config
+from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
     CommandFailed,
     ProbationEnded,
     RolledBack,
+    RunEnded,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.layout import RunDirectory, create_run
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.trainers import PairTrainer
@@ -154,7 +159,19 @@ def _played(name: str, beginning: Path, *, recovering: bool) -> Played:
     shutil.copytree(beginning, run)
     with INCIDENTS[name]() as script, _one_key(recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
-        return play(RunDirectory(run), script, resume="last")
+        played = play(RunDirectory(run), script, resume="last")
+    _end(played)
+    return played
+
+
+def _end(played: Played) -> None:
+    """The last word of a run, which a process of its own would have said."""
+    last, state = played.records[-1], played.outcome.state
+    ended = RunEnded(state=state, exit_code=0, checkpoint=played.outcome.checkpoint)
+    record = msgspec.structs.replace(last, seq=last.seq + 1, event=ended)
+    journal = FrameWriter(played.run.journal, played.run.journal_lock)
+    journal.append(encode(record))
+    journal.close()
 
 
 def _tell(title: str, played: Played) -> None:

@@ -27,6 +27,7 @@ from fttui.engine.run.layout import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.client.journal import JournalSession
 from fttui.tui.client.port import Link, Session
+from fttui.tui.screens.reading import ReadingScreen
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
 
 CELL = (8, 16)
@@ -45,9 +46,14 @@ async def _settled(pilot: Pilot[int], app: FttuiApp, ready: Callable[[], bool]) 
 
 
 async def _picture(
-    session: Session, keys: tuple[str, ...], size: tuple[int, int], run: RunDirectory | None = None
+    session: Session,
+    keys: tuple[str, ...],
+    size: tuple[int, int],
+    run: RunDirectory | None = None,
+    *,
+    report: bool = False,
 ) -> str:
-    """The screen after some keys, as SVG."""
+    """The screen after some keys, or with the first alarm's report, as SVG."""
     fake = session if isinstance(session, FakeSession) else None
     app = FttuiApp(session, run=run, clock=lambda: fake.script.now + 0.2 if fake else time.time())
 
@@ -60,6 +66,10 @@ async def _picture(
 
     async with app.run_test(size=size) as pilot:
         await _settled(pilot, app, heard)
+        if report:
+            alarms = [a for a in app.state.run.anomalies if a.event.severity == "alarm"]
+            app.open_report(alarms[0].event.id)
+            await _settled(pilot, app, lambda: isinstance(app.screen, ReadingScreen))
         for key in keys:
             await pilot.press(key)
             await _settled(pilot, app, lambda: True)
@@ -138,12 +148,13 @@ def _recorded(folder: Path, out: Path) -> None:
     runs = {run.name: RunDirectory(run) for run in sorted(folder.glob("*-one-key*"))}
     for name, run in runs.items():
         size, incident = SIZES["120x40"], name.partition("-")[0]
-        for view, keys in (("dashboard", ()), ("report", ("3", "end", "enter"))):
-            svg = asyncio.run(_picture(JournalSession(run), keys, size, run))
+        for view in ("dashboard", "report"):
+            report = view == "report"
+            svg = asyncio.run(_picture(JournalSession(run), (), size, run, report=report))
             _save(svg, out / f"{incident}-{view}.png")
     os.environ["FTTUI_RUNS"] = str(folder)
     for name, run in runs.items():
-        if name.startswith("poison"):
+        if name.startswith("lr"):
             keys = ("0", "v", "down", "v", "C")
             svg = asyncio.run(_picture(JournalSession(run), keys, SIZES["120x40"], run))
             _save(svg, out / "compare.png")

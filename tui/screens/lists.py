@@ -328,7 +328,7 @@ class Config(ListScreen):
 
     COLUMNS = ("key", "value", "from", "in the file")
     NAME = "configuration"
-    EMPTY = "Not known: the run's folder has no configuration that can be read, or is out of reach."
+    EMPTY = "Not known: the run's folder is not on this machine."
     HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[Row]:

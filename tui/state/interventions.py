@@ -13,7 +13,7 @@ from enum import IntEnum
 from fttui.engine.protocol.commands import AnyCommand
 
 LIMIT = 1000
-SHORTEST_VALUE = 6
+SHORTEST_VALUE = 4
 """Characters below which a value says nothing any more."""
 
 
