@@ -153,9 +153,10 @@ def _recorded(folder: Path, out: Path) -> None:
             svg = asyncio.run(_picture(JournalSession(run), (), size, run, report=report))
             _save(svg, out / f"{incident}-{view}.png")
     os.environ["FTTUI_RUNS"] = str(folder)
+    os.environ["XDG_STATE_HOME"] = str(out / "nowhere")  # this machine's other runs stay out of it
     for name, run in runs.items():
         if name.startswith("lr"):
-            keys = ("0", "v", "down", "v", "C")
+            keys = ("0", "v", "C")
             svg = asyncio.run(_picture(JournalSession(run), keys, SIZES["120x40"], run))
             _save(svg, out / "compare.png")
 
