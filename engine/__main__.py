@@ -280,8 +280,10 @@ def explain(error: Exception) -> str:
     """An unexpected error in one line, with the next step where one is known."""
     if type(error).__name__ == "OutOfMemoryError":
         return (
-            "the GPU is out of memory; lower train.batch or data.max_length, switch "
-            "train.activation_checkpointing on, or choose train.optimizer: paged_adamw_8bit"
+            "the GPU is out of memory; `fttui check` says what would make the run fit, cheapest "
+            "first: lower train.batch or data.max_length, switch train.activation_checkpointing "
+            "on, choose train.optimizer: paged_adamw_8bit, train.activations: host, or "
+            "train.memory: lean"
         )
     if any(sign in str(error) for sign in _LOST_RANK_SIGNS):
         return "another rank died or stopped answering; logs/rank-*.log and logs/engine.log say why"

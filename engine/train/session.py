@@ -32,6 +32,7 @@ from ..protocol.events import AnomalyResolved, RolledBack, RunStarted
 from ..protocol.states import RunState
 from ..run.layout import RunDirectory
 from ..run.ledger import Manifest
+from . import trial
 from .agree import Agreement
 from .arguments import trainer_arguments
 from .checkpoints import Checkpointer
@@ -131,12 +132,17 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     def begin() -> None:
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
+        tried = try_memory(config, trainer, place, loaded, examples)
         resumed = operations.resume_from(start.resume) if start.resume else None
         conductor.complete = resumed is not None and resumed.step >= plan.steps
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
-        facts = {"ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}"}
-        facts |= candidate_facts(config) | {"fast mode": trainer.fast_fact}
+        facts = {
+            "ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}",
+            **candidate_facts(config),
+            "fast mode": trainer.fast_fact,
+            **tried,
+        }
         chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin
@@ -145,6 +151,16 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     outcome = conclude(conductor, operations, chronicle)
     watch.end()
     return outcome
+
+
+def try_memory(
+    config: RunConfig, trainer: Any, place: Place, loaded: LoadedModel, examples: ExampleSets
+) -> dict[str, str]:
+    """What a trial of the longest batch took, where there can be one."""
+    if not trial.may_try(trainer, place.world_size, examples.per_epoch is not None):
+        return {}
+    collate = collator(config, loaded, packed=config.data.packing)
+    return trial.try_longest(config, trainer, examples.train, collate)
 
 
 def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:

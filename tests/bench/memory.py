@@ -81,9 +81,11 @@ def main() -> None:
     parser.add_argument("--only", help="estimate, lean or load")
     parser.add_argument("--limit-s", type=float, default=60.0, help="of a row")
     parser.add_argument("--shape", help="of all rows, to try the script out")
+    parser.add_argument("--length", type=int, help="only rows of this length")
     options = parser.parse_args()
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the engine does
     cases = [case for case in CASES if options.only in (None, case.table)]
+    cases = [case for case in cases if options.length in (None, case.length)]
     waiting = [Child(case, options.device, options.shape) for case in cases]
     print(f"{'run':62} {'estimate':>8} {'measured':>8} {'error':>6} {'reserved':>8} {'device':>7} "
           f"{'ms/micro':>8}  notes", flush=True)  # fmt: skip
