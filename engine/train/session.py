@@ -132,17 +132,11 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     def begin() -> None:
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
-        tried = try_memory(config, trainer, place, loaded, examples)
+        facts = facts_before(config, trainer, place, loaded, examples)
         resumed = operations.resume_from(start.resume) if start.resume else None
         conductor.complete = resumed is not None and resumed.step >= plan.steps
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
-        facts = {
-            "ranks": f"{trainer.accelerator.num_processes} of {config.train.devices}",
-            **candidate_facts(config),
-            "fast mode": trainer.fast_fact,
-            **tried,
-        }
         chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin
@@ -153,14 +147,16 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     return outcome
 
 
-def try_memory(
+def facts_before(
     config: RunConfig, trainer: Any, place: Place, loaded: LoadedModel, examples: ExampleSets
 ) -> dict[str, str]:
-    """What a trial of the longest batch took, where there can be one."""
+    """What to say of the run before its first step; the longest batch is tried where it can be."""
+    ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
+    facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.fast_fact}
     if not trial.may_try(trainer, place.world_size, examples.per_epoch is not None):
-        return {}
+        return facts
     collate = collator(config, loaded, packed=config.data.packing)
-    return trial.try_longest(config, trainer, examples.train, collate)
+    return facts | trial.try_longest(config, trainer, examples.train, collate)
 
 
 def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:

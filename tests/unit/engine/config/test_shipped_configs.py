@@ -13,8 +13,8 @@ CONFIGS = Path(__file__).parents[4] / "configs"
 FILES = sorted(CONFIGS.glob("*.yaml"))
 
 
-def test_there_are_six_and_they_are_found():
-    assert len(FILES) == 6
+def test_there_are_seven_and_they_are_found():
+    assert len(FILES) == 7
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
