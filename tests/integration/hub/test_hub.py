@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -259,22 +257,19 @@ def test_sockets_are_private(engine: EngineDouble, viewer: Viewer) -> None:
 
 
 def test_a_flood_of_connections_ends_below_the_limit_of_descriptors(
-    engine: EngineDouble,
+    engine: EngineDouble, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     engine.run.logs.mkdir(exist_ok=True)
-    serve = f"ulimit -n 256; {sys.executable} -m fttui.engine.hub {engine.run.path}"
+    serve = f"ulimit -n 200; {sys.executable} -m fttui.engine.hub {engine.run.path}"
     with open(engine.run.logs / "hub.log", "wb") as log:
         process = subprocess.Popen(["sh", "-c", serve], stdout=log, stderr=log)
     until(lambda: hub_up(engine.run))
     hub = read_endpoint(engine.run)
     assert hub is not None
-    with contextlib.ExitStack() as crowd:
-        for _ in range(230):
-            one = crowd.enter_context(socket.socket(socket.AF_UNIX))
-            one.settimeout(5)
-            with contextlib.suppress(OSError):
-                one.connect(f"{hub.folder}/req")
-        assert process.wait(30) == 0
+    crowd = [context.socket(zmq.DEALER) for _ in range(150)]
+    for one in crowd:
+        one.connect(hub.requests)
+    assert process.wait(30) == 0
     said = (engine.run.logs / "hub.log").read_text()
     assert "descriptors: a viewer misbehaves; starting anew" in said
     assert "Too many open files" not in said
