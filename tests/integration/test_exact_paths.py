@@ -129,7 +129,8 @@ def _final(run: RunDirectory) -> dict[str, Any]:
     last = ledger.all()[-1]
     assert last.step == 8
     counters = read_counters(ledger.verify(last))
-    watch = {name: found for name, found in counters.watch.items() if name != "detector"}
+    apart = ("detector", "autopilot", "recoveries")  # a rollback does not undo what was tried
+    watch = {name: found for name, found in counters.watch.items() if name not in apart}
     for name, found in counters.watch["detector"].items():
         if name not in TIMED:
             watch[f"detector.{name}"] = found
