@@ -175,8 +175,10 @@ def main() -> int:
     engine.start()
     if not options.no_hub:
         launch_hub(engine.run)
-    for _ in ticks(options.step_s):
+    for tick in ticks(options.step_s):
         engine.obey()
+        if tick % 100 == 0:
+            engine.journal.sync()  # as the publisher does: what is not synced stays in memory
         if engine.state is RunState.RUNNING:
             engine.train()
         if stopping or engine.state is RunState.STOPPED:
