@@ -33,6 +33,7 @@ from .palette import ActionCommands
 from .screens.base import PlotScreen, RunScreen
 from .screens.deeds import ask_rollback, perform
 from .screens.lists import ListScreen
+from .screens.modal import Palette
 from .screens.modes import SCREENS
 from .screens.reading import ReadingScreen
 from .screens.visits import change_control, compare, learn_about, open_report
@@ -287,6 +288,11 @@ class FttuiApp(App[int]):
     def compare(self, chosen: list[Listed]) -> None:
         """Show runs over this one."""
         self.run_worker(compare(self, chosen), group="compare", exclusive=True)
+
+    def action_command_palette(self) -> None:
+        """Every action by name."""
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
 
     def open_run(self, item: Listed) -> None:
         """Leave this run for another one."""

@@ -11,6 +11,7 @@ import msgspec
 from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.events import StepsProfiled
+from fttui.engine.protocol.words import CommandError, count
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, runs_root
 
@@ -28,10 +29,17 @@ def add_commands(commands: Commands) -> None:
         "--set", dest="overrides", action="append", default=[], metavar="K=V",
         help="override a key of the configuration",
     )  # fmt: skip
-    profile.add_argument("--steps", metavar="N", type=int, default=3, help="profiled (default 3)")
+    profile.add_argument("--steps", metavar="N", type=_steps, default=3, help="default 3")
     profile.add_argument("--json", action="store_true", help="the figures for a program")
     add_runs_dir(profile)
     profile.set_defaults(handler=_profile)
+
+
+def _steps(text: str) -> int:
+    try:
+        return count(text, "N")
+    except CommandError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _profile(options: argparse.Namespace) -> int:
@@ -39,7 +47,7 @@ def _profile(options: argparse.Namespace) -> int:
     from .cli_run import load_checked
     from .client.spawn import new_run, start_engine
 
-    steps = max(1, options.steps)
+    steps = options.steps
     overrides = [*options.overrides, *_only_steps(steps + _SPARE_STEPS)]
     loaded = load_checked(options.config, overrides)
     run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)

@@ -20,7 +20,6 @@ from .files import is_alive, process_started, write_atomically
 from .layout import RunDirectory
 
 MAX_SOCKET_PATH_BYTES = 107
-_Mark = TypeVar("_Mark", bound=msgspec.Struct)
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +28,8 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     """Unix seconds."""
+    place: str = ""
+    """The folder it was written in, which may be renamed; a copy of a run is another folder."""
 
     @property
     def alive(self) -> bool:
@@ -39,6 +40,9 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
     def current(cls) -> ProcessMark:
         """This process."""
         return cls(pid=os.getpid(), started=process_started(os.getpid()) or 0.0)
+
+
+_Mark = TypeVar("_Mark", bound=ProcessMark)
 
 
 class EngineMark(ProcessMark, frozen=True, kw_only=True):
@@ -97,9 +101,15 @@ def _require_private(path: Path) -> None:
         path.chmod(0o700)
 
 
-def write_mark(path: Path, mark: msgspec.Struct) -> None:
+def write_mark(path: Path, mark: ProcessMark) -> None:
     """Store an `EngineMark` or `Endpoint`."""
+    mark = msgspec.structs.replace(mark, place=_place(path))
     write_atomically(path, msgspec.json.encode(mark))
+
+
+def _place(path: Path) -> str:
+    folder = path.parent.stat()
+    return f"{folder.st_dev}:{folder.st_ino}"
 
 
 def read_engine(run: RunDirectory) -> EngineMark | None:
@@ -114,6 +124,7 @@ def read_endpoint(run: RunDirectory) -> Endpoint | None:
 
 def _read(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        mark = msgspec.json.decode(path.read_bytes(), type=kind)
+        return mark if mark.place in ("", _place(path)) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

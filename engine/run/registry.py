@@ -87,6 +87,9 @@ def choose_run(
     if not matching:
         names = ", ".join(s.id for s in runs[:5]) or "none"
         raise NoSuchRun(f"no run {wanted!r} in {place}; the newest there: {names} (see: fttui ls)")
+    if exact:
+        folders = ", ".join(s.path for s in matching[:5])
+        raise NoSuchRun(f"{len(matching)} runs are called {wanted}; give the folder: {folders}")
     names = ", ".join(s.id for s in matching[:5])
     raise NoSuchRun(f"{wanted!r} fits {len(matching)} runs: {names}; give more of the name")
 
@@ -111,7 +114,7 @@ def summarize(run: RunDirectory) -> RunSummary:
     step = next((r for r in reversed(records) if isinstance(r.event, StepFinished)), None)
     ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
     return RunSummary(
-        id=identity.id,
+        id=run.id,
         name=identity.name,
         path=str(run.path),
         created=identity.created,

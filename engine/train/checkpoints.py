@@ -102,7 +102,8 @@ class Checkpointer:
         free = free_bytes(self.ledger.folder)
         if free < need:
             raise CheckpointError(
-                f"{free / 1e6:.0f} MB free, about {need / 1e6:.0f} MB needed; free some disk space"
+                f"the disk is full: {free / 1e6:.3g} MB free, about {need / 1e6:.3g} MB needed; "
+                "free some disk space"
             )
 
     def _draft(

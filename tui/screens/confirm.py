@@ -9,13 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..widgets.text import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines
+from .modal import Modal
 
 
-class ConfirmScreen(ModalScreen[str]):
+class ConfirmScreen(Modal[str]):
     """Says in numbers what will happen; answers with the key pressed, or with nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

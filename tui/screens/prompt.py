@@ -10,14 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ..state.asked import Asked
 from ..widgets.text import Line
+from .modal import Modal
 
 
-class PromptScreen(ModalScreen[Asked]):
+class PromptScreen(Modal[Asked]):
     """Answers with what was asked for; None when it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]

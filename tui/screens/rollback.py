@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Label
 
 from fttui.engine.protocol.commands import Rollback, parse_command
@@ -21,9 +20,13 @@ from ..state.cost import consequence, given_up
 from ..state.run import Checkpoint
 from ..widgets.text import ALARM, BOLD, DIM, Line, assemble, lines
 from .lists import Row, cell, fill
+from .modal import Modal
+
+if TYPE_CHECKING:
+    from ..app import FttuiApp
 
 
-class RollbackScreen(ModalScreen[Rollback]):
+class RollbackScreen(Modal[Rollback]):
     """A list of checkpoints, options, and in numbers what enter would do."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "cancel")]
@@ -121,8 +124,19 @@ class RollbackScreen(ModalScreen[Rollback]):
     @on(Input.Submitted)
     def _confirm(self) -> None:
         command, _ = self._read()
-        if command is not None:
+        if command is not None and self._still_there(command):
             self.dismiss(command)
+
+    def _still_there(self, command: Rollback) -> bool:
+        """Retention goes on while a person looks at the list."""
+        present = {c.name for c in cast("FttuiApp", self.app).state.run.checkpoints}
+        if command.checkpoint in present:
+            return True
+        self._offered = [c for c in self._offered if c.name in present]
+        self.on_mount()
+        words = f"{command.checkpoint} was removed meanwhile, as newer ones came; choose another"
+        self.notify(words, severity="warning", markup=False)
+        return False
 
     def action_back(self) -> None:
         """From an option to the list, from the list away."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,17 @@ import pytest
 from fttui.engine.errors import NoSuchRun
 from fttui.engine.protocol.events import LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.endpoint import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.endpoint import (
+    Endpoint,
+    EngineMark,
+    ProcessMark,
+    read_endpoint,
+    read_engine,
+    write_mark,
+)
 from fttui.engine.run.journal import FrameWriter
-from fttui.engine.run.registry import find_run, list_runs, read_ends, summarize
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.registry import choose_run, find_run, list_runs, read_ends, summarize
 from tests.support.engine_double import EngineDouble, make_run
 
 
@@ -108,3 +117,29 @@ def test_nothing_named_means_the_newest_live_one(tmp_path: Path) -> None:
     assert [s.name for s in list_runs(tmp_path)][:1] == ["ended"]
     with pytest.raises(NoSuchRun, match="fttui run"):
         find_run(tmp_path / "empty", None)
+
+
+def test_a_copy_of_a_live_run_is_nobodys(tmp_path: Path) -> None:
+    """What steers the copy must not steer the run it was copied from."""
+    run = make_run(tmp_path)
+    EngineDouble(run).start()
+    me = ProcessMark.current()
+    write_mark(run.engine, EngineMark(pid=me.pid, started=me.started))
+    write_mark(run.endpoint, Endpoint(pid=me.pid, started=me.started, folder="/nowhere"))
+    shutil.copytree(run.path, tmp_path / "copy")
+    copy = RunDirectory(tmp_path / "copy")
+    assert read_engine(copy) is None
+    assert read_endpoint(copy) is None
+    run.path.rename(tmp_path / "moved")
+    moved = read_engine(RunDirectory(tmp_path / "moved"))
+    assert moved is not None
+    assert moved.alive
+    assert {s.id for s in list_runs(tmp_path)} == {"copy", "moved"}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        make_run(tmp_path / folder).path.rename(tmp_path / folder / "same")
+    found = [summarize(RunDirectory(tmp_path / folder / "same")) for folder in ("a", "b")]
+    with pytest.raises(NoSuchRun, match=f"2 runs are called same; give the folder: {tmp_path}/a"):
+        choose_run(found, "same", "here")

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
-from fttui.engine.protocol.events import GradientsMeasured, ModuleFlow, StepFinished
+from fttui.engine.protocol.events import (
+    CheckpointRemoved,
+    GradientsMeasured,
+    ModuleFlow,
+    StepFinished,
+)
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.screens.confirm import ConfirmScreen
+from fttui.tui.screens.modal import Palette
 from fttui.tui.screens.prompt import PromptScreen
+from fttui.tui.screens.rollback import RollbackScreen
 from fttui.tui.screens.welcome import Welcome
 from fttui.tui.settings import Settings, with_file
 from fttui.tui.widgets.plot import Plot
@@ -234,3 +241,33 @@ async def test_every_action_does_its_deed_or_says_why_not(scene, monkeypatch) ->
             for command in session.submitted[before:]:
                 verb = next(spec.verb for spec in COMMANDS if spec.kind is type(command))
                 assert verb in action.verbs, action.id
+
+
+async def test_a_dialog_closes_once_however_fast_keys_follow() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("4", "ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, Palette))
+        palette = app.screen
+        palette.dismiss()
+        palette.dismiss()
+        assert app.current_mode == "checkpoints"
+        await pilot.press("ctrl+p", "escape", "enter", "r")
+        await until(pilot, lambda: isinstance(app.screen, RollbackScreen))
+        dialog = app.screen
+        dialog.dismiss()
+        dialog.dismiss()
+        assert len(app.screen_stack) == 1
+
+
+async def test_a_checkpoint_removed_while_its_rollback_is_asked_for_is_not_sent() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, RollbackScreen))
+        name = app.state.run.good_checkpoints[0].name
+        session.script.add(CheckpointRemoved(name=name))
+        session.push()
+        await until(pilot, lambda: name not in [c.name for c in app.state.run.checkpoints])
+        await pilot.press("enter")
+        await until(pilot, lambda: "was removed meanwhile" in told(app))
+        assert session.submitted == []
