@@ -291,7 +291,7 @@ class FttuiApp(App[int]):
 
     def action_command_palette(self) -> None:
         """Every action by name."""
-        if not Palette.is_open(self):
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     def open_run(self, item: Listed) -> None:

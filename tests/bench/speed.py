@@ -220,9 +220,9 @@ def ours(case: Case) -> dict[str, Any]:
         return equip(base, tokenizer, config, device, progress)
 
     if case.what.startswith("bare"):
-        program.fuse = lambda model: 0
+        vars(program)["fuse"] = lambda model: 0
     with tempfile.TemporaryDirectory() as folder:
-        session.load_model = load
+        vars(session)["load_model"] = load
         ends, facts = _play(case, Path(folder))
     return summary(ends, case.length) | {"notes": facts}
 

@@ -21,7 +21,6 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrainConfig,
 )
-from fttui.engine.export import folder as folders
 from fttui.engine.export.__main__ import main
 from fttui.engine.export.embedding import write_embedding_files
 from fttui.engine.losses.pooling import pool
@@ -253,7 +252,7 @@ def test_what_cannot_be_written_leaves_nothing(
     assert "holds no moving average" in capsys.readouterr().err
     left = tmp_path / f".none.partial-{os.getpid()}0000"
     left.mkdir()
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: _Full())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Full())
     assert main([run, "last", "--kind", "adapter", "--out", str(tmp_path / "none")]) == 1
     assert "MB free, about" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]

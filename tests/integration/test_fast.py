@@ -39,7 +39,7 @@ def played(
     ids=["sft", "packed", "contrastive", "lean"],
 )
 def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: Any) -> None:
-    same = {"adapter__dropout": 0.0, **sets}
+    same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}
     ordinary = played(tmp_path, "ordinary", task, train__fast="off", **same).losses()
     static = played(tmp_path, "static", task, train__fast="static", **same)
     assert static.losses() == pytest.approx(ordinary, rel=2e-6)
@@ -47,7 +47,7 @@ def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: An
 
 
 def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path) -> None:
-    sets = {"train__fast": "static", "checkpoint__every": 2}
+    sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2}
     straight = played(tmp_path, "straight", "sft", **sets).losses()
     script = Script({1: ["pause release"], 3: ["rollback 2"]}, states={RunState.PAUSED: ["resume"]})
     back = played(tmp_path, "back", "sft", script, **sets).losses()

@@ -25,7 +25,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.train import session
+from fttui.engine.train import session, trainers
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.state import TrainingState
 from fttui.engine.train.trainers import PairTrainer
@@ -239,7 +239,7 @@ def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_
 def test_the_loss_scale_of_half_precision_is_in_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = session.build_trainer
+    build = trainers.build_trainer
 
     def scaling(*args: Any) -> Any:
         trainer = build(*args)

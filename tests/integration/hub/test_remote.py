@@ -246,6 +246,7 @@ async def test_a_long_history_is_previewed_before_it_has_arrived(runs: Path) -> 
         assert watcher.whole()
         exact = [preview for preview in watcher.previews if preview.exact]
         assert all(preview.records[-1].step == 80_000 for preview in exact)
+        assert isinstance(watcher.session, RemoteSession)
         configs = await watcher.session.fetch_configs()
         assert configs.resolved == engine.run.config.read_text()
         assert configs.source == engine.run.source_config.read_text()

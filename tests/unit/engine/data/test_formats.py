@@ -6,6 +6,8 @@ from fttui.engine.data.formats import (
     CompletionRecord,
     MessagesRecord,
     PairRecord,
+    PreferenceRecord,
+    RatedRecord,
     TextRecord,
     detect_format,
     label_number,
@@ -58,6 +60,7 @@ ANSWERS = [{"role": "assistant", "content": "good"}], [{"role": "assistant", "co
 )
 def test_a_preference_of_conversations_has_a_prompt_and_two_answers(row):
     record = to_record(row, "preference", "i", "p")
+    assert isinstance(record, PreferenceRecord)
     assert record.chosen == CompletionRecord("i", (TURN,), tuple(ANSWERS[0]))
     assert record.rejected == CompletionRecord("i", (TURN,), tuple(ANSWERS[1]))
 
@@ -65,6 +68,7 @@ def test_a_preference_of_conversations_has_a_prompt_and_two_answers(row):
 def test_a_preference_of_texts_needs_a_prompt():
     row = {"prompt": "a", "chosen": "b", "rejected": "c"}
     record = to_record(row, "preference", "i", "p")
+    assert isinstance(record, PreferenceRecord)
     assert (record.chosen.prompt, record.chosen.completion) == ("a", "b")
     assert (record.rejected.prompt, record.rejected.completion) == ("a", "c")
     with pytest.raises(DataError, match="f:3: no column prompt; found chosen, rejected"):
@@ -73,8 +77,10 @@ def test_a_preference_of_texts_needs_a_prompt():
 
 def test_a_rating_is_yes_or_no():
     row = {"prompt": "a", "completion": "b", "label": 1}
-    assert to_record(row, "rated", "i", "p").desirable is True
-    assert to_record({**row, "label": False}, "rated", "i", "p").desirable is False
+    good, bad = (to_record({**row, "label": x}, "rated", "i", "p") for x in (1, False))
+    assert isinstance(good, RatedRecord)
+    assert isinstance(bad, RatedRecord)
+    assert (good.desirable, bad.desirable) == (True, False)
     for label in (None, "good", 2):
         with pytest.raises(DataError, match=r"f:3: column 'label': got .*, expected true or false"):
             to_record({**row, "label": label}, "rated", "i", "f:3")

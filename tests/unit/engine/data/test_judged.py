@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fttui.engine.data.collate import collate_preferences, collate_rated
@@ -23,7 +25,7 @@ def rating(name: str, prompt: str, completion: str, *, good: bool) -> RatedRecor
     return RatedRecord(name, CompletionRecord(name, prompt, completion), good)
 
 
-def tokenize(records: list, **options) -> Tokenized:
+def tokenize(records: list[Any], **options) -> Tokenized:
     settings = TokenizeOptions(**{"max_length": 100, **options})
     return tokenize_records(records, TOKENIZER, settings, lambda done, total: None)
 

@@ -29,8 +29,8 @@ PAIRS = [
 
 
 def of(kind: Any, chosen: float, rejected: float, beta: float = 0.5, epsilon: float = 0.0) -> float:
-    sides = (torch.tensor([value, value]) for value in (chosen, rejected))
-    return float(pair_losses(*sides, LENGTHS, kind, beta, epsilon)[0])
+    better, worse = torch.full((2,), chosen), torch.full((2,), rejected)
+    return float(pair_losses(better, worse, LENGTHS, kind, beta, epsilon)[0])
 
 
 def test_where_nothing_is_preferred_the_loss_is_chance() -> None:

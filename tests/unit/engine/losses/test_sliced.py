@@ -86,7 +86,7 @@ def test_log_probs_of_an_unsliced_head_agree_and_are_chunked() -> None:
     hidden, labels = drawn()
     slices = Slices(torch.float64, bias=True)
     linear = nn.Linear(HIDDEN, VOCABULARY, dtype=torch.float64)
-    linear.weight.data, linear.bias.data = slices.weight, slices.bias
+    linear.load_state_dict({"weight": slices.weight, "bias": slices.bias})
     expected, _ = token_log_probs(hidden, labels, slices)
     got, _ = token_log_probs(hidden, labels, linear.requires_grad_(False), chunk_tokens=2)
     torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
@@ -129,7 +129,12 @@ def test_logits_and_their_gradients_need_no_part_of_the_matrix_in_the_graph() ->
     hidden, _ = drawn()
     head = Slices(torch.float64, bias=True)
     kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         got = sliced_logits(hidden, head)
     exact = F.linear(hidden, head.weight, head.bias)
     torch.testing.assert_close(got, exact, atol=1e-12, rtol=0)

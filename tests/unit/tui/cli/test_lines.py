@@ -26,8 +26,9 @@ from fttui.engine.protocol.states import RunState
 from fttui.tui.cli import build_parser, main
 from fttui.tui.cli_control import _addressed
 from fttui.tui.cli_follow import ProgressLines
+from fttui.tui.cli_options import name_and_step
 from fttui.tui.cli_read import finite
-from fttui.tui.cli_run import _name_and_step, _overrides
+from fttui.tui.cli_run import _overrides
 from fttui.tui.cli_words import age, change, gibibytes, number
 from tests.support.engine_double import EngineDouble, make_run
 
@@ -207,7 +208,7 @@ def test_json_has_no_nan() -> None:
     [("demo", "demo", None), ("demo@40", "demo", "40"), ("/a@b/demo", "/a@b/demo", None)],
 )
 def test_the_run_to_resume(text: str, name: str, step: str | None) -> None:
-    assert _name_and_step(text) == (name, step)
+    assert name_and_step(text) == (name, step)
 
 
 def test_short_options_become_overrides() -> None:

@@ -289,15 +289,18 @@ def _journal(steps: int = 6000) -> Script:
     return Script(spikes={4321: 9.0}).start().run().train(steps)
 
 
+def _loss(record: Record) -> float:
+    assert isinstance(record.event, StepFinished)
+    return record.event.loss
+
+
 def _thinned(script: Script) -> list[Record]:
     """As a bridge does: the extremes of every part, the newest step, and whatever is no step."""
     kept = [r for r in script.records if not isinstance(r.event, StepFinished)]
     steps = [r for r in script.records if isinstance(r.event, StepFinished)]
     kept += steps[-1:]
     for at in range(0, len(steps) - 1, 15):
-        part = sorted(
-            steps[at : at + 15][: len(steps) - 1 - at], key=lambda record: record.event.loss
-        )
+        part = sorted(steps[at : at + 15][: len(steps) - 1 - at], key=_loss)
         kept += [part[0], part[-1]] if len(part) > 1 else part
     return sorted(kept, key=lambda record: record.seq)
 
