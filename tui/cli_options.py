@@ -23,9 +23,14 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """As in argparse, which gives up on words that come after a later option."""
         found, rest = super().parse_known_args(args, namespace)
-        if hasattr(found, "words") and not any(word.startswith("-") for word in rest):
+        if hasattr(found, "words") and not any(_is_option(word) for word in rest):
             found.words, rest = [*found.words, *rest], []
         return found, rest
+
+
+def _is_option(word: str) -> bool:
+    """A negative number is none."""
+    return word.startswith("-") and not word[1:2].isdigit()
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:

@@ -104,11 +104,24 @@ class Card:
                 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
             ]
         else:
-            lines = [
-                "from peft import AutoPeftModelForCausalLM",
-                'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")',
-            ]
+            lines = list(self._adapter_usage())
         return "\n".join(("```python", *lines, "```"))
+
+    def _adapter_usage(self) -> Iterator[str]:
+        """An adapter belongs to the base as it was held when it was trained."""
+        model = self.config.model
+        yield "from peft import AutoPeftModelForCausalLM"
+        if model.quantize == "none":
+            yield 'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")'
+            return
+        yield "from transformers import BitsAndBytesConfig"
+        yield "nf4 = BitsAndBytesConfig("
+        yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
+        yield f"    bnb_4bit_use_double_quant={model.double_quant},"
+        yield ")"
+        yield "model = AutoPeftModelForCausalLM.from_pretrained("
+        yield '    "FOLDER", quantization_config=nf4'
+        yield ")"
 
     def _data(self) -> Iterator[tuple[str, str]]:
         data = self.config.data

@@ -15,6 +15,9 @@ import msgspec
 from ..errors import NoSuchRun
 from .files import write_atomically
 
+_LONGEST_NAME = 100
+"""Of a folder; file systems end at 255 bytes, and sockets and temporary files need some."""
+
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is, written once."""
@@ -140,7 +143,7 @@ def create_run(
     version: str,
 ) -> RunDirectory:
     """Make a new run directory, private to the user, with its identity and both configs."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip("-.") or "run"
     root.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(_fresh_folder(root, f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"))
     for folder in (run.checkpoints, run.reports, run.logs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fttui.engine.config.load import dump_config
@@ -106,3 +107,11 @@ def test_license_and_base_are_named_where_they_are_known() -> None:
     assert "base_model: org/base\nlicense: apache-2.0\nlibrary_name: peft" in known
     assert "not known" in card()
     assert "base_model" not in card()
+
+
+def test_an_adapter_is_loaded_onto_the_base_it_was_trained_on() -> None:
+    text = card(merged=False)
+    assert 'load_in_4bit=True, bnb_4bit_quant_type="nf4"' in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    compile(code, "card", "exec")
+    assert "4bit" not in card(merged=True).split("## Configuration")[0]

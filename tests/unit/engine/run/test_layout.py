@@ -52,3 +52,10 @@ def test_the_last_lines_of_a_log_without_blank_ones(tmp_path: Path) -> None:
     file.write_bytes(b"one\n\ntwo\n\xff three\n\n")
     assert last_lines(file, 2) == ["two", "� three"]
     assert last_lines(tmp_path / "none", 2) == []
+
+
+def test_a_name_may_be_longer_than_a_folders(tmp_path: Path) -> None:
+    run = make_run(tmp_path, name="n" * 300)
+    assert run.id.startswith("n" * 100)
+    assert len(run.id) < 130
+    assert run.identity().name == "n" * 300

@@ -234,3 +234,8 @@ def test_the_first_word_is_the_run_unless_only_the_whole_is_a_command(tmp_path: 
         _addressed([run.id, "fly"], tmp_path)
     with pytest.raises(NoSuchRun):
         _addressed(["other", "pause"], tmp_path)
+
+
+def test_a_negative_number_is_no_option() -> None:
+    options = build_parser().parse_args(["ctl", "demo", "--take", "lr", "scale", "-3"])
+    assert options.words == ["demo", "lr", "scale", "-3"]
