@@ -81,15 +81,22 @@ def _plain(summary: RunSummary) -> Any:
 
 def _events(options: argparse.Namespace) -> int:
     run = chosen_run(options, live=False)
-    for payload in _payloads(run, follow=options.follow):
+    reader = FrameReader(run.journal)
+    for payload in _payloads(run, reader, follow=options.follow):
         line = event_line(payload)
         if line["seq"] > options.since:
             print(json.dumps(line, ensure_ascii=False), flush=options.follow)
+    if _ended(run) and (left := run.journal.stat().st_size - reader.offset):
+        sys.stdout.flush()
+        print(
+            f"fttui: {left:,} bytes from byte {reader.offset:,} of {run.journal} on are torn or "
+            f"damaged; a resume puts them aside and goes on: fttui run --resume {run.id}",
+            file=sys.stderr,
+        )
     return 0
 
 
-def _payloads(run: RunDirectory, *, follow: bool) -> Iterator[bytes]:
-    reader = FrameReader(run.journal)
+def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterator[bytes]:
     while True:
         engine = read_engine(run)
         alive = engine is not None and engine.alive

@@ -186,6 +186,19 @@ def test_events_are_json_lines_with_nan_as_text(runs: Path) -> None:
     assert events[0]["loss"] == "NaN"
 
 
+def test_events_behind_a_damaged_one_are_not_left_out_in_silence(runs: Path) -> None:
+    engine = EngineDouble(make_run(runs))
+    engine.start()
+    engine.train(40)
+    engine.run.engine.unlink(missing_ok=True)
+    data = bytearray(engine.run.journal.read_bytes())
+    data[len(data) // 2] ^= 1
+    engine.run.journal.write_bytes(data)
+    done = fttui("events")
+    assert 0 < len(done.stdout.splitlines()) < 40
+    assert "are torn or damaged" in done.stderr
+
+
 def test_events_can_be_followed_to_the_end(start_run: StartRun) -> None:
     run, process = start_run("--steps", "50")
     done = fttui("events", run.id, "--follow")
