@@ -103,14 +103,14 @@ class ProgressLines:
         memory = step.mem_allocated_bytes or step.rss_bytes
         left_s = max(0, self._total_steps - record.step) * self._step_s
         parts = [
-            f"step {record.step}/{self._total_steps}",
+            f"step {record.step}{f'/{self._total_steps}' if self._total_steps else ''}",
             f"loss {number(step.loss)}",
             f"grad {number(step.grad_norm, 3)}{' clipped' if step.clipped else ''}",
             f"lr {rate(step.lr)}",
             f"{step.step_s:.2f} s/step",
             f"{step.tokens_per_s:,.0f} tok/s",
             *([f"mem {gibibytes(memory)}"] if memory else []),
-            f"ETA {age(left_s)}",
+            *([f"ETA {age(left_s)}"] if self._total_steps else []),
             *(["update skipped"] if step.skipped else []),
         ]
         yield "  ".join(parts)

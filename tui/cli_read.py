@@ -17,7 +17,7 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.run.endpoint import read_engine
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, runs_root
-from fttui.engine.run.registry import RunSummary, list_runs
+from fttui.engine.run.registry import RunSummary, list_runs, unreadable_runs
 from fttui.engine.run.reports import read_report, report_names
 
 from .cli_options import Commands, add_remote_cmd, add_run, add_runs_dir, chosen_run
@@ -56,6 +56,8 @@ def _list(options: argparse.Namespace) -> int:
         print(f"no runs in {root}; start one with: fttui run CONFIG")
     else:
         print_runs(runs)
+    for file in unreadable_runs(root):
+        print(f"fttui: {file} cannot be read; its run is not listed", file=sys.stderr)
     return 0
 
 

@@ -42,6 +42,17 @@ def list_runs(root: Path) -> list[RunSummary]:
     return _summaries(RunDirectory(file.parent) for file in root.glob("*/run.json"))
 
 
+def unreadable_runs(root: Path) -> list[Path]:
+    """Folders that were runs but cannot say which: their run.json is damaged or not ours."""
+    found = []
+    for file in sorted(root.glob("*/run.json")):
+        try:
+            RunDirectory(file.parent).identity()
+        except NoSuchRun:
+            found.append(file)
+    return found
+
+
 def list_known_runs(root: Path) -> list[RunSummary]:
     """Every run of this user on this machine that is known of, and those below `root`."""
     below = (RunDirectory(file.parent) for file in root.glob("*/run.json"))

@@ -29,15 +29,17 @@ class StartPanel(Line):
         """Draw the state."""
         width = max(20, self.content_size.width)
         room = max(1, self.content_size.height - 6)
-        rows = [*_facts(state.run), Content(""), _stage(state, width), Content("")]
+        rows = [*_facts(state), Content(""), _stage(state, width), Content("")]
         rows += [log_line(line, width) for line in state.run.log[-room:]]
         self.put(lines(*rows))
 
 
-def _facts(run: RunView) -> list[Content]:
-    started = run.started
+def _facts(state: AppState) -> list[Content]:
+    started = state.run.started
     if started is None:
-        return [assemble(("the engine is coming up", DIM))]
+        connecting = state.link.link is Link.CONNECTING
+        words = "nothing heard from the run yet" if connecting else "the engine is coming up"
+        return [assemble((words, DIM))]
     size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
     params = f"   {size} parameters trained" if started.total_params else ""
     devices = ", ".join(started.devices) or fmt.plural(started.world_size, "rank")
@@ -116,6 +118,9 @@ def _failed(state: AppState) -> list[Content]:
 
 
 def _lost(state: AppState) -> list[Content]:
+    beat = state.link.beat
+    if beat is not None and state.run.seq < beat.last_seq:
+        return [assemble(("The engine process is gone; reading what it left", ALARM))]
     step = fmt.count(state.run.step)
     words = f"The engine process is gone and left no word why; its last step was {step}."
     return [assemble((words, ALARM)), *_last_words(state), _resume_hint(state)]

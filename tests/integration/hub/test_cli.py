@@ -186,6 +186,15 @@ def test_events_are_json_lines_with_nan_as_text(runs: Path) -> None:
     assert events[0]["loss"] == "NaN"
 
 
+def test_a_run_that_cannot_be_listed_is_named(runs: Path) -> None:
+    kept, damaged = make_run(runs), make_run(runs)
+    damaged.identity_file.write_text("{{{")
+    done = fttui("ls")
+    assert kept.id in done.stdout
+    assert damaged.id not in done.stdout
+    assert f"{damaged.identity_file} cannot be read" in done.stderr
+
+
 def test_events_behind_a_damaged_one_are_not_left_out_in_silence(runs: Path) -> None:
     engine = EngineDouble(make_run(runs))
     engine.start()
