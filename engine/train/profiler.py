@@ -36,6 +36,8 @@ class StepProfiler:
         chronicle: Chronicle,
         folder: Path,
         rank: int = 0,
+        *,
+        fast: bool = False,
     ) -> None:
         self._config = config
         self._model = model
@@ -43,6 +45,7 @@ class StepProfiler:
         self._chronicle = chronicle
         self._folder = folder
         self._rank = rank
+        self._fast = fast
         self._wanted = self._after = self._left = 0
         self._profile: profile | None = None
         self._span: AbstractContextManager[object] | None = None
@@ -140,7 +143,7 @@ class StepProfiler:
             batch=train.batch,
             accumulate=train.accumulate,
             checkpointed=train.activation_checkpointing,
-            fast=False,
+            fast=self._fast,
             free_bytes=self._free_bytes(),
         )
 

@@ -124,7 +124,7 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
         evaluator=evaluator,
         watch=watch,
     )
-    add_profiler(start, config, loaded, place, chronicle, conductor, operations, stepper)
+    add_profiler(start, config, trainer, place, chronicle, conductor, operations, stepper)
     if start.lr_range is not None:
         LrFind(start.lr_range, trainer, chronicle, conductor.demand)
     offload = Offload(loaded.model, trainer, place.device, ema)
@@ -268,7 +268,7 @@ def build_evaluator(
 def add_profiler(
     start: Start,
     config: RunConfig,
-    loaded: LoadedModel,
+    trainer: AnyTrainer,
     place: Place,
     chronicle: Chronicle,
     conductor: Conductor,
@@ -277,7 +277,13 @@ def add_profiler(
 ) -> None:
     """Takes profiles when asked; of a run that is only profiled, one after the warm-up."""
     profiler = StepProfiler(
-        config, loaded.model, place.device, chronicle, start.run.profiles, place.rank
+        config,
+        trainer.model,
+        place.device,
+        chronicle,
+        start.run.profiles,
+        place.rank,
+        fast=trainer.fast is not None,
     )
     if start.profile_steps:
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)

@@ -60,7 +60,7 @@ def test_the_command_prints_figures_and_leaves_no_run(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert len(found["rates"]) == 10
     assert not (tmp_path / "runs").exists()
-    assert not list(tmp_path.glob("fttui-lr-*"))
+    assert not list(tmp_path.glob("fttui-probe-*"))
     wrong = subprocess.run(
         [*command, "--low", "1"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fttui.engine.core.profile import Setting
 from fttui.engine.protocol.events import CheckpointSaved, CommandApplied, StepsProfiled
 from fttui.engine.protocol.states import RunState
-from tests.support.training import Script, new_run, play
+from fttui.engine.run.files import is_alive
+from fttui.engine.train import profiler
+from tests.support.training import Script, new_run, play, write_config
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -56,3 +64,48 @@ def test_a_run_that_is_only_profiled_leaves_nothing_but_its_profile(tmp_path: Pa
     assert [step for step, _ in played.at(StepsProfiled)] == [5]
     assert played.outcome.state is RunState.STOPPED
     assert played.events(CheckpointSaved) == []
+
+
+@pytest.mark.parametrize(("mode", "fast"), [("static", True), ("off", False)])
+def test_the_advice_knows_whether_the_run_is_in_fast_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, fast: bool
+) -> None:
+    settings: list[Setting] = []
+    monkeypatch.setattr(profiler, "summarise", lambda _, setting, __: settings.append(setting))
+    play(new_run(tmp_path, "sft", train__fast=mode), Script({1: ["profile 1"]}))
+    assert [setting.fast for setting in settings] == [fast]
+
+
+def command(folder: Path, *words: str) -> subprocess.Popen[str]:
+    config, _ = write_config(folder, "sft")
+    return subprocess.Popen(
+        [sys.executable, "-m", "fttui.tui.cli", "profile", str(config), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_keeps_the_trace_and_nothing_else(tmp_path: Path) -> None:
+    done = command(tmp_path, "--steps", "1", "--json")
+    output, errors = done.communicate(timeout=110)
+    assert done.returncode == 0, output + errors
+    found = json.loads(output)
+    assert found["steps"] == 1
+    assert (tmp_path / found["trace"]).parent == tmp_path / "profiles"
+    assert (tmp_path / found["trace"]).stat().st_size > 1000
+    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.glob("fttui-probe-*"))
+
+
+@pytest.mark.slow
+def test_a_probe_that_is_ended_takes_its_engine_along(tmp_path: Path) -> None:
+    probing = command(tmp_path)
+    marks = lambda: list(tmp_path.glob("fttui-probe-*/*/engine.json"))  # noqa: E731 -- used twice
+    until(lambda: bool(marks()))
+    engine = json.loads(marks()[0].read_text())
+    probing.send_signal(signal.SIGTERM)
+    probing.communicate(timeout=60)
+    assert probing.returncode == 128 + signal.SIGTERM
+    assert not is_alive(engine["pid"], engine["started"])
+    assert not list(tmp_path.glob("fttui-probe-*"))
