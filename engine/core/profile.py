@@ -27,6 +27,13 @@ class Activity:
     end_ns: int
     thread: int = 0
     """Of the host, or the stream of the device."""
+    launched_ns: int | None = None
+    """When the host asked for a kernel; None where that is not known."""
+
+    @property
+    def began_ns(self) -> int:
+        """When the host began it."""
+        return self.start_ns if self.launched_ns is None else self.launched_ns
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,6 @@ class Recording:
 
     spans: Sequence[Activity]
     """Named parts on the host: `step` and `PARTS`; `micro-batch` is forward and backward."""
-    device_spans: Sequence[Activity]
-    """The same parts as the device saw them."""
     kernels: Sequence[Activity]
     operations: Sequence[Activity]
     """On the host."""
@@ -105,7 +110,7 @@ def _parts(
     host: dict[str, int] = defaultdict(int)
     for span in _within(recording.spans, windows):
         host[span.name] += span.end_ns - span.start_ns
-    device = _device_times(_within(recording.device_spans, windows), kernels)
+    device = _device_times(_within(recording.spans, windows), kernels)
     per_step = _NS * len(windows)
     return [
         ProfilePart(
@@ -128,10 +133,10 @@ def _of_part(name: str, times: dict[str, int]) -> int:
 
 
 def _device_times(spans: Sequence[Activity], kernels: Sequence[Activity]) -> dict[str, int]:
-    """Nanoseconds of kernels by the part that started them."""
+    """Nanoseconds of kernels by the part in which the host started them, on whatever thread."""
     found: dict[str, int] = defaultdict(int)
-    in_order = sorted(kernels, key=lambda k: k.start_ns)
-    starts = [kernel.start_ns for kernel in in_order]
+    in_order = sorted(kernels, key=lambda k: k.began_ns)
+    starts = [kernel.began_ns for kernel in in_order]
     for span in spans:
         first, last = bisect_left(starts, span.start_ns), bisect_left(starts, span.end_ns)
         found[span.name] += _covered(in_order[first:last])

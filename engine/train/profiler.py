@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ WARM_UP_STEPS = 3
 """The first steps of a process build and measure what the later ones use."""
 _PEAK_SIZE = {"cuda": 4096, "cpu": 1024}
 _PEAK_TIMES = 10
+_LAUNCHES = ("cu", "hip")
+"""How calls that start kernels begin; they carry the number that their kernels have too."""
 
 
 class StepProfiler:
@@ -70,6 +72,7 @@ class StepProfiler:
 
     def _begin(self) -> None:
         self._left, self._wanted, self._tokens = self._wanted, 0, 0
+        self._sync()  # what earlier steps left to do is no part of the first one
         activities = [ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
@@ -111,7 +114,7 @@ class StepProfiler:
 
     def _tell(self, taken: profile) -> None:
         trace = self._save(taken)
-        recording = sort_out(taken)
+        recording = sort_out(_events(taken))
         steps = sum(s.name == STEP for s in recording.spans)
         found = summarise(recording, self._setting(steps), trace)
         if found is not None:
@@ -159,24 +162,39 @@ class StepProfiler:
         return int(free)
 
 
-def sort_out(taken: profile) -> Recording:
-    """What was recorded, by where it happened."""
+def sort_out(events: Iterable[Any]) -> Recording:
+    """What was recorded, by where it happened.
+
+    Args:
+        events: as the profiler collected them, of host and device.
+    """
+    host: list[Any] = []
+    device: list[Any] = []
+    for event in events:
+        (host if event.device_type().name == "CPU" else device).append(event)
     spans: list[Activity] = []
-    device_spans: list[Activity] = []
-    kernels: list[Activity] = []
     operations: list[Activity] = []
-    for event in _events(taken):
-        name, on_host = event.name(), event.device_type().name == "CPU"
-        thread = event.start_thread_id() if on_host else event.device_resource_id()
-        ended = event.start_ns() + event.duration_ns()
+    for event in host:
+        name = event.name()
+        found = _activity(event, event.start_thread_id(), name.removeprefix(PREFIX))
         if name.startswith(PREFIX):
-            part = Activity(name.removeprefix(PREFIX), event.start_ns(), ended, thread)
-            (spans if on_host else device_spans).append(part)
-        elif on_host:
-            operations.append(Activity(name, event.start_ns(), ended, thread))
-        elif ended > event.start_ns() and not name.startswith("ProfilerStep"):
-            kernels.append(Activity(name, event.start_ns(), ended, thread))
-    return Recording(spans, device_spans, kernels, [o for o in operations if "::" in o.name])
+            spans.append(found)
+        elif "::" in name:
+            operations.append(found)
+    # Named stretches of the host are on the device's side too, where they are no work.
+    annotated = {event.name() for event in host}
+    launched = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith(_LAUNCHES)}
+    kernels = [
+        _activity(e, e.device_resource_id(), e.name(), launched.get(e.correlation_id()))
+        for e in device
+        if e.duration_ns() > 0 and e.name() not in annotated
+    ]
+    return Recording(spans, kernels, operations)
+
+
+def _activity(event: Any, thread: int, name: str, launched_ns: int | None = None) -> Activity:
+    ended = event.start_ns() + event.duration_ns()
+    return Activity(name, event.start_ns(), ended, thread, launched_ns)
 
 
 def _events(taken: profile) -> Iterator[Any]:

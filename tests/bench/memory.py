@@ -1,44 +1,49 @@
 """What runs really need of a GPU, against the estimate, and how small an 8B gets in lean mode.
 
-    python -m tests.bench.memory [--device cpu] [--only PART] [--limit-s S]
+    python -m tests.bench.memory [--device cpu] [--only NAME …] [--limit-s S] [--budget-s S]
 
 Every row is a whole run of ours (session, journal, guard, detector) on a model with random weights
-in a published shape, in a process of its own; rows of the lean table are held to a process total
-of 6.0 GiB, context included. Needs a CUDA device; `--device cpu` only tries the script out.
+in a published shape, in a process of its own; rows named lean are held to a process total of
+6.0 GiB, context included. `--only` takes names of rows or beginnings of them. Rows whose time
+counts have the device to themselves, the others share it. Needs a CUDA device; `--device cpu`
+only tries the script out.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-GIB = 2**30
-CAP_BYTES = 6 * GIB
-CONTEXT_BYTES = int(0.88 * GIB)
-"""What the context of such a run has grown to at its end, on this generation of cards."""
+AT_ONCE = 4
+"""Rows that share the device."""
+AHEAD = 10
+"""Processes that import the training stack while others measure."""
 LEAN = {"train.memory": "lean", "train.optimizer": "paged_adamw_8bit"}
 BF16 = {"train.adapter_precision": "bf16"}
 FP32 = {"train.adapter_precision": "fp32"}
+ON = {"train.activation_checkpointing": "true"}
 WHOLE = {"train.activation_checkpointing": "false"}
 DROP = {"adapter.dropout": "0.05"}
+FAST = BF16 | {"train.fast": "on"}
+AHEAD_OF_STEP = {"contrastive.cross_accumulation": "on"}
+ALONE = {"contrastive.cross_accumulation": "off"}
 
 
 @dataclass(frozen=True)
 class Case:
     """One row."""
 
-    table: str
+    name: str
     shape: str
     length: int
     batch: int = 1
@@ -46,256 +51,202 @@ class Case:
     capped: bool = False
     accumulate: int = 2
     task: str = "sft"
+    alone: bool = False
+    """Its time counts, or what the driver takes beside the allocator."""
+    loaded: bool = False
+    """From disk through the real loader."""
+    varied: bool = False
+    """Texts of several lengths, the longest last."""
+    segments: bool = True
+    """The allocator's segments may grow, as the engine has it."""
+    pooled: bool = False
+    """Graphs are rehearsed in the memory that they will have."""
 
     def title(self) -> str:
-        """Shape, length, batch and what is set."""
+        """Name, shape, length, batch and what is set."""
         short = [f"{k.rpartition('.')[2]}={v}" for k, v in self.sets.items()]
-        return f"{self.shape} {self.task} T{self.length} B{self.batch} {' '.join(short)}"
+        flags = [name for name in ("varied", "loaded", "pooled") if getattr(self, name)]
+        flags += [] if self.segments else ["fixed segments"]
+        words = [f"{self.name}:", self.shape, self.task, f"T{self.length}", f"B{self.batch}"]
+        return " ".join([*words, *short, *flags])
 
 
+ADAMW = BF16 | ON | {"train.optimizer": "adamw"}
 CASES = (
-    Case("lean", "8b", 512, 1, LEAN, capped=True, accumulate=8),
-    Case("lean", "8b", 1024, 1, LEAN, capped=True, accumulate=8),
-    Case("lean", "8b", 2048, 1, LEAN, capped=True, accumulate=8),
-    Case("lean", "8b", 4096, 1, LEAN | {"train.activations": "host"}, capped=True, accumulate=8),
-    Case("lean", "8b", 1024, 1, BF16 | {"train.optimizer": "adamw"}, accumulate=4),
-    Case("lean", "8b", 2048, 1, BF16 | {"train.optimizer": "adamw"}, accumulate=4),
-    Case("load", "1b", 512, 1, LEAN),
-    Case("estimate", "0.1b", 1024, 4, FP32 | DROP),
-    Case("estimate", "0.1b", 2048, 1, BF16 | WHOLE),
-    Case("estimate", "0.5b", 1024, 2, BF16),
-    Case("estimate", "0.5b", 512, 4, FP32 | WHOLE | DROP),
-    Case("estimate", "1b", 512, 1, BF16 | DROP),
-    Case("estimate", "1b", 2048, 1, FP32),
-    Case("estimate", "1b", 1024, 2, BF16 | WHOLE),
-    Case("estimate", "3b", 1024, 1, BF16),
-    Case("estimate", "3b", 2048, 2, FP32 | DROP),
-    Case("estimate", "1b", 512, 2, LEAN, task="contrastive"),
-)
+    Case("lean-2048", "8b", 2048, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
+    Case("lean-1024", "8b", 1024, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
+    Case("plain-2048", "8b", 2048, 1, ADAMW, accumulate=4, alone=True),
+    Case("plain-1024", "8b", 1024, 1, ADAMW, accumulate=4, alone=True),
+    Case("fast-1b-2048-whole", "1b", 2048, 1, FAST | WHOLE, alone=True),
+    Case("fast-1b-2048", "1b", 2048, 1, FAST | ON, alone=True),
+    Case("fast-8b-1024", "8b", 1024, 1, FAST | ON | DROP, alone=True),
+    Case("fast-8b-1024-whole", "8b", 1024, 1, FAST | WHOLE, alone=True),
+    Case("fast-1b-lengths", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True),
+    Case("fast-1b-pooled", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, pooled=True),
+    Case("fast-1b-fixed", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, segments=False),
+    Case("trial-1b", "1b", 2048, 1, FP32 | WHOLE | DROP, alone=True),
+    Case("load-lean", "1b", 512, 1, LEAN | ON, loaded=True, alone=True),
+    Case("load-plain", "1b", 512, 1, BF16 | ON, loaded=True, alone=True),
+    Case("fast-0.1b-1024", "0.1b", 1024, 4, FAST | WHOLE | DROP),
+    Case("fast-1b-512", "1b", 512, 1, FAST | ON | DROP),
+    Case("fast-1b-512-whole", "1b", 512, 1, FAST | WHOLE | DROP),
+    Case("fast-3b-1024-whole", "3b", 1024, 1, FAST | WHOLE | FP32),
+    Case("fast-pairs", "1b", 512, 2, FAST | ON | ALONE, task="contrastive"),
+    Case("fast-pairs-whole", "1b", 512, 2, FAST | WHOLE | ALONE, task="contrastive"),
+    Case("fast-pairs-ahead", "1b", 512, 2, FAST | WHOLE | AHEAD_OF_STEP, task="contrastive",
+         accumulate=4),
+    Case("3b-1024", "3b", 1024, 1, BF16 | ON),
+    Case("3b-2048", "3b", 2048, 2, FP32 | ON | DROP),
+    Case("1b-lean", "1b", 2048, 1, LEAN | ON),
+    Case("pairs", "1b", 512, 2, BF16 | ON | ALONE, task="contrastive"),
+    Case("pairs-whole", "1b", 512, 2, BF16 | WHOLE | ALONE | DROP, task="contrastive"),
+    Case("pairs-ahead", "1b", 512, 2, BF16 | ON | AHEAD_OF_STEP, task="contrastive", accumulate=8),
+    Case("pairs-ahead-whole", "1b", 512, 2, BF16 | WHOLE | AHEAD_OF_STEP, task="contrastive",
+         accumulate=4),
+    Case("pairs-lean", "1b", 512, 2, LEAN | ON, task="contrastive"),
+    Case("dpo", "1b", 1024, 1, BF16 | ON, task="dpo"),
+    Case("dpo-whole", "1b", 512, 2, BF16 | WHOLE | DROP, task="dpo"),
+    Case("dpo-lean", "1b", 1024, 1, LEAN | ON, task="dpo"),
+    Case("kto", "1b", 1024, 2, FP32 | ON, task="kto"),
+    Case("dpo-fast", "1b", 1024, 1, BF16 | ON | {"train.fast": "auto"}, task="dpo"),
+    Case("simctg", "1b", 1024, 1, BF16 | ON | {"contrastive.kind": "simctg"}),
+    Case("fast-simctg", "1b", 1024, 1, FAST | ON | {"contrastive.kind": "simctg"}),
+    Case("0.1b-1024", "0.1b", 1024, 4, FP32 | ON | DROP),
+    Case("0.1b-2048", "0.1b", 2048, 1, BF16 | WHOLE),
+    Case("0.5b-1024", "0.5b", 1024, 2, BF16 | ON),
+    Case("0.5b-512", "0.5b", 512, 4, FP32 | WHOLE | DROP),
+    Case("1b-512", "1b", 512, 1, BF16 | ON | DROP),
+    Case("1b-2048", "1b", 2048, 1, FP32 | ON),
+    Case("1b-1024-whole", "1b", 1024, 2, BF16 | WHOLE),
+    Case("lean-4096", "8b", 4096, 1, LEAN | ON | {"train.activations": "host"}, capped=True,
+         accumulate=4, alone=True),
+)  # fmt: skip
+"""By worth: what does not fit into the time is left out at the end."""
 
 
 def main() -> None:
-    """Measure the rows one after another; all processes load the training stack at once."""
+    """Measure the rows; processes load the training stack while others measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--only", help="estimate, lean or load")
+    parser.add_argument("--only", nargs="+", help="names of rows, or beginnings of them")
     parser.add_argument("--limit-s", type=float, default=60.0, help="of a row")
+    parser.add_argument("--budget-s", type=float, default=240.0, help="no row begins after it")
     parser.add_argument("--shape", help="of all rows, to try the script out")
-    parser.add_argument("--length", type=int, help="only rows of this length")
+    parser.add_argument("--length", type=int, help="of all rows, to try the script out")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="rows that share the device")
     options = parser.parse_args()
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the engine does
-    cases = [case for case in CASES if options.only in (None, case.table)]
-    cases = [case for case in cases if options.length in (None, case.length)]
-    waiting = [Child(case, options.device, options.shape) for case in cases]
-    print(f"{'run':62} {'estimate':>8} {'measured':>8} {'error':>6} {'reserved':>8} {'device':>7} "
+    wanted = tuple(options.only or [""])
+    queue = Queue([case for case in CASES if case.name.startswith(wanted)], options)
+    print(f"{'run':72} {'estimate':>8} {'measured':>8} {'error':>6} {'reserved':>8} {'device':>7} "
           f"{'ms/micro':>8}  notes", flush=True)  # fmt: skip
-    errors = [row["error"] for row in (c.measure(options.limit_s) for c in waiting) if row]
+    errors = [row["error"] for row in queue.measure() if "error" in row]
     if errors:
         print(f"mean |error| {statistics.mean(errors):.1%}, largest {max(errors):.1%}, "
               f"{len(errors)} runs", flush=True)  # fmt: skip
 
 
+class Queue:
+    """Rows in order: those alone one after another, the others some at once."""
+
+    def __init__(self, cases: Sequence[Case], options: argparse.Namespace) -> None:
+        self._children = [Child(case, options) for case in cases]
+        self._options = options
+        self._ends_s = time.monotonic() + options.budget_s
+
+    def measure(self) -> list[dict[str, Any]]:
+        """All rows that begin in time."""
+        rows: list[dict[str, Any]] = []
+        while self._children:
+            count = next((n for n, c in enumerate(self._children) if c.case.alone), None)
+            group = self._children[: 1 if count == 0 else count]
+            for child in self._children[: len(group) + AHEAD]:
+                child.start()
+            with ThreadPoolExecutor(self._options.at_once) as pool:
+                rows += pool.map(self._one, group)
+            self._children = self._children[len(group) :]
+        return rows
+
+    def _one(self, child: Child) -> dict[str, Any]:
+        if time.monotonic() > self._ends_s:
+            child.end()
+            row: dict[str, Any] = {"failed": "left out: the time is up"}
+        else:
+            row = child.measure(self._options.limit_s)
+        show(child.case.title(), row)
+        return row
+
+
 class Child:
-    """A process that has imported everything and waits for its turn."""
+    """A process that imports everything and waits for its turn."""
 
-    def __init__(self, case: Case, device: str, shape: str | None) -> None:
-        self._case = case
+    def __init__(self, case: Case, options: argparse.Namespace) -> None:
+        self.case = case
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        arguments = (case, device, shape or case.shape, theirs)
+        self._pipe, self._theirs = context.Pipe()
+        shape, length = options.shape or case.shape, options.length or case.length
+        arguments = (case, options.device, shape, length, self._theirs)
         self._process = context.Process(target=_wait_and_run, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
+        self._started = False
 
-    def measure(self, limit_s: float) -> dict[str, Any] | None:
-        """Let it measure and print the row; None without an error to count."""
+    def start(self) -> None:
+        """Begin to import, if that has not begun."""
+        if not self._started:
+            self._started = True
+            self._process.start()
+            self._theirs.close()
+
+    def measure(self, limit_s: float) -> dict[str, Any]:
+        """Let it measure; a failure or the time limit is a row too."""
+        found: dict[str, Any] = {"failed": "the process died"}
         started = time.monotonic()
         try:
             self._pipe.recv()
+            started = time.monotonic()
             self._pipe.send("go")
             late = {"failed": f"took over {limit_s:.0f} s"}
-            found: dict[str, Any] = self._pipe.recv() if self._pipe.poll(limit_s) else late
-        except EOFError:
-            found = {"failed": "the process died"}
-        self._process.kill()
-        self._process.join()
-        notes = f"{time.monotonic() - started:.0f} s in all"
-        show(self._case.title(), found, notes)
-        return found if "error" in found else None
+            found = self._pipe.recv() if self._pipe.poll(limit_s) else late
+        except (EOFError, OSError):
+            pass
+        self.end()
+        return found | {"took": f"{time.monotonic() - started:.0f} s in all"}
+
+    def end(self) -> None:
+        """Let its memory go at once."""
+        if self._started:
+            self._process.kill()
+            self._process.join()
 
 
-def show(title: str, row: dict[str, Any], notes: str) -> None:
+def show(title: str, row: dict[str, Any]) -> None:
     """Print one row of the table."""
     if "failed" in row:
-        print(f"{title:62} {row['failed']}", flush=True)
+        print(f"{title:72} {row['failed']}; {row.get('took', '')}", flush=True)
         return
-    print(f"{title:62} {row['estimate']:8.3f} {row['measured']:8.3f} {row['signed']:+6.1%} "
-          f"{row['reserved']:8.3f} {row['device']:7.3f} {row['ms']:8.0f}  {row['notes']}; {notes}",
-          flush=True)  # fmt: skip
+    print(f"{title:72} {row['estimate']:8.3f} {row['measured']:8.3f} {row['signed']:+6.1%} "
+          f"{row['reserved']:8.3f} {row['device']:7.3f} {row['ms']:8.1f}  {row['notes']}; "
+          f"{row['took']}", flush=True)  # fmt: skip
 
 
-def _wait_and_run(case: Case, device: str, shape: str, answer: Any) -> None:
+def _wait_and_run(case: Case, device: str, shape: str, length: int, answer: Any) -> None:
+    # Before torch is imported, as the engine does.
+    os.environ["PYTORCH_ALLOC_CONF"] = f"expandable_segments:{case.segments}"
     import trl  # noqa: F401
 
     import fttui.engine.train.session  # noqa: F401
+
+    from .memory_row import measured
 
     answer.send("ready")
     answer.recv()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            answer.send(measured(case, device, shape, Path(folder)))
+            answer.send(measured(case, device, shape, length, Path(folder)))
     except Exception as error:  # noqa: BLE001 -- the table says what went wrong
         import traceback
 
         traceback.print_exc()
         answer.send({"failed": f"{type(error).__name__}: {str(error)[:300]}"})
     sys.stdout.flush()
-
-
-def measured(case: Case, device: str, shape: str, folder: Path) -> dict[str, Any]:
-    """Play a run and compare."""
-    import torch
-
-    from fttui.engine.protocol.events import LogEmitted, StepFinished
-    from tests.support.training import play
-
-    context = 0
-    notes = [used(case, device, shape, folder)]
-    config, run = new_run(case, folder)
-    played = play(run, device=device)
-    steps = played.events(StepFinished)
-    late = steps[1:]
-    peak = max(step.mem_allocated_bytes or 0 for step in late)
-    reserved = torch.cuda.max_memory_reserved() if device == "cuda" else 0
-    if device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        context = total - free - torch.cuda.memory_reserved()
-    estimate = estimated(config, shape, device)
-    ms = statistics.median(step.compute_s for step in late) / case.accumulate * 1e3
-    notes += [event.text for event in played.events(LogEmitted) if event.level != "info"]
-    notes.append(f"loss {steps[0].loss:.3f} -> {steps[-1].loss:.3f}")
-    signed = estimate.allocated / max(peak, 1) - 1
-    return {
-        "estimate": estimate.allocated / GIB,
-        "measured": peak / GIB,
-        "signed": signed,
-        **({"error": abs(signed)} if peak else {}),
-        "reserved": reserved / GIB,
-        "device": (reserved + context) / GIB,
-        "ms": ms,
-        "notes": "; ".join(note for note in notes if note),
-    }
-
-
-def hold_to_cap(case: Case) -> None:
-    """From here on this process may take no more than the cap, context included."""
-    import torch
-
-    torch.cuda.reset_peak_memory_stats()
-    if case.capped:
-        free, total = torch.cuda.mem_get_info()
-        # The context still grows as kernels are loaded.
-        context = max(total - free - torch.cuda.memory_reserved(), CONTEXT_BYTES)
-        torch.cuda.set_per_process_memory_fraction((CAP_BYTES - context) / total)
-
-
-def used(case: Case, device: str, shape: str, folder: Path) -> str:
-    """Let the session load a random model; `load` puts it on disk and through the real loader."""
-    import torch
-
-    import fttui.engine.train.session as session
-    from fttui.engine.model.lean import make_lean
-    from fttui.engine.model.load import equip, load_model
-    from fttui.engine.model.precision import compute_dtype
-    from tests.support.shapes import random_llama
-    from tests.support.tiny import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    dtype = compute_dtype("auto", torch.device(device))
-
-    def made(config: Any, place: Any, progress: Any) -> Any:
-        base = random_llama(shape, tokenizer, place, nf4=True, dtype=dtype)
-        if config.train.memory == "lean":
-            make_lean(base, place)
-        if place.type == "cuda":
-            gc.collect()
-            torch.cuda.empty_cache()
-            hold_to_cap(case)
-        return equip(base, tokenizer, config, place, progress)
-
-    def loaded(config: Any, place: Any, progress: Any) -> Any:
-        before = torch.cuda.max_memory_allocated() if place.type == "cuda" else 0
-        found = load_model(config, place, progress)
-        if place.type == "cuda":
-            peak, now = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-            print(f"  load: {before / GIB:.3f} before, peak {peak / GIB:.3f}, then {now / GIB:.3f} "
-                  f"GiB; {found.facts['memory']}", flush=True)  # fmt: skip
-        return found
-
-    vars(session)["load_model"] = made
-    if case.table != "load":
-        return ""
-    base = random_llama(shape, tokenizer, device, nf4=False, dtype=dtype)
-    base.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    del base
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    vars(session)["load_model"] = loaded
-    return "through the real loader"
-
-
-def new_run(case: Case, folder: Path) -> tuple[Any, Any]:
-    """A run of three steps on texts longer than the length."""
-    from fttui.engine.config.load import load_config
-    from fttui.engine.run.layout import create_run
-
-    data = folder / "rows.jsonl"
-    rows = [row_of(case, number) for number in range(4 * case.accumulate * case.batch + 4)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = folder / "memory.yaml"
-    kind = "infonce, hard_negatives: 0" if case.task == "contrastive" else '"off"'
-    config.write_text(
-        f"""
-name: memory
-task: {case.task}
-model: {{id: {folder / "model"}, quantize: nf4}}
-adapter: {{dropout: 0}}
-data: {{train: {data}, max_length: {case.length}, eval_fraction: 0.01}}
-contrastive: {{kind: {kind}}}
-train: {{steps: 3, batch: {case.batch}, accumulate: {case.accumulate}, fast: "off"}}
-checkpoint: {{every: 0, at_start: false}}
-"""
-    )
-    sets = [f"{key}={value}" for key, value in case.sets.items()]
-    read = load_config(config, sets)
-    run = create_run(folder / "runs", name="memory", config=config, source=read.source,
-                     resolved=read.resolved, overrides=sets, version="0")  # fmt: skip
-    return read.config, run
-
-
-def row_of(case: Case, number: int) -> dict[str, str]:
-    """A record whose texts are cut at the length."""
-    texts = [words(case.length, number), words(case.length, number + 1)]
-    if case.task == "contrastive":
-        return dict(zip(("anchor", "positive"), texts, strict=True))
-    return {"text": texts[0]}
-
-
-def words(length: int, number: int) -> str:
-    """At least `length` tokens of the byte-level tokenizer."""
-    return " ".join(f"{number * 7 + i:04d}" for i in range(length // 4))
-
-
-def estimated(config: Any, shape: str, device: str) -> Any:
-    """The prediction for the same run."""
-    from fttui.engine.config.memory import estimate_memory, read_architecture
-    from tests.support.shapes import SHAPES
-
-    sizes: Iterable[tuple[str, Any]] = SHAPES[shape].items()
-    kind: Any = "cuda" if device == "cuda" else "cpu"
-    return estimate_memory(config, read_architecture({"model_type": "llama", **dict(sizes)}), kind)
 
 
 if __name__ == "__main__":

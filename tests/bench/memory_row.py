@@ -1,0 +1,217 @@
+"""One row of `tests.bench.memory`: a run is played and its memory read."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fttui.engine.train.session as session
+from fttui.engine.config.load import load_config
+from fttui.engine.config.memory import estimate_memory, read_architecture
+from fttui.engine.model.lean import make_lean
+from fttui.engine.model.load import equip, load_model
+from fttui.engine.model.precision import compute_dtype
+from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
+from fttui.engine.run.layout import create_run
+from tests.support.shapes import SHAPES, random_llama
+from tests.support.tiny import byte_tokenizer
+from tests.support.training import Script, play
+
+if TYPE_CHECKING:
+    from .memory import Case
+
+GIB = 2**30
+STEPS = 4
+CAP_BYTES = 6 * GIB
+CONTEXT_BYTES = int(0.88 * GIB)
+"""What the context of such a run has grown to at its end, on this generation of cards."""
+
+
+def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> dict[str, Any]:
+    """Play a run and compare."""
+    peaks = Peaks(device)
+    if case.pooled and device == "cuda":
+        rehearse_in_the_pool()
+    use_model(case, device, shape, folder, peaks)
+    config, run = new_run(case, device, length, folder)
+    played = play(run, Script(calls={STEPS - 1: peaks.look}), device=device)
+    steps = played.events(StepFinished)
+    step_peak = max(step.mem_allocated_bytes or 0 for step in steps[1:])
+    architecture = read_architecture({"model_type": "llama", **SHAPES[shape]})
+    estimate = estimate_memory(config, architecture, "cuda" if device == "cuda" else "cpu")
+    facts = played.events(RunStarted)[-1].facts
+    fast = not facts["fast mode"].startswith("off")
+    # A graph's memory is no longer allocated between steps, but it stays reserved.
+    compared = peaks.reserved if fast else step_peak
+    signed = estimate.allocated / compared - 1 if compared else 0.0
+    late = [step.compute_s for step in steps[2:]]
+    notes = [*peaks.notes, facts["fast mode"], facts.get("memory of a step", "")]
+    notes += [event.text for event in played.events(LogEmitted) if event.level != "info"]
+    notes.append(f"loss {steps[0].loss:.3f} -> {steps[-1].loss:.3f}")
+    terms = {name: round(count / GIB, 3) for name, count in estimate.terms().items()}
+    print(f"  {case.name}: planned {terms}; step peak {step_peak / GIB:.3f}", flush=True)
+    return {
+        "estimate": estimate.allocated / GIB,
+        "measured": compared / GIB,
+        "signed": signed,
+        **({"error": abs(signed)} if compared else {}),
+        "reserved": peaks.reserved / GIB,
+        "device": (peaks.reserved + peaks.context) / GIB,
+        "ms": statistics.median(late) / case.accumulate * 1e3,
+        "notes": "; ".join(note for note in notes if note),
+    }
+
+
+class Peaks:
+    """Peaks of the whole run, whatever the run resets, and where memory is in a late step."""
+
+    def __init__(self, device: str) -> None:
+        self.allocated = self.reserved = self.context = 0
+        self.notes: list[str] = []
+        self._on_gpu = device == "cuda"
+        self._reset = torch.cuda.reset_peak_memory_stats
+        vars(torch.cuda)["reset_peak_memory_stats"] = self._gather_and_reset
+
+    def begin(self) -> None:
+        """What was before does not count."""
+        if self._on_gpu:
+            torch.cuda.empty_cache()
+            self._reset()
+            self.allocated = self.reserved = 0
+
+    def _gather_and_reset(self, *arguments: Any) -> None:
+        self._gather()
+        self._reset(*arguments)
+
+    def _gather(self) -> None:
+        self.allocated = max(self.allocated, torch.cuda.max_memory_allocated())
+        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+
+    def look(self) -> None:
+        """Between two steps: what is reserved and alive, in graphs and outside of them."""
+        if not self._on_gpu:
+            return
+        self._gather()
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        self.context = total - free - torch.cuda.memory_reserved()
+        sums = {"outside": [0, 0], "graphs": [0, 0]}
+        for segment in torch.cuda.memory_snapshot():
+            of = sums["outside" if segment["segment_pool_id"] == (0, 0) else "graphs"]
+            of[0] += segment["total_size"]
+            of[1] += segment["allocated_size"]
+        parts = [f"{name} {now / GIB:.3f} reserved {used / GIB:.3f} alive"
+                 for name, (now, used) in sums.items()]  # fmt: skip
+        self.notes.append(f"peak allocated {self.allocated / GIB:.3f}, {', '.join(parts)}")
+
+
+def use_model(case: Case, device: str, shape: str, folder: Path, peaks: Peaks) -> None:
+    """Let the session load a random model, or put it on disk for the real loader."""
+    tokenizer = byte_tokenizer()
+    dtype = compute_dtype("auto", torch.device(device))
+
+    def made(config: Any, place: Any, progress: Any) -> Any:
+        base = random_llama(shape, tokenizer, place, nf4=True, dtype=dtype)
+        if config.train.memory == "lean":
+            make_lean(base, place)
+        gc.collect()
+        peaks.begin()
+        hold_to_cap(case, device)
+        return equip(base, tokenizer, config, place, progress)
+
+    def loaded(config: Any, place: Any, progress: Any) -> Any:
+        peaks.begin()
+        before = torch.cuda.memory_allocated() if device == "cuda" else 0
+        found = load_model(config, place, progress)
+        if device == "cuda":
+            peak, now = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+            peaks.notes.append(f"load: {before / GIB:.3f} before, peak {peak / GIB:.3f}, then "
+                               f"{now / GIB:.3f} GiB; {found.facts['memory']}")  # fmt: skip
+            peaks.begin()
+        return found
+
+    load: Callable[..., Any] = loaded if case.loaded else made
+    vars(session)["load_model"] = load
+    if case.loaded:
+        base = random_llama(shape, tokenizer, device, nf4=False, dtype=dtype)
+        base.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+
+
+def rehearse_in_the_pool() -> None:
+    """Try what it saves when a rehearsal takes the memory of the graphs instead of its own."""
+    from fttui.engine.train.fast.passes import Captured
+
+    rehearse = Captured._rehearse
+
+    def pooled(self: Any, program: Any, graphs: Any) -> None:
+        torch._C._cuda_beginAllocateToPool(self._device.index, graphs.pool)
+        try:
+            rehearse(self, program, graphs)
+        finally:
+            torch._C._cuda_endAllocateToPool(self._device.index, graphs.pool)
+
+    vars_of: Any = Captured
+    vars_of._rehearse = pooled
+
+
+def hold_to_cap(case: Case, device: str) -> None:
+    """From here on this process may take no more than the cap, context included."""
+    if case.capped and device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        # The context still grows as kernels are loaded.
+        context = max(total - free - torch.cuda.memory_reserved(), CONTEXT_BYTES)
+        torch.cuda.set_per_process_memory_fraction((CAP_BYTES - context) / total)
+
+
+def new_run(case: Case, device: str, length: int, folder: Path) -> tuple[Any, Any]:
+    """A run of a few steps on texts longer than the length."""
+    data = folder / "rows.jsonl"
+    rows = [row_of(case, length, number) for number in range(6 * case.accumulate * case.batch + 8)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = folder / "memory.yaml"
+    kind = "infonce, hard_negatives: 0" if case.task == "contrastive" else '"off"'
+    config.write_text(
+        f"""
+name: memory
+task: {case.task}
+model: {{id: {folder / "model"}, quantize: nf4}}
+adapter: {{dropout: 0}}
+data: {{train: {data}, max_length: {length}, eval_fraction: 0.01}}
+contrastive: {{kind: {kind}}}
+train: {{steps: {STEPS}, batch: {case.batch}, accumulate: {case.accumulate}, fast: "off"}}
+checkpoint: {{every: 0, at_start: false}}
+"""
+    )
+    sets = [f"{key}={value}" for key, value in case.sets.items()]
+    if device != "cuda":
+        sets = ["train.fast=static" if entry == "train.fast=on" else entry for entry in sets]
+    read = load_config(config, sets)
+    run = create_run(folder / "runs", name="memory", config=config, source=read.source,
+                     resolved=read.resolved, overrides=sets, version="0")  # fmt: skip
+    return read.config, run
+
+
+def row_of(case: Case, length: int, number: int) -> dict[str, Any]:
+    """A record whose texts are cut at the length."""
+    share = (0.3, 0.5, 0.7, 1.0)[number % 4] if case.varied else 1.2
+    text, other = (words(int(length * share), number + i) for i in (0, 1))
+    few = words(max(8, length // 8), number)
+    if case.task == "contrastive":
+        return {"anchor": text, "positive": other}
+    if case.task == "dpo":
+        return {"prompt": few, "chosen": text, "rejected": other}
+    if case.task == "kto":
+        return {"prompt": few, "completion": text, "label": number % 2 == 0}
+    return {"text": text}
+
+
+def words(length: int, number: int) -> str:
+    """At least `length` tokens of the byte-level tokenizer."""
+    return " ".join(f"{number * 7 + i:04d}" for i in range(length // 4))
