@@ -111,7 +111,7 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
     )
     for name, size_bytes in estimate.terms().items():
         yield f"  {_TERM_NAMES.get(name, name):<24} {gibibytes(size_bytes):>10}"
-    yield from (f"chosen, so that it fits: {setting}" for setting in found.chosen)
+    yield from decided(found)
     if not found.fits:
         raise ModelError(_too_large(found))
     yield from advice(estimate, found.free_bytes, found.config)
@@ -123,6 +123,12 @@ def _too_large(found: Fit) -> str:
     lines = advice(found.estimate, found.free_bytes, found.config)
     changes = "\n".join(f"  {line}" for line in lines)
     return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+
+
+def decided(found: Fit) -> Iterator[str]:
+    """What the configuration left open, and why it is as it is."""
+    yield from (f"chosen, so that it fits: {setting}" for setting in found.chosen)
+    yield from (f"chosen, because there is room: {setting}" for setting in found.faster)
 
 
 def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
@@ -152,8 +158,8 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
         f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
     )
-    for setting in found.chosen:
-        say(f"chosen, so that it fits: {setting}")
+    for line in decided(found):
+        say(line)
     return replace(loaded, config=found.config, resolved=dump_config(found.config))
 
 
@@ -167,6 +173,9 @@ def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
     memory = before.memory if train.memory == "auto" else train.memory
     activations = before.activations if train.activations == "auto" else train.activations
     same = with_fields(train, memory=memory, activations=activations)
+    if train.activation_checkpointing == "auto":
+        kept = before.activation_checkpointing, before.whole_layers
+        same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
     config = with_fields(loaded.config, train=same)
     return replace(loaded, config=config, resolved=dump_config(config))
 

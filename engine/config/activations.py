@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .architecture import Architecture
 from .candidates import looks_ahead
 from .schema import RunConfig
+from .tasks import JUDGED
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits in the fused head that next-token training uses outside fast mode."""
@@ -27,6 +28,21 @@ NORM_MOMENT = 22
 KEPT_GRAPHS_BYTES = 128 * 2**20
 """Graphs that looking ahead keeps from the first pass to the second."""
 _QK_NORMS = ("qwen3", "gemma3", "olmo2")
+
+
+def in_fast_mode(config: RunConfig) -> bool:
+    """A run with CUDA graphs is to be expected where there are CUDA devices."""
+    train = config.train
+    impossible = (
+        train.fast == "off"
+        or config.task in JUDGED
+        or train.activations == "host"
+        or bool(train.neftune)
+        or bool(train.label_smoothing)
+        or config.model.attention not in ("auto", "sdpa")
+    )
+    asked_for = train.fast in ("on", "static") or (train.devices == 1 and train.memory != "lean")
+    return asked_for and not impossible
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,8 @@ class Pass:
     adapter_elements: int
     """Of one layer."""
     sequences: int
+    fast: bool = False
+    """In CUDA graphs, with fused layers."""
 
     @property
     def tokens(self) -> int:
@@ -69,7 +87,7 @@ class Pass:
     def _moments(self) -> list[Moment]:
         """Around the layer that is in its backward pass: two inside it, the loss, the last norm."""
         tokens, arch, number = self.tokens, self.arch, self.number
-        below, layer = self._below(), self._layer_bytes()
+        below, layer = self._below(), self._layer_bytes(whole=self._whole > 0)
         gradients = tokens * 2 * number * arch.hidden
         largest = max(i * o for i, o in arch.linears.values())
         dequantized = number * largest if self.config.model.quantize == "nf4" else 0
@@ -84,36 +102,45 @@ class Pass:
             Moment(self._above() + at_loss, logits, head),
         ]
 
-    def _checkpoints(self) -> float:
-        """Every layer's input; two of them while they come and go to the host."""
-        train = self.config.train
-        layers = 3 if train.activations == "host" else self.arch.layers
-        own = self.tokens * self.number * self.arch.hidden * layers
-        return own * self._graphs()
+    @property
+    def _whole(self) -> int:
+        """Layers that keep everything; they are the last ones."""
+        train, layers = self.config.train, self.arch.layers
+        return min(train.whole_layers, layers) if train.recomputes else layers
 
-    def _graphs(self) -> float:
-        """Micro-batches whose graphs are held at once."""
-        if not looks_ahead(self.config):
-            return 1
-        own = self.tokens * self.number * self.arch.hidden * self.arch.layers
-        kept = max(1, KEPT_GRAPHS_BYTES // own)
-        return 1 + min(kept, self.config.train.accumulate - 1)
+    def _checkpoints(self) -> float:
+        """Every other layer's input; two of them while they come and go to the host."""
+        layers = self.arch.layers - self._whole
+        if self.config.train.activations == "host":
+            layers = min(layers, 3)
+        return self.tokens * self.number * self.arch.hidden * layers
+
+    def _graph(self) -> float:
+        """What a micro-batch keeps before its backward pass."""
+        return self._checkpoints() + self._whole * self._layer_bytes(whole=True)
+
+    def _others(self) -> float:
+        """Graphs of other micro-batches that are held as well."""
+        if not looks_ahead(self.config) or self.fast:
+            return 0
+        arch, train = self.arch, self.config.train
+        whole = self._whole * (8 * arch.hidden + 4 * arch.intermediate)
+        own = self.tokens * self.number * ((arch.layers - self._whole) * arch.hidden + whole)
+        kept = min(max(1, KEPT_GRAPHS_BYTES // own), train.accumulate - (train.devices > 1))
+        return (kept - 1) * self._graph()
 
     def _below(self) -> float:
-        """What the layers keep that are not in their backward pass yet."""
-        if self.config.train.activation_checkpointing:
-            return self._checkpoints()
-        return (self.arch.layers - 1) * self._layer_bytes()
+        """What the layers keep that are not in their backward pass yet, at the fullest one."""
+        own = max(0, self._whole - 1) * self._layer_bytes(whole=True)
+        return self._checkpoints() + own + self._others()
 
     def _above(self) -> float:
         """What all layers keep before the first is in its backward pass."""
-        if self.config.train.activation_checkpointing:
-            return self._checkpoints()
-        return self.arch.layers * self._layer_bytes()
+        return self._graph() + self._others()
 
-    def _layer_bytes(self) -> float:
-        """What one layer keeps for its backward pass."""
-        per_token = self._kept_per_token()
+    def _layer_bytes(self, *, whole: bool) -> float:
+        """What one layer keeps for its backward pass; its input is kept besides unless `whole`."""
+        per_token = self._kept_per_token(whole=whole)
         eager = 0
         if self.config.model.attention == "eager":
             eager = self.sequences * self.arch.heads * self.config.data.max_length**2 * 12
@@ -121,14 +148,14 @@ class Pass:
         casts = self.adapter_elements * self.number if self.adapter > self.number else 0
         return self.tokens * per_token + eager + casts
 
-    def _kept_per_token(self) -> float:
+    def _kept_per_token(self, *, whole: bool) -> float:
         arch, number, r = self.arch, self.number, self.config.adapter.r
         hidden, query, inner = arch.hidden, arch.query_width, arch.intermediate
         # In fp32: both norms' inputs, and their inverse deviations.
         norms = 2 * (4 * hidden + 4)
-        if self.config.train.memory == "lean":
-            # Only the second one's input, as it came; the first one's is the layer's own.
-            norms = number * hidden + 8
+        if self.config.train.memory == "lean" or self.fast:
+            # Their inputs as they came; the first one's is the layer's own.
+            norms = number * hidden * (2 if whole else 1) + 8
         if arch.name.startswith(_QK_NORMS):
             norms += (4 + number) * (query + arch.kv_width)
         # Queries, keys, values and the output of attention, with one fp32 number per head.
@@ -156,9 +183,8 @@ class Pass:
             part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
             width = part // arch.hidden
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
-        train = config.train
-        fast = train.fast != "off" and train.activations != "host" and self.number == 2
-        if config.task != "sft" or fast:
+        own = config.task != "sft" or config.train.label_smoothing > 0
+        if own or self.fast:
             return states, min(tokens * arch.vocabulary, CHUNK_LOGITS) * CHUNK_BYTES, 0
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, 0

@@ -308,7 +308,15 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
             "lean keeps the head in NF4, but the model is not quantized; set model.quantize: nf4, "
             "or train.memory: auto",
         )
-    if train.activations == "host" and not train.activation_checkpointing:
+    if train.whole_layers and train.activation_checkpointing is not True:
+        kept = "decides that" if train.recomputes else "keeps all of them"
+        yield Problem(
+            "train.whole_layers",
+            f"got {train.whole_layers}, but train.activation_checkpointing: "
+            f"{str(train.activation_checkpointing).lower()} {kept}; set "
+            "train.activation_checkpointing: true, or leave train.whole_layers out",
+        )
+    if train.activations == "host" and not train.recomputes:
         yield Problem(
             "train.activations",
             "got host, which keeps activation checkpoints there, but there are none; set "

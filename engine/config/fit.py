@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from .hardware import Hardware
 from .memory import GIB, MemoryEstimate, estimate_memory
 from .schema import RunConfig
 
+SPARE = 0.1
+"""Of the free memory, left alone when activations are kept because there is room: for evaluations,
+samples, other programs, and what changing lengths make of the allocator. The estimate's own error
+comes on top: it is the high one that has to fit."""
 WORTH_SAYING = 0.01
 """Share of the need that a change has to save to be advised."""
 SHORTEST_LENGTH = 128
@@ -24,12 +29,14 @@ class Fit:
     """A run as it would be started here, and what it needs."""
 
     config: RunConfig
-    """With `train.memory` and `train.activations` decided."""
+    """With `train.memory`, `train.activations` and `train.activation_checkpointing` decided."""
     estimate: MemoryEstimate
     free_bytes: int
     """On the fullest device of the run."""
     chosen: tuple[str, ...] = ()
-    """What was decided, and why."""
+    """What was decided so that it fits."""
+    faster: tuple[str, ...] = ()
+    """What was decided because there is room."""
 
     @property
     def fits(self) -> bool:
@@ -41,7 +48,8 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     """Decide what the configuration leaves open, so that the run fits if it can.
 
     What is `auto` stays off as long as even the high estimate fits without it; then activation
-    checkpoints go to the host, which changes no result, and then lean mode is taken.
+    checkpoints go to the host, which changes no result, and then lean mode is taken. Where nothing
+    of that is needed, activations are kept as far as there is room.
     """
     free = free_bytes(config, hardware)
     settled = _settled(config)
@@ -58,7 +66,36 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
         chosen.append(text)
     if plain.likely > free >= found.likely or plain.high > free >= found.high:
         return Fit(settled, found, free, tuple(chosen))
-    return Fit(_settled(config), plain, free)
+    settled = _settled(config)
+    if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
+        return _roomy(settled, plain, free)
+    return Fit(settled, plain, free)
+
+
+def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
+    """As many whole layers as fit: the second computation of each is spared."""
+    layers = plain.architecture.layers
+
+    def with_whole(count: int) -> RunConfig:
+        if count == layers:
+            return _with_train(config, activation_checkpointing=False, whole_layers=0)
+        return _with_train(config, whole_layers=count)
+
+    def fits(count: int) -> bool:
+        need = estimate_memory(with_whole(count), plain.architecture, plain.device)
+        return need.high <= free * (1 - SPARE)
+
+    count = bisect_left(range(1, layers + 1), True, key=lambda n: not fits(n))
+    if count == 0 or config.train.activations == "host":
+        return Fit(config, plain, free)
+    settled = with_whole(count)
+    found = estimate_memory(settled, plain.architecture, plain.device)
+    said = (
+        "train.activation_checkpointing: false"
+        if count == layers
+        else f"train.whole_layers: {count} of {layers}"
+    )
+    return Fit(settled, found, free, faster=(said,))
 
 
 def free_bytes(config: RunConfig, hardware: Hardware) -> int:
@@ -71,12 +108,18 @@ def _settled(config: RunConfig) -> RunConfig:
     train = config.train
     memory = "plain" if train.memory == "auto" else train.memory
     activations = "device" if train.activations == "auto" else train.activations
-    return _with_train(config, memory=memory, activations=activations)
+    return _with_train(
+        config,
+        memory=memory,
+        activations=activations,
+        activation_checkpointing=train.recomputes,
+        whole_layers=0 if train.activation_checkpointing == "auto" else train.whole_layers,
+    )
 
 
 def _open(config: RunConfig) -> Iterator[tuple[str, _Change]]:
     train = config.train
-    if train.activations == "auto" and train.activation_checkpointing:
+    if train.activations == "auto" and train.recomputes:
         yield "train.activations: host", lambda c: _with_train(c, activations="host")
     if train.memory == "auto" and config.model.quantize == "nf4":
         yield "train.memory: lean", lambda c: _with_train(c, memory="lean")
@@ -125,6 +168,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
         lambda c: "Set train.activation_checkpointing: true (about a third slower)",
         lambda c: _with_train(c, activation_checkpointing=True),
     )
+    yield lambda c: "Set train.whole_layers: 0", lambda c: _with_train(c, whole_layers=0)
     yield lambda c: "Set model.attention: auto", lambda c: _with_model(c, attention="auto")
     yield (
         lambda c: f"Set train.batch: 1 and train.accumulate: {c.train.accumulate} (same gradient)",
@@ -157,7 +201,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
 
 
 def _checkpointed(config: RunConfig) -> bool:
-    return config.train.activation_checkpointing
+    return config.train.recomputes
 
 
 def _with_model(config: RunConfig, **values: object) -> RunConfig:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .activations import Pass
+from .activations import Pass, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .schema import RunConfig
 
@@ -129,6 +129,7 @@ def estimate_memory(
         formats.adapter,
         sum(adapters) // arch.layers,
         sequences_per_micro_batch(config),
+        device == "cuda" and in_fast_mode(config),
     ).fullest()
     workspace = moment.dequantized + WORKSPACE_BYTES[device]
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged

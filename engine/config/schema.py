@@ -251,7 +251,12 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Share of each next-token target spread over the vocabulary; evaluations leave it out."""
     neftune: NonNegative = 0.0
     """Noise on the input embeddings while training, as NEFTune's alpha, such as 5; 0 is off."""
-    activation_checkpointing: bool = True
+    activation_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute a layer's activations again in its backward pass instead of keeping them; auto: only
+    as far as the GPU's free memory asks for it, and everywhere on a CPU."""
+    whole_layers: CountOrZero = 0
+    """activation_checkpointing: true leaves out this many layers, the last ones: each spares the
+    second computation and needs its activations' memory; activation_checkpointing: auto sets it."""
     memory: Literal["auto", "plain", "lean"] = "auto"
     """lean: the input embedding stays on the host and the head is in NF4, for models that do not
     fit otherwise (needs nf4); auto: lean where `fttui run` finds that it is needed."""
@@ -278,6 +283,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     sampled, and is saved beside the adapter."""
     early_stop: EarlyStopConfig | None = None
     """End the run, with a checkpoint, when a metric stops improving; None trains all steps."""
+
+    @property
+    def recomputes(self) -> bool:
+        """Layers are computed again in the backward pass; so they are where nobody decided."""
+        return self.activation_checkpointing is not False
 
 
 class EvalConfig(Section, frozen=True, kw_only=True):

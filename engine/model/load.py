@@ -17,6 +17,7 @@ from transformers import (
     BitsAndBytesConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 
 from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
@@ -103,13 +104,20 @@ def equip(
 
 
 def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device) -> None:
-    if not train.activation_checkpointing:
+    if not train.recomputes:
         return
     base.activation_checkpointing_enable({"use_reentrant": False})
     if train.activations == "host":
         on_host = HostActivations(device)
         base._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=on_host)
         backbone_of(base).register_forward_pre_hook(lambda *_: on_host.begin())
+    for layer in _layers(base)[-train.whole_layers :] if train.whole_layers else ():
+        layer.gradient_checkpointing = False
+
+
+def _layers(base: Any) -> list[Any]:
+    """Those whose activations can be computed again, first to last."""
+    return [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
@@ -355,9 +363,11 @@ def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _checkpointing_fact(train: TrainConfig) -> str:
-    if not train.activation_checkpointing:
+    if not train.recomputes:
         return "off"
-    return "on, kept on the host" if train.activations == "host" else "on"
+    kept = ", kept on the host" if train.activations == "host" else ""
+    whole = f", but for the last {train.whole_layers} layers" if train.whole_layers else ""
+    return f"on{kept}{whole}"
 
 
 def _memory_fact(base: Any) -> str:

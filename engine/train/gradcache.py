@@ -109,18 +109,18 @@ def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> in
     return min(at_most, max(1, sum(size <= KEPT_BYTES for size in sizes)))
 
 
-def graph_bytes_per_token(architecture: Any, element_size: int, *, checkpointed: bool) -> int:
+def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers: int | None) -> int:
     """What the graph of a forward pass holds per token, about.
 
     Args:
         architecture: the text model's transformers configuration.
         element_size: bytes of an activation.
-        checkpointed: each layer keeps its input alone.
+        whole_layers: that keep more than their input; None is all.
     """
-    hidden = int(architecture.hidden_size)
+    layers, hidden = int(architecture.num_hidden_layers), int(architecture.hidden_size)
     inner = int(getattr(architecture, "intermediate_size", None) or 4 * hidden)
-    elements = hidden if checkpointed else 8 * hidden + 4 * inner
-    return int(architecture.num_hidden_layers) * elements * element_size
+    whole = layers if whole_layers is None else min(whole_layers, layers)
+    return (hidden * (layers - whole) + (8 * hidden + 4 * inner) * whole) * element_size
 
 
 def look_ahead(

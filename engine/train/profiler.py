@@ -145,7 +145,7 @@ class StepProfiler:
             peak_flops_per_s=peak_flops_per_s(self._device, self._precision()),
             batch=train.batch,
             accumulate=train.accumulate,
-            checkpointed=train.activation_checkpointing,
+            checkpointed=train.recomputes,
             fast=self._fast,
             free_bytes=self._free_bytes(),
         )

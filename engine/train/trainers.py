@@ -131,7 +131,6 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._contrastive = config.contrastive
         self._looks_ahead = looks_ahead(config)
-        self._checkpointed = config.train.activation_checkpointing
         self._cache: StepCache | None = None
         self._fast_ce: Tensor | None = None
         """Token loss that came with the hidden states."""
@@ -204,7 +203,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         per_token = graph_bytes_per_token(
             self.model.config.get_text_config(),
             self.model.get_input_embeddings().weight.element_size(),
-            checkpointed=self._checkpointed,
+            whole_layers=self.recipe.whole_layers if self.recipe.recomputes else None,
         )
         tokens = [batch["input_ids"].numel() for batch in batches]
         at_most = len(batches) - (self.accelerator.num_processes > 1)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.config.fit import fit
 from fttui.engine.config.hardware import Device, Hardware
-from fttui.engine.config.memory import GIB
+from fttui.engine.config.memory import GIB, estimate_memory
 from fttui.engine.config.schema import RunConfig
 
 from .test_memory import LLAMA_8B, SMOLLM2, configured
@@ -63,3 +64,43 @@ def test_a_cpu_run_is_left_as_it_is() -> None:
 def test_an_8b_in_lean_mode_fits_six_gibibytes() -> None:
     config = lora(length=4096, memory="lean", activations="host")
     assert fit(config, LLAMA_8B, card(6.0)).fits
+
+
+def test_activations_are_kept_as_far_as_there_is_room() -> None:
+    choices = {
+        free: fit(lora(), LLAMA_8B, card(free)).config.train for free in (80, 12, 10, 9.5, 8.5)
+    }
+    assert choices[80].activation_checkpointing is False
+    assert choices[80].whole_layers == 0
+    whole = [choices[free].whole_layers for free in (12, 10, 9.5, 8.5)]
+    assert all(choices[free].activation_checkpointing is True for free in (12, 10, 9.5, 8.5))
+    assert 32 > whole[0] > whole[1] > whole[2] > whole[3] == 0
+
+
+@pytest.mark.parametrize("free_gib", [8.0, 9.0, 12.0, 16.0, 24.0])
+def test_what_is_kept_leaves_a_spare_and_one_layer_more_would_not(free_gib: float) -> None:
+    found = fit(lora(), LLAMA_8B, card(free_gib))
+    train = found.config.train
+    assert found.estimate == estimate_memory(found.config, LLAMA_8B)
+    if not train.recomputes:
+        assert found.faster == ("train.activation_checkpointing: false",)
+        assert found.estimate.high <= 0.9 * found.free_bytes
+        return
+    more = replace(found.config, train=replace(train, whole_layers=train.whole_layers + 1))
+    assert estimate_memory(more, LLAMA_8B).high > 0.9 * found.free_bytes
+    if train.whole_layers:
+        assert found.faster == (f"train.whole_layers: {train.whole_layers} of 32",)
+        assert found.estimate.high <= 0.9 * found.free_bytes
+
+
+@pytest.mark.parametrize("set_", [True, False])
+def test_checkpointing_that_is_set_stays(set_: bool) -> None:
+    found = fit(lora(activation_checkpointing=set_), SMOLLM2, card(80))
+    assert found.config.train.activation_checkpointing is set_
+    assert found.faster == ()
+
+
+def test_a_cpu_run_computes_activations_again_as_ever() -> None:
+    found = fit(lora(), SMOLLM2, Hardware("cpu", 64 * GIB, 64 * GIB))
+    assert found.config.train.activation_checkpointing is True
+    assert found.faster == ()

@@ -62,6 +62,26 @@ def test_what_was_decided_is_said_and_written_down(loaded, monkeypatch, tmp_path
     assert (again.memory, again.activations) == ("lean", "host")
 
 
+def test_activations_kept_for_speed_stay_kept_when_the_run_goes_on(
+    loaded, monkeypatch, tmp_path
+) -> None:
+    on_a_card(monkeypatch, 12)
+    said: list[str] = []
+    found = fitted(loaded, force=False, say=said.append)
+    train = parse_resolved(found.resolved).train
+    assert train.activation_checkpointing is True
+    assert 0 < train.whole_layers < 32
+    assert said[1:] == [
+        f"chosen, because there is room: train.whole_layers: {train.whole_layers} of 32"
+    ]
+    before = tmp_path / "resolved.yaml"
+    before.write_text(found.resolved)
+    on_a_card(monkeypatch, 80)
+    again: Any = as_before(loaded, before).config.train
+    assert again.activation_checkpointing is True
+    assert again.whole_layers == train.whole_layers
+
+
 def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> None:
     on_a_card(monkeypatch, 4)
     with pytest.raises(ModelError) as refused:
