@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,19 +11,31 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def gather_counts(counts: Sequence[int], device: torch.device) -> list[list[int]]:
-    """Return every rank's numbers, in rank order; a collective."""
+def gather_counts(counts: Sequence[int]) -> list[list[int]]:
+    """Return every rank's numbers, in rank order; a collective of the hosts.
+
+    No device takes part, so nobody waits for the work that is queued there.
+    """
     if world_size() == 1:
         return [list(counts)]
-    own = torch.tensor(counts, dtype=torch.int64, device=device)
+    own = torch.tensor(counts, dtype=torch.int64)
     every = [torch.zeros_like(own) for _ in range(world_size())]
-    dist.all_gather(every, own)
+    dist.all_gather(every, own, group=_hosts(dist.group.WORLD))
     return [[int(count) for count in row] for row in torch.stack(every).tolist()]
 
 
-def gather_sizes(rows: int, device: torch.device) -> list[int]:
-    """Return how many rows each rank has, in rank order; a collective."""
-    return [count for (count,) in gather_counts([rows], device)]
+@functools.lru_cache(maxsize=1)
+def _hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """All ranks over gloo; made when it is first needed, by all of them."""
+    if dist.get_backend(world) == "gloo":
+        return world
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
+
+
+def gather_sizes(rows: int) -> list[int]:
+    """Return how many rows each rank has, in rank order; a collective of the hosts."""
+    return [count for (count,) in gather_counts([rows])]
 
 
 def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, int]:

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..core.profile import MICRO_BATCH
+from ..losses.cross_entropy import IGNORED
 from .fast.path import FastPath
 from .optimizers import OwnOptimizer
 from .spans import span
@@ -48,6 +50,20 @@ class Controlled(OwnOptimizer):
         items = self._get_num_items_in_batch(batches, device)  # type: ignore[attr-defined]  # of the trainer
         self.prepare_step(batches)
         return batches, items
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """Tokens with a label, of the step on all ranks; sent and added up without waiting."""
+        labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
+        if not labels:
+            return None
+        if self._loss_shifts_labels:  # type: ignore[attr-defined]  # of the trainer
+            labels = [one[..., 1:] for one in labels]
+        total = torch.tensor(sum(int(one.ne(IGNORED).sum()) for one in labels))
+        if device.type == "cuda":
+            total = total.pin_memory().to(device, non_blocking=True)
+        if self.accelerator.num_processes > 1:  # type: ignore[attr-defined]  # of the trainer
+            dist.all_reduce(total)
+        return total
 
     def prepare_step(self, batches: list[Any]) -> None:
         """What a loss over a whole step must know before its first micro-batch."""

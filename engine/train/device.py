@@ -80,6 +80,11 @@ class Stopwatch:
         self._started = self._mark()
         self._lapped = self._started
 
+    @property
+    def device_goes_on(self) -> bool:
+        """The device works by itself while the host does something else."""
+        return self._cuda
+
     def _mark(self) -> Any:
         if not self._cuda:
             return time.perf_counter()

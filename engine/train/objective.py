@@ -100,7 +100,7 @@ def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
     """The texts of all ranks and which pairs are this rank's; a collective, backward as well."""
     if world_size() == 1:
         return own, range(own.pairs)
-    counts = gather_counts((own.pairs, len(own)), own.vectors.device)
+    counts = gather_counts((own.pairs, len(own)))
     sizes = [rows for _, rows in counts]
     vectors, _ = gather_rows(own.vectors, sizes)
     columns, _ = gather_rows(torch.stack(own.texts.columns(), dim=1), sizes)

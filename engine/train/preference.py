@@ -246,7 +246,7 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         rejected = sum(len(rows) for rows in wanted) - chosen
         labels = [batch["labels"][rows] for batch, rows in zip(batches, wanted, strict=True)]
         tokens = sum(int((one[:, 1:] >= 0).sum()) for one in labels)
-        every = gather_counts((chosen, rejected, tokens), self.args.device)
+        every = gather_counts((chosen, rejected, tokens))
         totals = [sum(column) for column in zip(*every, strict=True)]
         judged = totals[0] + totals[1] if self.objective.rated else totals[0]
         counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": judged, "tokens": totals[2]}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..data.dataset import Example
 from ..data.stream import BatchStream
+from ..errors import FttuiError
 
 Batch = dict[str, Any]
+Made = tuple[list[Example], Batch]
 
 
 class Batches(Protocol):
@@ -54,19 +57,36 @@ class BatchSource:
     """Examples of the step being trained."""
     previous: list[Example] = field(default_factory=list)
     """Examples of the step before it."""
+    _ahead: tuple[int, list[Made]] | None = None
+    """Micro-batches made beforehand, and the position of the first."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """The next micro-batches; moves the position."""
-        self.previous, self.current = self.current, []
-        return [self._one() for _ in range(micro_batches)]
+        made, self._ahead = self._made(micro_batches), None
+        self.position += micro_batches
+        self.previous, self.current = self.current, [e for chosen, _ in made for e in chosen]
+        return [batch for _, batch in made]
 
-    def _one(self) -> Batch:
-        chosen = self.batches.take(self.position)
-        self.position += 1
-        self.current += chosen
+    def prepare(self, micro_batches: int) -> None:
+        """Make what `fetch` will ask for if nobody moves the position, while there is time."""
+        with suppress(FttuiError):  # `fetch` meets it again, where it is heard of
+            self._ahead = self.position, self._make(micro_batches)
+
+    def _made(self, count: int) -> list[Made]:
+        if self._ahead is not None and self._ahead[0] == self.position:
+            _, made = self._ahead
+            if len(made) == count:
+                return made
+        return self._make(count)
+
+    def _make(self, count: int) -> list[Made]:
+        return [self._one(self.position + number) for number in range(count)]
+
+    def _one(self, position: int) -> Made:
+        chosen = self.batches.take(position)
         batch = self.collate(chosen)
         batch.pop("ids", None)
-        return batch
+        return chosen, batch
 
     @property
     def epoch(self) -> float:

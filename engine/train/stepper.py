@@ -66,7 +66,7 @@ class Stepper:
         self._totals: Pending[StepTotals] | None = None
         self._norm = 0.0
         self._used_lr = (0.0, 1.0)
-        self._micro_batch = 0
+        self._micro_batch = self._micro_batches = 0
         self._judged_at = 0.0
         self._scale: float | None = None
         self._held_bytes: int | None = None
@@ -94,6 +94,7 @@ class Stepper:
         """The step's micro-batches, counted."""
         with self.tally.time("data"), span("data"):
             batches = self.source.fetch(micro_batches)
+            self._micro_batches = micro_batches
             for batch in batches:
                 self.tally.count(batch)
         return batches
@@ -120,6 +121,8 @@ class Stepper:
         desired = self._conductor.desired
         self._clip = self._conductor.clip
         norm = clip(self._clip if self._clip is not None else math.inf)
+        if self._stopwatch.device_goes_on:
+            self.source.prepare(self._micro_batches)
         own = settle(self.tally, norm)
         self._norm, self._scale = own.grad_norm, self.loss_scale()
         if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):

@@ -64,7 +64,7 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         if self._contrastive.kind == "simctg":
             lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
             pairs = int((lengths * (lengths - 1)).sum())
-            self._token_pairs = max(1, sum(gather_sizes(pairs, self.args.device)))
+            self._token_pairs = max(1, sum(gather_sizes(pairs)))
 
     def compute_loss(
         self,
@@ -94,8 +94,7 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
             found = self.fast(inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))
             return mean_over_step(found["ce"], self, num_items), found.get("hidden")
         if self._own_head is None:
-            ce: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
-            self._forget_metrics()
+            ce = self._fused_head(model, inputs, num_items)
             return ce, self._hidden.take() if self._hidden is not None else None
         assert self._hidden is not None, "attached for it"
         wanted = {name: value for name, value in inputs.items() if name != "labels"}
@@ -106,9 +105,14 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
         )
         return mean_over_step(ce_sum, self, num_items), hidden
 
-    def _forget_metrics(self) -> None:
-        """TRL keeps its own metrics until a log call that never comes here."""
-        self._metrics["train"].clear()
+    def _fused_head(self, model: Any, inputs: dict[str, Any], num_items: Any) -> Tensor:
+        """TRL's loss without its metrics, which gather and wait for the device four times each."""
+        if self.aux_loss_enabled:
+            loss: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
+            self._metrics["train"].clear()
+            return loss
+        outputs = model(**{**inputs, "use_cache": False}, fused_lm_head=True)
+        return mean_over_step(-outputs.log_probs.sum(), self, num_items)
 
 
 def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Tensor:
@@ -163,7 +167,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
     def prepare_step(self, batches: list[Any]) -> None:
         """Count the step's anchors; when looking ahead, compare all of its texts."""
         own = sum(int(batch["pair_count"]) for batch in batches)
-        anchors = sum(gather_sizes(own, self.args.device))
+        anchors = sum(gather_sizes(own))
         self._scale = self.accelerator.num_processes / max(anchors, 1)
         self._cache = None
         for parameter in self.own_parameters.values():

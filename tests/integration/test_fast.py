@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.events import CommandApplied, RunStarted
+from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.train.device import Place
@@ -59,22 +59,48 @@ def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path) -> None:
     assert steered.losses()[4] != straight[4]
 
 
-def play_as_rank(place: Place, run: RunDirectory) -> None:
-    play(run, place=place)
+def play_as_rank(place: Place, run: RunDirectory, script: Script) -> None:
+    play(run, script, place=place)
 
 
-def losses_of_two_ranks(folder: Path, fast: str) -> dict[int, float]:
+def played_by_two(folder: Path, task: str, script: Script | None = None, **sets: Any) -> Played:
     folder.mkdir()
-    sets = {"train__fast": fast, "adapter__dropout": 0.0, "train__batch": 2, "train__devices": 2}
-    run = new_run(folder, "contrastive", train__steps=3, **sets)
-    assert in_ranks(2, play_as_rank, run) == [0, 0]
-    return Played(run, Outcome(RunState.FINISHED, None), read_records(run)).losses()
+    run = new_run(folder, task, train__batch=2, train__devices=2, adapter__dropout=0.0, **sets)
+    assert in_ranks(2, play_as_rank, run, script or Script()) == [0, 0]
+    return Played(run, Outcome(RunState.FINISHED, None), read_records(run))
 
 
 def test_two_ranks_average_their_gradients(tmp_path: Path) -> None:
-    ordinary = losses_of_two_ranks(tmp_path / "ordinary", "off")
-    static = losses_of_two_ranks(tmp_path / "static", "static")
+    ordinary, static = (
+        played_by_two(tmp_path / fast, "contrastive", train__steps=3, train__fast=fast).losses()
+        for fast in ("off", "static")
+    )
     assert static == pytest.approx(ordinary, rel=2e-6)
+
+
+def test_two_ranks_train_and_obey_as_one_with_twice_the_batch(tmp_path: Path) -> None:
+    sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2}
+
+    def script() -> Script:
+        return Script(
+            {1: ["pause release"], 3: ["rollback 2"], 4: ["lr scale 0.5", "clip 0.01"],
+             6: ["skip 1"]},
+            states={RunState.PAUSED: ["resume"]},
+        )  # fmt: skip
+
+    (tmp_path / "one").mkdir()
+    run = new_run(tmp_path / "one", "sft", adapter__dropout=0.0, **sets)
+    one, two = play(run, script()), played_by_two(tmp_path / "two", "sft", script(), **sets)
+    steps = [dict(played.at(StepFinished)) for played in (one, two)]
+    for step in range(1, 7):
+        alone, together = steps[0][step], steps[1][step]
+        assert together.loss == pytest.approx(alone.loss, rel=1e-5)
+        assert together.grad_norm == pytest.approx(alone.grad_norm, rel=1e-4)
+        assert (together.lr, together.clip) == (alone.lr, alone.clip)
+        assert together.tokens == alone.tokens
+    commands = [{event.command for event in p.events(CommandApplied)} for p in (one, two)]
+    assert commands[0] == commands[1]
+    assert len(commands[1]) == 6
 
 
 def test_where_there_are_no_graphs_it_says_so_or_refuses(tmp_path: Path) -> None:

@@ -44,11 +44,17 @@ class StaticGradients:
             torch._foreach_add_(list(views), list(values))
 
     def average_over_ranks(self) -> None:
-        """The mean over all ranks, in place: one collective per dtype instead of DDP's buckets."""
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            self.attach()
-            for flat in self._flats:
-                dist.all_reduce(flat)
+        """The mean over all ranks, in place: one collective per dtype instead of DDP's buckets.
+
+        On a GPU it is only put in the queue, behind the backward pass and before what comes after.
+        """
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        self.attach()
+        averages = dist.get_backend() == "nccl"
+        for flat in self._flats:
+            dist.all_reduce(flat, op=dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM)
+            if not averages:
                 flat /= dist.get_world_size()
 
     def release(self) -> None:

@@ -41,7 +41,7 @@ def distributed_gradient(rows: slice) -> torch.Tensor:
     anchors, positives = (side[rows] for side in pairs())
     encoded = model(torch.cat((anchors, positives)))
     own_anchors, own_positives = encoded.chunk(2)
-    sizes = gather_sizes(len(anchors), torch.device("cpu"))
+    sizes = gather_sizes(len(anchors))
     candidates, offset = gather_rows(own_positives, sizes)
     all_anchors, _ = gather_rows(own_anchors, sizes)
     hashes, _ = gather_rows(HASHES[rows], sizes)

@@ -16,7 +16,7 @@ def test_one_process_keeps_its_tensor() -> None:
     gathered, offset = gather_rows(rows)
     assert gathered is rows
     assert offset == 0
-    assert gather_sizes(3, torch.device("cpu")) == [3]
+    assert gather_sizes(3) == [3]
 
 
 @pytest.mark.slow
