@@ -47,7 +47,7 @@ class Controlled(OwnOptimizer):
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
             return [], None
         batches = self.stepper.fetch(num_batches)
-        items = self._get_num_items_in_batch(batches, device)  # type: ignore[attr-defined]  # of the trainer
+        items = self._get_num_items_in_batch(batches, device)
         self.prepare_step(batches)
         return batches, items
 
