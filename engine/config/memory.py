@@ -82,6 +82,8 @@ class MemoryEstimate:
     device: DeviceKind
     paged: int = 0
     """Part of the optimizer that the driver moves to the host when memory is short."""
+    graphs: bool = False
+    """Activations are in CUDA graphs, which keep their memory between steps."""
 
     @property
     def likely(self) -> int:
@@ -92,6 +94,16 @@ class MemoryEstimate:
     def allocated(self) -> int:
         """What PyTorch's allocator is asked for at the peak of a step."""
         return self.likely - self.context - self.paged
+
+    @property
+    def reserved(self) -> int:
+        """What PyTorch's allocator takes of the device for that, graphs included."""
+        return self.likely - self.paged - int(CONTEXT_BYTES[self.device])
+
+    @property
+    def compared(self) -> int:
+        """What a run's own figure should be: in fast mode memory is reserved and not allocated."""
+        return self.reserved if self.graphs else self.allocated
 
     @property
     def low(self) -> int:
@@ -122,6 +134,7 @@ def estimate_memory(
     copies = 2 if config.train.devices > 1 else 1
     whole, kept = _weights(config, arch, formats)
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
+    graphs = device == "cuda" and in_fast_mode(config)
     moment = Pass(
         config,
         arch,
@@ -129,7 +142,7 @@ def estimate_memory(
         formats.adapter,
         sum(adapters) // arch.layers,
         sequences_per_micro_batch(config),
-        device == "cuda" and in_fast_mode(config),
+        graphs,
     ).fullest()
     workspace = moment.dequantized + WORKSPACE_BYTES[device]
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
@@ -147,6 +160,7 @@ def estimate_memory(
         architecture=arch,
         device=device,
         paged=int(paged),
+        graphs=graphs,
     )
 
 

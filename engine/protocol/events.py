@@ -42,6 +42,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     total_params: int = 0
     facts: dict[str, str] = {}
     """Further facts worth showing once, such as rows dropped or pairs built."""
+    planned_bytes: dict[str, int] = {}
+    """Memory that a rank is expected to need, by term, such as `activations`; empty if unknown."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from ..config.candidates import candidate_facts
 from ..config.load import parse_resolved
@@ -17,6 +17,7 @@ from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
 from ..core.control import Desired
 from ..core.lr_range import LrRange
+from ..core.memory_plan import PlanWatch
 from ..data.collate import (
     collate_packed,
     collate_pairs,
@@ -132,12 +133,13 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     def begin() -> None:
         stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
-        facts = facts_before(config, trainer, place, loaded, examples)
+        planned, facts = before_steps(config, trainer, place, loaded, examples, stepper)
         resumed = operations.resume_from(start.resume) if start.resume else None
-        conductor.complete = resumed is not None and resumed.step >= plan.steps
+        conductor.complete = bool(resumed and resumed.step >= plan.steps)
         open_timeline(chronicle, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
-        chronicle.record(describe(start.started, devices, plan, loaded, examples, resumed, facts))
+        told = replace(start.started, devices=devices, planned_bytes=planned)
+        chronicle.record(describe(told, plan, loaded, examples, resumed, facts))
 
     stepper.begin = begin
     stepper.flow = GradientFlow(loaded.model)
@@ -145,6 +147,22 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
     outcome = conclude(conductor, operations, chronicle)
     watch.end()
     return outcome
+
+
+def before_steps(
+    config: RunConfig,
+    trainer: Any,
+    place: Place,
+    loaded: LoadedModel,
+    examples: ExampleSets,
+    stepper: Stepper,
+) -> tuple[dict[str, int], dict[str, str]]:
+    """The memory planned for a rank by term, and what else to say; steps are compared with it."""
+    planned = trial.planned_of(config, trainer)
+    if planned is not None and planned.device == "cuda":
+        stepper.plan = PlanWatch(planned.compared, "reserved" if planned.graphs else "allocated")
+    facts = facts_before(config, trainer, place, loaded, examples)
+    return planned.terms() if planned else {}, facts
 
 
 def facts_before(
@@ -352,7 +370,6 @@ def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | No
 
 def describe(
     started: RunStarted,
-    devices: list[str],
     plan: Plan,
     loaded: LoadedModel,
     examples: ExampleSets,
@@ -360,9 +377,8 @@ def describe(
     facts: dict[str, str],
 ) -> RunStarted:
     """The start of the run, now that everything about it is known."""
-    return msgspec.structs.replace(
+    return replace(
         started,
-        devices=devices,
         total_steps=plan.steps,
         resumed_from=resumed.name if resumed else None,
         start_step=resumed.step if resumed else 0,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.guard import Verdict
+from ..core.memory_plan import PlanWatch
 from ..protocol.events import StepFinished
 from .agree import Agreement, Pending
 from .chronicle import Chronicle
@@ -58,6 +59,8 @@ class Stepper:
         self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
         """Measures the flow of an update when the watch wants it."""
+        self.plan: PlanWatch | None = None
+        """Says when steps take more memory than planned."""
         self.loss_scale: Callable[[], float | None] = lambda: None
         """What fp16 training multiplies its losses with now."""
         self._lr: Callable[[], float] = lambda: 0.0
@@ -150,9 +153,19 @@ class Stepper:
         if self.flow and self.flow.measuring:
             self._chronicle.record(self.flow.after())
         self._watch.observe(event, self.source)
+        self._compare(event)
         self._act()
         self._profiled(counted=True)
         return True
+
+    def _compare(self, event: StepFinished) -> None:
+        if self.plan is None:
+            return
+        reserved = self.plan.measure == "reserved"
+        own = event.mem_reserved_bytes if reserved else event.mem_allocated_bytes
+        said = self.plan.over(max([own or 0, *event.rank_mem_bytes]))
+        if said is not None:
+            self._chronicle.log("warning", said)
 
     def _profiled(self, *, counted: bool) -> None:
         if self.profiler:

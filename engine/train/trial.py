@@ -7,6 +7,7 @@ the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,13 +23,17 @@ from .source import Batch
 GIB = 2**30
 
 
-def may_try(trainer: Any, world_size: int, examples_known: bool) -> bool:
-    """A trial tells something, and changes nothing for others.
+@dataclass(frozen=True)
+class Peak:
+    """Most bytes at once on the device; 0 on a CPU."""
 
-    In fast mode the memory of a graph is the graph's, and with several ranks a step is not alone.
-    """
-    on_gpu = trainer.args.device.type == "cuda"
-    return on_gpu and world_size == 1 and examples_known and trainer.fast is None
+    allocated: int
+    reserved: int
+
+
+def may_try(trainer: Any, world_size: int, examples_known: bool) -> bool:
+    """A trial tells something, and changes nothing for others: with several ranks none is alone."""
+    return trainer.args.device.type == "cuda" and world_size == 1 and examples_known
 
 
 def try_longest(
@@ -38,6 +43,9 @@ def try_longest(
     collate: Callable[[Sequence[Any]], Batch],
 ) -> dict[str, str]:
     """Measure the longest batch before a run of one device begins; what to say about it.
+
+    In fast mode this makes the graph of the longest batch, which the run then has: the shorter
+    ones that come later find their memory there.
 
     Args:
         config: The run.
@@ -58,16 +66,18 @@ def try_longest(
     except RuntimeError as error:
         # All is put back; if it is more than the trial that fails, the first step will say so.
         return {"memory of a step": f"not tried: {str(error).splitlines()[0]}"}
-    said = f"planned {planned.allocated / GIB:.2f} GiB, " if planned else ""
-    return {"memory of a step": f"{said}{measured / GIB:.2f} GiB measured on the longest batch"}
+    return {"memory of a step": _said(planned, measured, graphs=trainer.fast is not None)}
 
 
-def trial_step(trainer: Any, batch: Batch) -> int:
-    """Run a micro-batch forward, backward and through the optimizer, and take it back.
+def _said(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:
+    """In fast mode the allocator reserves what graphs take, whoever has allocated it."""
+    found, kind = (measured.reserved, " with its graphs") if graphs else (measured.allocated, "")
+    before = f"planned {planned.compared / GIB:.2f} GiB, " if planned else ""
+    return f"{before}{found / GIB:.2f} GiB measured on the longest batch{kind}"
 
-    Returns:
-        Most bytes allocated on the device meanwhile; 0 on a CPU.
-    """
+
+def trial_step(trainer: Any, batch: Batch) -> Peak:
+    """Run a micro-batch forward, backward and through the optimizer, and take it back."""
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(getattr(trainer, "own_parameters", {}).values())
@@ -77,7 +87,7 @@ def trial_step(trainer: Any, batch: Batch) -> int:
     try:
         _pass(trainer, batch)
         _update(trainer)
-        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+        return _peak(device)
     finally:
         trainer.model.zero_grad(set_to_none=True)
         for parameter in trained:
@@ -85,6 +95,13 @@ def trial_step(trainer: Any, batch: Batch) -> int:
         _put_back(trainer, trained, before)
         restore_rng(rng)
         _reset_peak(device)
+
+
+def _peak(device: torch.device) -> Peak:
+    if device.type != "cuda":
+        return Peak(0, 0)
+    allocated = torch.cuda.max_memory_allocated(device)
+    return Peak(allocated, torch.cuda.max_memory_reserved(device))
 
 
 def _pass(trainer: Any, batch: Batch) -> None:
@@ -119,6 +136,7 @@ def _bare(trainer: Any) -> Any:
 def _reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 

@@ -49,7 +49,8 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
     fast = not facts["fast mode"].startswith("off")
     # A graph's memory is no longer allocated between steps, but it stays reserved.
     compared = peaks.reserved if fast else step_peak
-    signed = estimate.allocated / compared - 1 if compared else 0.0
+    planned = estimate.reserved if fast else estimate.allocated
+    signed = planned / compared - 1 if compared else 0.0
     late = [step.compute_s for step in steps[2:]]
     notes = [*peaks.notes, facts["fast mode"], facts.get("memory of a step", "")]
     notes += [event.text for event in played.events(LogEmitted) if event.level != "info"]
@@ -57,7 +58,7 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
     terms = {name: round(count / GIB, 3) for name, count in estimate.terms().items()}
     print(f"  {case.name}: planned {terms}; step peak {step_peak / GIB:.3f}", flush=True)
     return {
-        "estimate": estimate.allocated / GIB,
+        "estimate": planned / GIB,
         "measured": compared / GIB,
         "signed": signed,
         **({"error": abs(signed)} if compared else {}),

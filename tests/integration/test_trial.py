@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,31 @@ import pytest
 import torch
 
 from fttui.engine.errors import ModelError
-from fttui.engine.protocol.events import RunStarted
+from fttui.engine.protocol.events import LogEmitted, RunStarted
 from fttui.engine.train import trial
+from fttui.engine.train.memory import MemoryMeter, MemoryReading
 from tests.support.training import new_run, play
 
 SETS: dict[str, Any] = {"train__steps": 3, "train__warmup": 0, "checkpoint__every": 0}
 
 
-@pytest.mark.parametrize("task", ["sft", "contrastive"])
+@pytest.mark.parametrize(
+    ("task", "fast"),
+    [("sft", "off"), ("contrastive", "off"), ("sft", "static"), ("contrastive", "static")],
+)
 def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, fast: str
 ) -> None:
     paths = [tmp_path / name for name in ("plain", "tried")]
     for path in paths:
         path.mkdir()
-    plain, tried = (new_run(path, task, **SETS) for path in paths)
+    sets = {**SETS, "train__fast": f'"{fast}"'}
+    plain, tried = (new_run(path, task, **sets) for path in paths)
     expected = play(plain)
     lengths: list[int] = []
     step = trial.trial_step
 
-    def watched(trainer: Any, batch: Any) -> int:
+    def watched(trainer: Any, batch: Any) -> trial.Peak:
         lengths.append(batch["input_ids"].shape[1])
         before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
         moved: list[bool] = []
@@ -50,16 +56,38 @@ def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
     assert len(lengths) == 1
     assert lengths[0] >= 28, "the longest are tried"
     assert got.losses() == expected.losses()
-    assert "measured" in got.events(RunStarted)[-1].facts["memory of a step"]
+    started = got.events(RunStarted)[-1]
+    said = started.facts["memory of a step"]
+    assert ("with its graphs" in said) == (fast != "off")
+    assert started.planned_bytes["adapters"] > 0
 
 
 def test_what_does_not_fit_ends_with_the_changes_that_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def exhausted(*_: Any) -> int:
+    def exhausted(*_: Any) -> trial.Peak:
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(trial, "may_try", lambda *_: True)
     monkeypatch.setattr(trial, "trial_step", exhausted)
     with pytest.raises(ModelError, match="the longest batch does not fit"):
         play(new_run(tmp_path, "sft", **SETS))
+
+
+def test_a_step_that_takes_more_than_planned_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = trial.planned_of
+
+    def on_a_gpu(*arguments: Any) -> Any:
+        found = planned(*arguments)
+        assert found is not None
+        return replace(found, device="cuda")
+
+    reading = MemoryReading(2**40, 2**40, 2**41, 0)
+    monkeypatch.setattr(trial, "planned_of", on_a_gpu)
+    monkeypatch.setattr(MemoryMeter, "read", lambda _: reading)
+    played = play(new_run(tmp_path, "sft", **SETS))
+    said = [e.text for e in played.events(LogEmitted) if e.level == "warning"]
+    assert len(said) == 1
+    assert "a step took 1024.00 GiB allocated" in said[0]
