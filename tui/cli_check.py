@@ -45,7 +45,20 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON Schema of configurations, for editors"
     )
+    parser.add_argument(
+        "--free", metavar="GIB", type=_gib, help="as on a GPU with so much free memory"
+    )
     parser.set_defaults(handler=_check)
+
+
+def _gib(text: str) -> int:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"got {text}, expected GiB of free memory, such as 5.6")
+    return int(found * 2**30)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -57,11 +70,13 @@ def _check(options: argparse.Namespace) -> int:
     if options.config is None:
         raise ConfigError("which configuration? fttui check CONFIG (or --schema)")
     from fttui.engine.config.checks import check_hardware, check_sources, require
-    from fttui.engine.config.hardware import probe_hardware
+    from fttui.engine.config.hardware import probe_hardware, with_cards
     from fttui.engine.config.load import load_config
 
     loaded = load_config(options.config, options.overrides)
     hardware = probe_hardware()
+    if options.free is not None:
+        hardware = with_cards(hardware, loaded.config.train.devices, options.free)
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     for problem in check_sources(loaded.config):

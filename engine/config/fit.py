@@ -125,34 +125,51 @@ def _open(config: RunConfig) -> Iterator[tuple[str, _Change]]:
         yield "train.memory: lean", lambda c: _with_train(c, memory="lean")
 
 
-def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
-    """Say what to change so that a run fits, the change that costs least first.
+@dataclass(frozen=True)
+class Change:
+    """One change of a configuration, on top of the ones before it."""
 
-    Each line builds on the ones before it and names the need after it; the list ends where the
-    run fits. Changes that would save next to nothing are left out.
+    text: str
+    """As a person would type it."""
+    config: RunConfig
+    """With it."""
+    need: MemoryEstimate
+    """Of that."""
+
+
+def changes_to_fit(
+    estimate: MemoryEstimate, free_bytes: int, config: RunConfig
+) -> Iterator[Change]:
+    """What to change so that even the high estimate fits, the change that costs least first.
+
+    It ends where the run fits. Changes that would save next to nothing are left out.
 
     Args:
         estimate: Of `config`.
         free_bytes: Free on the device now, not the card's size.
         config: The run as configured.
-
-    Returns:
-        No line where even the high estimate fits.
     """
-    if estimate.high <= free_bytes:
-        return []
-    lines = []
     need = estimate
     for text, change in _changes():
+        if need.high <= free_bytes:
+            return
         changed = change(config)
         after = estimate_memory(changed, need.architecture, need.device)
         if need.likely - after.likely < WORTH_SAYING * need.likely:
             continue
         config, need = changed, after
+        yield Change(text(config), config, need)
+
+
+def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
+    """The same in words, each line with the need after it; none where the run fits."""
+    need, lines = estimate, []
+    for change in changes_to_fit(estimate, free_bytes, config):
+        need = change.need
         fits = need.high <= free_bytes
-        lines.append(f"{text(config)} → {_gib(need)}{', fits' * fits}")
-        if fits:
-            return lines
+        lines.append(f"{change.text} → {_gib(need)}{', fits' * fits}")
+    if need.high <= free_bytes:
+        return lines
     tight = need.likely <= free_bytes
     last = "It may still fit: try it" if tight else "Choose a smaller model"
     return [*lines, f"{last}; {_gib(need)} is needed and {free_bytes / GIB:.1f} GiB is free"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +62,12 @@ def probe_hardware() -> Hardware:
         devices=devices,
         flash_attention=find_spec("flash_attn") is not None,
     )
+
+
+def with_cards(here: Hardware, count: int, free_bytes: int) -> Hardware:
+    """This machine with other GPUs: so many, each with so much free memory, all that is new."""
+    card = Device("a GPU", free_bytes, free_bytes, bf16=True)
+    return replace(here, kind="cuda", devices=(card,) * count)
 
 
 def visible_indices(uuids: list[str], setting: str | None) -> list[int]:

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.model import lean
+from fttui.engine.model.load import LoadedModel, load_model
 from fttui.engine.protocol.events import EvalFinished, RunStarted, SampleGenerated
 from fttui.engine.protocol.states import RunState
+from fttui.engine.train import session
 from tests.support.training import Script, new_run, play
+from tests.unit.engine.model.test_lean import with_head_of
 
 LEAN: dict[str, Any] = {
     "model__quantize": "nf4",
@@ -43,3 +47,30 @@ def test_a_lean_run_is_steered_as_any_other(
     (sample,) = straight.events(SampleGenerated)
     assert sample.prompt == "alpha"
     assert straight.events(EvalFinished)[0].metrics["loss"] > 0
+
+
+@pytest.mark.parametrize("task", ["contrastive", "dpo", "kto"])
+def test_every_task_learns_as_the_plain_model_with_the_same_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """Losses after updates, so the gradients are the same too."""
+    monkeypatch.setattr(lean, "SLICE_ELEMENTS", 3200)
+
+    def with_a_lean_head(config: Any, *others: Any) -> LoadedModel:
+        loaded = load_model(config, *others)
+        if config.train.memory != "lean":
+            train = replace(config.train, memory="lean")
+            other = load_model(replace(config, train=train), *others)
+            with_head_of(loaded.model.get_base_model(), other.model.get_base_model())
+        return loaded
+
+    monkeypatch.setattr(session, "load_model", with_a_lean_head)
+    found = []
+    for memory in ("lean", "plain"):
+        folder = tmp_path / memory
+        folder.mkdir()
+        sets = {"model__quantize": "nf4", "train__memory": memory, "train__steps": 4}
+        more: dict[str, Any] = {"adapter__dropout": 0.0, "train__warmup": 0}
+        found.append(play(new_run(folder, task, **sets, **more)).losses())
+    assert len(set(found[1].values())) == 4, "it learns"
+    assert found[0] == pytest.approx(found[1], rel=1e-3)

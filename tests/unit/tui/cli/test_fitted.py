@@ -12,6 +12,7 @@ from fttui.engine.config import hardware
 from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
 from fttui.engine.errors import ModelError
+from fttui.tui.cli import main
 from fttui.tui.cli_check import as_before, fitted
 
 GIB = 2**30
@@ -97,3 +98,22 @@ def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> No
 def test_a_model_of_unknown_shape_is_left_to_the_engine(loaded, tmp_path) -> None:
     (tmp_path / "config.json").unlink()
     assert fitted(loaded, force=False, say=lambda _: None) is loaded
+
+
+def test_check_tells_for_a_card_that_is_not_here(loaded, tmp_path, capsys) -> None:
+    config = str(tmp_path / "run.yaml")
+    plain = ["--set", "train.memory=plain", "--set", "train.activations=device"]
+    assert main(["check", config, "--free", "6.5", *plain]) == 8
+    refused = capsys.readouterr()
+    listed = [line.split("→")[0] for line in refused.err.splitlines() if "→" in line]
+    assert "6.5 GiB free (cuda)" in refused.out
+    assert "train.activations: host" in listed[0]
+    assert "train.memory: lean" in listed[1]
+    assert refused.err.rstrip().endswith("fits")
+    done = ["--set", "train.memory=lean", "--set", "train.activations=host"]
+    assert main(["check", config, "--free", "6.5", *done]) == 0
+    assert main(["check", config, "--free", "40"]) == 0
+    assert "there is room: train.activation_checkpointing: false" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["check", config, "--free", "nothing"])
+    assert "expected GiB of free memory" in capsys.readouterr().err
