@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,8 @@ def _check(options: argparse.Namespace) -> int:
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     for problem in check_sources(loaded.config):
         print(f"warning: not there yet: {problem.key}: {problem.text}")
-    for line in (*course(loaded.config), *needs(loaded.config, hardware)):
-        print(line)
+    for line in chain(course(loaded.config), needs(loaded.config, hardware)):
+        print(line)  # one by one: what does not fit is shown before it is refused
     return 0
 
 
