@@ -126,7 +126,7 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
         f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free ({hardware.kind})"
     )
     for name, size_bytes in estimate.terms().items():
-        yield f"  {_TERM_NAMES.get(name, name):<24} {gibibytes(size_bytes):>10}"
+        yield f"  {_named(name):<24} {gibibytes(size_bytes):>10}"
     yield from decided(found)
     if not found.fits:
         raise ModelError(_too_large(found))
@@ -139,6 +139,10 @@ def _too_large(found: Fit) -> str:
     lines = advice(found.estimate, found.free_bytes, found.config)
     changes = "\n".join(f"  {line}" for line in lines)
     return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+
+
+def _named(term: str) -> str:
+    return _TERM_NAMES.get(term, term)
 
 
 def decided(found: Fit) -> Iterator[str]:
@@ -174,6 +178,7 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
         f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
     )
+    say(", ".join(f"{_named(name)} {gibibytes(size)}" for name, size in estimate.terms().items()))
     for line in decided(found):
         say(line)
     return replace(loaded, config=found.config, resolved=dump_config(found.config))

@@ -105,7 +105,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     rank_s: list[float] = []
     """With several ranks: each one's own time, before it waits for the others."""
     rank_mem_bytes: list[int] = []
-    """With several ranks and accelerators: each one's peak allocated memory in the step before."""
+    """With several ranks and accelerators: each one's peak memory in the step before, allocated or,
+    in fast mode, reserved."""
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
 

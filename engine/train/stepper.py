@@ -73,7 +73,7 @@ class Stepper:
         self._judged_at = 0.0
         self._scale: float | None = None
         self._held_bytes: int | None = None
-        """Peak allocated memory of the step before."""
+        """Peak memory of the step before."""
         self._clip: float | None = None
 
     def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
@@ -161,11 +161,15 @@ class Stepper:
     def _compare(self, event: StepFinished) -> None:
         if self.plan is None:
             return
-        reserved = self.plan.measure == "reserved"
-        own = event.mem_reserved_bytes if reserved else event.mem_allocated_bytes
+        own = event.mem_reserved_bytes if self._reserves else event.mem_allocated_bytes
         said = self.plan.over(max([own or 0, *event.rank_mem_bytes]))
         if said is not None:
             self._chronicle.log("warning", said)
+
+    @property
+    def _reserves(self) -> bool:
+        """Graphs keep their memory, so what is allocated does not say what is taken."""
+        return self.plan is not None and self.plan.measure == "reserved"
 
     def _profiled(self, *, counted: bool) -> None:
         if self.profiler:
@@ -191,7 +195,7 @@ class Stepper:
         step_s = time.perf_counter() - tally.started
         schedule, scale = self._used_lr
         memory = self._memory()
-        self._held_bytes = memory.allocated_bytes
+        self._held_bytes = memory.reserved_bytes if self._reserves else memory.allocated_bytes
         parts = {k: v for k, v in totals.parts.items() if k in _LOSS_PARTS}
         return StepFinished(
             loss=totals.loss,
