@@ -19,9 +19,10 @@ MAX_ATTEMPTS = 2
 """For one incident; what two changes did not cure needs a person."""
 MAX_SKIP_STEPS = 500
 """Dropping more data than this to pass a bad spot costs more than it saves."""
-SKIP_BEYOND, SKIP_BEYOND_AGAIN = 1, 20
-"""Steps of data dropped past the bad one. Bad data come in stretches: where the first attempt met
-more of it, the second passes much more."""
+SKIP_BEYOND, SKIP_BEYOND_AGAIN = 20, 80
+"""Steps of data dropped past the bad one. Bad data come in stretches, of which the first alarm
+knows only the beginning: stopping short of their end costs the whole recovery, going past it a few
+batches. Where the first attempt still met more of it, the second passes much more."""
 LR_FACTOR = 0.5
 TIGHTER = 0.5
 """Of the clip in force, where that is below the usual norms already."""

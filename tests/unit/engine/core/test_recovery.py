@@ -37,7 +37,7 @@ SAVED = [manifest(60), manifest(80), manifest(100), manifest(120, good=False)]
 def test_it_goes_back_to_before_the_first_sign_past_the_data_at_half_the_rate() -> None:
     alerts = [signal(95, "grad_explosion", "watch"), signal(125)]
     attempt = plan_recovery(alerts[-1], alerts, SAVED, Recoveries(), NOW)
-    assert attempt.describe() == "rollback step-000080 lr=0.5 clip=0.8 skip=46"
+    assert attempt.describe() == "rollback step-000080 lr=0.5 clip=0.8 skip=65"
 
 
 def test_signals_belong_together_while_each_is_near_the_next() -> None:
@@ -114,14 +114,14 @@ def test_it_never_goes_twice_to_one_checkpoint_without_a_lower_rate(
 
 def test_data_left_out_before_stay_left_out() -> None:
     first = plan_recovery(signal(105), [], SAVED, Recoveries(), NOW)
-    assert first.skip == 6
+    assert first.skip == 5 + 20
     again = plan_recovery(signal(103), [], SAVED[2:3], after(first), NOW)
-    assert again.skip == first.skip + 3 + 20
+    assert again.skip == first.skip + 3 + 80
 
 
 def test_updates_refused_after_the_first_are_passed_too() -> None:
     bad = msgspec.structs.replace(NOW, refused_at=110)
-    assert plan_recovery(signal(105, "nonfinite"), [], SAVED, Recoveries(), bad).skip == 11
+    assert plan_recovery(signal(105, "nonfinite"), [], SAVED, Recoveries(), bad).skip == 10 + 20
 
 
 def test_without_a_good_checkpoint_it_says_so() -> None:
