@@ -23,13 +23,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fttui.engine.config.load import load_config
-from fttui.engine.protocol.codec import decode_record
-from fttui.engine.protocol.events import Record, RunEnded, RunStarted, StepFinished, StepsProfiled
-from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.protocol.events import Record, RunStarted, StepFinished, StepsProfiled
+from fttui.engine.run.layout import RunDirectory
 from fttui.tui.client.spawn import StartedEngine, start_engine
-from tests.support.random_engine import PROFILED_AFTER
+from tests.support.shaped_run import PROFILED_AFTER, Shaped, records_of, shaped_run
 
 WARM_STEPS = 2
 """Graphs are captured in the first of them."""
@@ -71,7 +68,14 @@ class Waiting:
 
     def __init__(self, folder: Path, fast: str, ranks: int, options: argparse.Namespace) -> None:
         self.fast, self.ranks, self._options = fast, ranks, options
-        self._run = make_run(folder / f"{fast}-{ranks}", fast, ranks, options)
+        self._run = shaped_run(
+            folder / f"{fast}-{ranks}",
+            Shaped(
+                options.shape, options.length, options.accumulate, ranks, fast,
+                steps=WARM_STEPS + options.steps + options.profile,
+                nf4=options.device == "cuda", sets=tuple(options.set),
+            ),
+        )  # fmt: skip
         profiled = {PROFILED_AFTER: str(WARM_STEPS + options.steps)} if options.profile else {}
         visible = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
         os.environ.update(profiled | (visible if options.device == "cpu" else {}))
@@ -98,46 +102,9 @@ class Waiting:
             self._engine.process.wait(30)
 
 
-def make_run(folder: Path, fast: str, ranks: int, options: argparse.Namespace) -> RunDirectory:
-    """A run of the shape, over texts of the length."""
-    folder.mkdir()
-    steps = WARM_STEPS + options.steps + options.profile
-    rows = ranks * options.accumulate * (steps + 1)
-    data = folder / "texts.jsonl"
-    texts = (" ".join(f"{n * 7 + i:04d}" for i in range(options.length // 4)) for n in range(rows))
-    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    config = folder / "scaling.yaml"
-    config.write_text(
-        f"""
-name: scaling
-task: sft
-model: {{id: {options.shape}, quantize: {"nf4" if options.device == "cuda" else "none"}}}
-data: {{train: {data}, max_length: {options.length}, eval_fraction: 0.01}}
-train: {{steps: {steps}, batch: 1, accumulate: {options.accumulate}, devices: {ranks},
-        fast: "{fast}", activation_checkpointing: true}}
-checkpoint: {{every: 0, at_start: false}}
-hub: {{idle_s: 1}}
-"""
-    )
-    loaded = load_config(config, options.set)
-    return create_run(
-        folder / "runs", name="scaling", config=config, source=loaded.source,
-        resolved=loaded.resolved, overrides=options.set, version="0",
-    )  # fmt: skip
-
-
 def read(run: RunDirectory, ranks: int, steps: int) -> Measured:
-    """The figures of a run that has ended.
-
-    Raises:
-        RuntimeError: it did not come to its end.
-    """
-    found = [decode_record(payload) for payload in FrameReader(run.journal)]
-    records = [record for record in found if record is not None]
-    ended = [r.event for r in records if isinstance(r.event, RunEnded)]
-    if not ended or ended[-1].exit_code:
-        log = run.engine_log.read_text()[-3000:]
-        raise RuntimeError(f"{ended[-1].error if ended else 'no end'}\n{log}")
+    """The figures of a run that has ended."""
+    records = records_of(run)
     last = WARM_STEPS + steps
     timed = [(r.time, r.event) for r in records if isinstance(r.event, StepFinished)
              and WARM_STEPS <= r.step <= last]  # fmt: skip

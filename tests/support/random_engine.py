@@ -23,11 +23,10 @@ from fttui.engine.model.precision import compute_dtype
 from fttui.engine.train.agree import Agreement, Pending
 from fttui.engine.train.fast.gradients import StaticGradients
 from fttui.engine.train.stepper import Stepper
+from tests.support.shaped_run import PROFILED_AFTER
 from tests.support.shapes import random_llama
 from tests.support.tiny import byte_tokenizer
 
-PROFILED_AFTER = "FTTUI_PROFILED_AFTER"
-"""Names the variable with the number of steps before one that is profiled."""
 _POLL_S = 0.02
 
 
@@ -91,7 +90,7 @@ class Meters:
 def _mark() -> Any:
     if not torch.cuda.is_available():
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
+    event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
@@ -113,6 +112,14 @@ def load_random(config: Any, device: Any, progress: Any) -> Any:
     return equip(base, tokenizer, config, device, progress)
 
 
+def get_ready(run: Path) -> None:
+    """Make models at random from now on, and wait for the run's `go`."""
+    patched: Any = session
+    patched.load_model = load_random
+    while not (run / "go").exists():
+        time.sleep(_POLL_S)
+
+
 def _profile_later(after: int) -> None:
     patched: Any = session
     add = patched.add_profiler
@@ -127,10 +134,7 @@ def _profile_later(after: int) -> None:
 def main() -> int:
     """Be the engine, or one rank of it."""
     run = Path(sys.argv[1])
-    while not (run / "go").exists():
-        time.sleep(_POLL_S)
-    patched: Any = session
-    patched.load_model = load_random
+    get_ready(run)
     if after := os.environ.get(PROFILED_AFTER):
         _profile_later(int(after))
     meters = Meters()

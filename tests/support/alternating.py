@@ -1,0 +1,229 @@
+"""A stepper that makes some steps as ever, some in silence and some as the bare HF loop would."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fttui.engine.train.bridge as bridge
+import fttui.engine.train.session as session
+import fttui.engine.train.stepper as stepping
+from fttui.engine.protocol.events import AnyEvent, StepFinished
+from fttui.engine.train.source import Batch
+from fttui.engine.train.stepper import Stepper
+from fttui.engine.train.steps import StepTally
+
+_POLL_S = 0.02
+_BURSTS, _BURST = 50, 200
+"""Records of a burst come at once; between bursts the writer thread gets done."""
+
+
+class Ways:
+    """How each step goes, and what is measured of all of them."""
+
+    def __init__(self, steps: list[str], seen: Path) -> None:
+        self.steps = steps
+        """By step: `watched`, `quiet` or `bare`; `, counted` counts its waits for the device."""
+        self.seen = seen
+        """A file that says that the viewers are there."""
+        self.marks: list[Any] = []
+        self.turns: list[float] = []
+        self.cold: list[float] = []
+        self.burst: list[float] = []
+        self.waits = Waits()
+
+    def install(self) -> None:
+        """From now on the engine's stepper goes these ways."""
+        session_patch: Any = session
+        session_patch.Stepper = lambda **parts: Alternating(self, **parts)
+        stepping_patch: Any = stepping
+        settle = stepping_patch.settle
+
+        def settled(*arguments: Any) -> Any:
+            found = settle(*arguments)
+            self.settled_at = time.perf_counter()
+            return found
+
+        stepping_patch.settle = settled
+        bridge_patch: Any = bridge
+        bridge_patch.poison_nonfinite = _poison_unless_bare(bridge.poison_nonfinite)
+
+    settled_at: float | None = None
+
+    def measured(self) -> dict[str, Any]:
+        """Seconds by step, and the rest."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        pairs = zip(self.marks, self.marks[1:], strict=False)
+        return {
+            "spans": [_between(before, after) for before, after in pairs],
+            "turn_s": statistics.median(self.turns),
+            "handoff_us": 1e6 * statistics.fmean(self.burst),
+            "handoff_cold_us": 1e6 * statistics.median(self.cold),
+            "waits": self.waits.found(self.steps),
+        }
+
+
+class Alternating(Stepper):
+    """Goes the way that is planned for each step."""
+
+    def __init__(self, ways: Ways, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._ways = ways
+        self._speaking: Any = self._chronicle
+        self._publisher: Any = self._speaking._publisher
+        self._number = 0
+        self._bare = False
+        emit, patched = self._publisher.emit, self._publisher
+
+        def timed(event: AnyEvent, **where: int) -> None:
+            started = time.perf_counter()
+            emit(event, **where)
+            ways.cold.append(time.perf_counter() - started)
+
+        self._emit = emit
+        vars(patched)["emit"] = timed
+
+    @property
+    def bare(self) -> bool:
+        """The step at hand is the HF loop's alone."""
+        return self._bare
+
+    def begin_step(self) -> bool:
+        """The next way; a bare step has no boundary."""
+        while self._number == 0 and not self._ways.seen.exists():
+            time.sleep(_POLL_S)
+        way = self._ways.steps[self._number]
+        self._number += 1
+        self._ways.marks.append(_mark())
+        self._ways.waits.watch(way if "counted" in way else "")
+        self._bare = way.startswith("bare")
+        self._speaking._publisher = self._publisher if way.startswith("watched") else None
+        if self._bare:
+            self.tally = StepTally()
+            return True
+        return super().begin_step()
+
+    def fetch(self, micro_batches: int) -> list[Batch]:
+        """The step's micro-batches; a bare step counts nothing."""
+        if not self._bare:
+            return super().fetch(micro_batches)
+        batches = self.source.fetch(micro_batches)
+        for batch in batches:
+            batch.pop("token_count", None)
+            batch.pop("document_count", None)
+        return batches
+
+    def may_continue(self) -> bool:
+        """Also tells how long the host took since the last verdict."""
+        if self._bare:
+            return True
+        if self._ways.settled_at is not None:
+            self._ways.turns.append(time.perf_counter() - self._ways.settled_at)
+            self._ways.settled_at = None
+        return super().may_continue()
+
+    def backward_begins(self) -> None:
+        """Nothing in a bare step."""
+        if not self._bare:
+            super().backward_begins()
+
+    def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
+        """A bare step is clipped and not judged."""
+        return clip(1.0) if self._bare else super().judge(clip)
+
+    def may_update(self) -> bool:
+        """A bare step always may."""
+        return self._bare or super().may_update()
+
+    def end_step(self) -> bool:
+        """After the last one, hand many records over."""
+        counted = True if self._bare else super().end_step()
+        if self._number == len(self._ways.steps):
+            self._ways.marks.append(_mark())
+            self._ways.waits.watch("")
+            self._speaking._publisher = self._publisher
+            self._hand_over()
+        return counted
+
+    def _hand_over(self) -> None:
+        event = StepFinished(loss=1.0, parts={"ce": 1.0}, grad_norm=1.0, lr=1e-4, tokens=4096)
+        for _ in range(_BURSTS):
+            started = time.perf_counter()
+            for _ in range(_BURST):
+                self._emit(event, step=self._speaking.step(), timeline=1)
+            self._ways.burst.append((time.perf_counter() - started) / _BURST)
+            time.sleep(0.03)
+
+
+class Waits:
+    """Counts what waits for the device, by PyTorch's own word, and where."""
+
+    def __init__(self) -> None:
+        self._way = ""
+        self._places: dict[str, Counter[str]] = {}
+        self._plain = warnings.showwarning
+
+    def watch(self, way: str) -> None:
+        """Count the waits of the steps that follow as this way's; nothing with an empty name."""
+        self._way = way
+        if not torch.cuda.is_available():
+            return
+        torch.cuda.set_sync_debug_mode("warn" if way else "default")
+        if way:
+            self._places.setdefault(way, Counter())
+            warnings.simplefilter("always")
+            warnings.showwarning = self._heard
+
+    def _heard(self, message: Any, *rest: Any, **named: Any) -> None:
+        if self._way and "synchronizing CUDA operation" in str(message):
+            self._places[self._way][_place()] += 1
+
+    def found(self, steps: list[str]) -> dict[str, Any]:
+        """Waits per step and their places, by way."""
+        return {
+            way: {"per_step": places.total() / steps.count(way), "where": dict(places)}
+            for way, places in self._places.items()
+        }
+
+
+def _place() -> str:
+    frames = [f for f in traceback.extract_stack() if "alternating" not in f.filename]
+    named = [f for f in frames if "/engine/" in f.filename] or frames
+    deepest = [f for f in frames if "warnings" not in f.filename][-1]
+    return " in ".join(f"{Path(f.filename).name}:{f.lineno}" for f in (deepest, named[-1]))
+
+
+def _poison_unless_bare(poison: Callable[[Any, Stepper], None]) -> Callable[[Any, Any], None]:
+    def install(accelerator: Any, stepper: Any) -> None:
+        plain = accelerator.backward
+        poison(accelerator, stepper)
+        marked = accelerator.backward
+
+        def backward(loss: Tensor, **named: Any) -> None:
+            (plain if stepper.bare else marked)(loss, **named)
+
+        accelerator.backward = backward
+
+    return install
+
+
+def _mark() -> Any:
+    if not torch.cuda.is_available():
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _between(first: Any, last: Any) -> float:
+    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3
