@@ -35,6 +35,12 @@ class Controlled(OwnOptimizer):
     fast_fact = ""
     """What to say about it once."""
 
+    def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
+        """What the loop trains with; the model knows what it has gradients of."""
+        model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
+        forget_gradients_quickly(model)
+        return model, loader
+
     def get_train_dataloader(self) -> Any:
         """Our endless, position-controlled source."""
         return self.stepper.source
@@ -115,6 +121,20 @@ class Controlled(OwnOptimizer):
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: walking all parameters at every micro-batch costs more than it tells."""
         return 0
+
+
+def forget_gradients_quickly(model: Any) -> None:
+    """`zero_grad` without a walk over all modules, for which the device would wait."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        for parameter in trained:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    model.zero_grad = zero_grad
 
 
 def guard_optimizer(optimizer: Any, may_update: Callable[[], bool]) -> None:

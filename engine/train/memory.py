@@ -39,13 +39,12 @@ class MemoryMeter:
         if self._gpu is None:
             total = psutil.virtual_memory().total
             return MemoryReading(None, None, total, rss_bytes())
-        allocated = torch.cuda.max_memory_allocated(self._device)
-        reserved = torch.cuda.memory_reserved(self._device)
+        known = torch.cuda.memory_stats_as_nested_dict(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         sample = self._gpu.last
         return MemoryReading(
-            allocated,
-            reserved,
+            known["allocated_bytes"]["all"]["peak"],
+            known["reserved_bytes"]["all"]["current"],
             torch.cuda.get_device_properties(self._device).total_memory,
             rss_bytes(),
             sample.util,

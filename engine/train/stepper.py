@@ -72,6 +72,7 @@ class Stepper:
         self._micro_batch = self._micro_batches = 0
         self._judged_at = 0.0
         self._scale: float | None = None
+        self._reading: MemoryReading | None = None
         self._held_bytes: int | None = None
         """Peak memory of the step before."""
         self._clip: float | None = None
@@ -124,8 +125,7 @@ class Stepper:
         desired = self._conductor.desired
         self._clip = self._conductor.clip
         norm = clip(self._clip if self._clip is not None else math.inf)
-        if self._stopwatch.device_goes_on:
-            self.source.prepare(self._micro_batches)
+        self._while_the_device_works()
         own = settle(self.tally, norm)
         self._norm, self._scale = own.grad_norm, self.loss_scale()
         if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):
@@ -137,6 +137,12 @@ class Stepper:
         self._set_lr(self._used_lr[0] * self._used_lr[1])
         self._judged_at = started
         return norm
+
+    def _while_the_device_works(self) -> None:
+        """What can be done before the verdict need not keep the device waiting after it."""
+        self._reading = self._memory()
+        if self._stopwatch.device_goes_on:
+            self.source.prepare(self._micro_batches)
 
     def may_update(self) -> bool:
         """The optimizer may change the weights."""
@@ -194,7 +200,8 @@ class Stepper:
         totals, tally = self._totals.read(), self.tally
         step_s = time.perf_counter() - tally.started
         schedule, scale = self._used_lr
-        memory = self._memory()
+        memory = self._reading
+        assert memory is not None, "judge() comes before end_step()"
         self._held_bytes = memory.reserved_bytes if self._reserves else memory.allocated_bytes
         parts = {k: v for k, v in totals.parts.items() if k in _LOSS_PARTS}
         return StepFinished(

@@ -80,10 +80,10 @@ class Alternating(Stepper):
         super().__init__(**parts)
         self._ways = ways
         self._speaking: Any = self._chronicle
-        self._publisher: Any = self._speaking._publisher
+        self._publisher: Any = parts["chronicle"]._publisher
         self._number = 0
         self._bare = False
-        emit, patched = self._publisher.emit, self._publisher
+        emit = self._publisher.emit
 
         def timed(event: AnyEvent, **where: int) -> None:
             started = time.perf_counter()
@@ -91,7 +91,7 @@ class Alternating(Stepper):
             ways.cold.append(time.perf_counter() - started)
 
         self._emit = emit
-        vars(patched)["emit"] = timed
+        self._publisher.emit = timed
 
     @property
     def bare(self) -> bool:
