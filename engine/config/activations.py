@@ -100,7 +100,23 @@ class Pass:
             Moment(below + layer + gradients + (2 if arch.gated else 1) * inner, 0, 0),
             Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
             Moment(self._above() + at_loss, logits, head),
+            # Another micro-batch is embedded without a graph while all that are kept are there.
+            Moment(self._kept() * self._kept_graph() + self._passing(), 0, dequantized),
         ]
+
+    def _passing(self) -> float:
+        """What is alive within a layer when nothing is kept."""
+        arch = self.arch
+        return (
+            self.tokens
+            * self.number
+            * ((4 if arch.gated else 2) * arch.intermediate + 6 * arch.hidden)
+        )
+
+    @property
+    def _slim(self) -> bool:
+        """Norms keep their input as it came."""
+        return self.fast or self.config.train.memory == "lean"
 
     @property
     def _whole(self) -> int:
@@ -119,15 +135,23 @@ class Pass:
         """What a micro-batch keeps before its backward pass."""
         return self._checkpoints() + self._whole * self._layer_bytes(whole=True)
 
-    def _others(self) -> float:
-        """Graphs of other micro-batches that are held as well."""
+    def _kept(self) -> int:
+        """Micro-batches that keep their graph while the rest of the step is embedded ahead."""
         if not looks_ahead(self.config) or self.fast:
             return 0
         arch, train = self.arch, self.config.train
         whole = self._whole * (8 * arch.hidden + 4 * arch.intermediate)
         own = self.tokens * self.number * ((arch.layers - self._whole) * arch.hidden + whole)
-        kept = min(max(1, KEPT_GRAPHS_BYTES // own), train.accumulate - (train.devices > 1))
-        return (kept - 1) * self._graph()
+        return min(max(1, KEPT_GRAPHS_BYTES // own), train.accumulate - (train.devices > 1))
+
+    def _kept_graph(self) -> float:
+        """One of these: the last norm is in it, and what came out of that."""
+        norm = self.number if self._slim else 4
+        return self._graph() + self.tokens * self.arch.hidden * (norm + self.number)
+
+    def _others(self) -> float:
+        """Graphs of other micro-batches that are held as well."""
+        return max(0, self._kept() - 1) * self._kept_graph()
 
     def _below(self) -> float:
         """What the layers keep that are not in their backward pass yet, at the fullest one."""
@@ -153,7 +177,7 @@ class Pass:
         hidden, query, inner = arch.hidden, arch.query_width, arch.intermediate
         # In fp32: both norms' inputs, and their inverse deviations.
         norms = 2 * (4 * hidden + 4)
-        if self.config.train.memory == "lean" or self.fast:
+        if self._slim:
             # Their inputs as they came; the first one's is the layer's own.
             norms = number * hidden * (2 if whole else 1) + 8
         if arch.name.startswith(_QK_NORMS):
