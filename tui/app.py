@@ -8,6 +8,7 @@ sending a command, touches the run.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable
@@ -49,6 +50,8 @@ SLICE = 500
 """Records folded before the event loop gets its turn."""
 TELL_S = 5.0
 TICK_S = 1.0
+SETTLED_S = 1.0
+"""What exists then is there to stay."""
 _REFLEX = "ctrl+c does not touch the run. {app.detach} leaves, it goes on; {run.stop} stops it."
 
 
@@ -103,6 +106,8 @@ class FttuiApp(App[int]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.settings.theme
+        self.stylesheet.set_variables(self.get_css_variables())
+        self._restyled = False
         if self.ascii_only:
             self._filters.append(AsciiFilter())
 
@@ -124,6 +129,13 @@ class FttuiApp(App[int]):
             self.push_screen(Welcome(self.state), lambda _: note_seen())
         self.run_worker(learn_about(self), group="about")
         self.set_interval(self.settings.redraw_s, self._redraw_if_due)
+        self.set_timer(SETTLED_S, collect_garbage)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Style everything anew; not at start, for the theme the styles were just read with."""
+        self._restyled |= self.theme != self.settings.theme
+        if self._restyled:
+            super().refresh_css(animate)
 
     async def on_unmount(self) -> None:
         """However the app ends: give control up, then stop listening."""
@@ -151,11 +163,16 @@ class FttuiApp(App[int]):
     @on(DeliveriesWaiting)
     def fold_waiting(self) -> None:
         """Fold one slice of what is waiting."""
+        if not self.screen_stack:  # the app is being taken down
+            return
         batch = take_slice(self._waiting, SLICE)
         if batch:
+            empty = self.state.run.last is None
             self.state = fold(self.state, batch, self.clock())
             self._tell_outcomes()
             self._changed = True
+            if empty and self.state.run.last is not None:
+                self.redraw()  # the first picture waits for no timer
         if self._waiting:
             self.post_message(DeliveriesWaiting())
 
@@ -301,6 +318,13 @@ class FttuiApp(App[int]):
         else:
             self.wanted = item
             self.exit(0)
+
+
+def collect_garbage() -> None:
+    """From here on, if the command has put it off; without what made the start ever again."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def run_app(session: Session, *, run: RunDirectory | None = None) -> FttuiApp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +90,7 @@ def _at_terminal() -> bool:
 def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     """Show a run of this machine until the person leaves."""
     require_terminal(f"to read along, use: fttui events {run.id} --follow")
+    gc.disable()  # nothing made while starting is garbage; the app collects again later
     from .app import run_app
     from .client.open import engine_lives, open_session
 
@@ -124,6 +126,7 @@ def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> i
     session = RemoteSession(far, read_only=read_only)
     if not asyncio.run(_connect(session, far, target)):
         return 0
+    gc.disable()  # as above
     from .app import run_app
 
     remember_host(target.host)

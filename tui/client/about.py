@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.requests import ConfigTexts
 
@@ -20,6 +18,8 @@ def about(files: ConfigTexts) -> About:
 
 
 def _tree(text: str) -> dict[str, Any]:
+    import yaml  # not at the top: the first picture need not wait for it
+
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -14,7 +14,6 @@ from fttui.engine.run.registry import RunSummary, list_runs, summarize
 
 from ..state.app import AppState, OtherRun, fold
 from .about import about
-from .elsewhere import runs_on
 from .hosts import known_hosts
 from .journal import JournalSession
 from .port import Delivery
@@ -50,6 +49,8 @@ def runs_here(root: Path) -> list[Listed]:
 
 async def runs_there() -> tuple[list[Listed], list[str]]:
     """Runs of the machines attached to before, and what went wrong with some of them."""
+    from .elsewhere import runs_on  # not at the top: the first picture need not wait for it
+
     hosts = known_hosts()
     answers = await asyncio.gather(*(runs_on(Far(h, None), may_prompt=False) for h in hosts))
     runs: list[Listed] = []

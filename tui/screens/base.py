@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -34,6 +34,16 @@ class RunScreen(Screen[None]):
         (MIN_HEIGHT, "-short"),
         (30, "-tall"),
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Set before anything is mounted: setting them later styles every widget once more.
+        width, height = self.app.size
+        for room, least in (
+            (width, self.HORIZONTAL_BREAKPOINTS),
+            (height, self.VERTICAL_BREAKPOINTS),
+        ):
+            self.add_class([name for size, name in least if room >= size][-1])
 
     @property
     def fttui(self) -> FttuiApp:
@@ -83,7 +93,17 @@ class RunScreen(Screen[None]):
 
 
 class PlotScreen(RunScreen):
-    """A screen of plots that share window, cursor and scale."""
+    """A screen of plots that share window, cursor and scale, and so their looks.
+
+    | Component class | What |
+    | :- | :- |
+    | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
+    | `plot--run1` … `plot--run4` | curves of compared runs |
+    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | around and over them |
+    """
+
+    # Held here, not by each plot: looking up sixteen styles is most of what a plot would cost.
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in Plot.LOOKS}
 
     def plots(self) -> list[Plot]:
         """The plots in reading order."""

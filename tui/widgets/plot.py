@@ -38,14 +38,7 @@ _BLANK = Style()
 
 
 class Plot(Widget, can_focus=True):
-    """One panel of curves.
-
-    | Component class | What |
-    | :- | :- |
-    | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
-    | `plot--run1` … `plot--run4` | curves of compared runs |
-    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | around and over them |
-    """
+    """One panel of curves, in the looks of the `PlotScreen` it is on."""
 
     LOOKS: ClassVar[tuple[str, ...]] = (
         "axis", "mark", "alarm", "cursor", "raw", "ema", "live", "eval", "clip", "old", "band",
@@ -57,8 +50,6 @@ class Plot(Widget, can_focus=True):
         """The mouse pointed at a step."""
 
         step: int
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in LOOKS}
 
     def __init__(self, panel: Panel) -> None:
         super().__init__(classes="plot")
@@ -263,7 +254,8 @@ class Plot(Widget, can_focus=True):
     def _paint(self) -> None:
         """Colour the cells; asked for again only when they or the theme change."""
         if not self._looks:
-            self._looks = {k: self.get_component_rich_style(f"plot--{k}") for k in self.LOOKS}
+            look_up = self.screen.get_component_rich_style
+            self._looks = {look: look_up(f"plot--{look}") for look in self.LOOKS}
         before = self._strips
         width, height = self.content_size
         sheet = self._sheet

@@ -20,6 +20,8 @@ _PARTS = 400
 """Parts of the history of which an exact picture has the extremes; a wide terminal has 400 dots."""
 _DEEDS = 2_000
 """Of the rarer events, the newest so many."""
+_STEP_TAG = b"\xa1k\xacStepFinished"
+_TAG_WITHIN = 48
 _CHATTER = frozenset({"StepFinished", "LogEmitted", "ProgressMade"})
 
 
@@ -60,11 +62,23 @@ def sample_records(path: Path, after_offset: int) -> list[bytes]:
                 chosen[record.seq] = payload
         for part in range(SAMPLES):
             at = after_offset + part * (size - after_offset) // SAMPLES
-            for payload in _at(descriptor, at, _PEEK_BYTES):
-                if (record := _thin(payload)) is not None and record.event.k == "StepFinished":
-                    chosen[record.seq] = payload
-                    break
+            payload = _step_at(descriptor, at)
+            if payload is not None and (record := _thin(payload)) is not None:
+                chosen[record.seq] = payload
     return [chosen[seq] for seq in sorted(chosen)]
+
+
+def _step_at(descriptor: int, offset: int) -> bytes | None:
+    """The first finished step somewhere behind an offset."""
+    data = os.pread(descriptor, _PEEK_BYTES, offset)
+    found = data.find(_STEP_TAG)
+    while found >= 0:
+        # Between a frame's start and the tag are its head and four numbers.
+        for start in range(max(0, found - _TAG_WITHIN), found):
+            for _, payload in valid_frames(data, start):
+                return payload
+        found = data.find(_STEP_TAG, found + 1)
+    return None
 
 
 def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:

@@ -271,3 +271,13 @@ async def test_a_checkpoint_removed_while_its_rollback_is_asked_for_is_not_sent(
         await pilot.press("enter")
         await until(pilot, lambda: "was removed meanwhile" in told(app))
         assert session.submitted == []
+
+
+async def test_news_that_comes_while_the_app_is_left_is_dropped_in_silence() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, _):
+        known = app.state.run
+    session.script.train(1)
+    session.push()
+    app.fold_waiting()
+    assert app.state.run is known
