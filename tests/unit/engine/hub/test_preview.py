@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from fttui.engine.hub.bridge import preview
@@ -24,7 +25,7 @@ def test_a_sample_is_whole_steps_from_everywhere(tmp_path: Path) -> None:
     payloads = preview.sample_records(tmp_path / "journal.log", 0)
     steps = [r for r in map(decode_record, payloads) if r and isinstance(r.event, StepFinished)]
     assert len(steps) > 0.9 * preview.SAMPLES
-    gaps = [b.step - a.step for a, b in zip(steps, steps[1:], strict=False)]
+    gaps = [b.step - a.step for a, b in pairwise(steps)]
     assert min(gaps) > 0
     assert max(gaps) < 5 * 3000 / preview.SAMPLES
     assert steps[0].step < 40
