@@ -62,9 +62,9 @@ def sample_records(path: Path, after_offset: int) -> list[bytes]:
                 chosen[record.seq] = payload
         for part in range(SAMPLES):
             at = after_offset + part * (size - after_offset) // SAMPLES
-            payload = _step_at(descriptor, at)
-            if payload is not None and (record := _thin(payload)) is not None:
-                chosen[record.seq] = payload
+            step = _step_at(descriptor, at)
+            if step is not None and (record := _thin(step)) is not None:
+                chosen[record.seq] = step
     return [chosen[seq] for seq in sorted(chosen)]
 
 
