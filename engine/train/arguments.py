@@ -69,6 +69,8 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
+        # Buffers of a frozen model never change; sending them would tie the ranks to each other.
+        "ddp_broadcast_buffers": False,
         "use_cpu": device.type == "cpu",
         **_precision(config, device),
     }

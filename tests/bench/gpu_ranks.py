@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fttui.engine.train.session as session
-from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
+from fttui.engine.protocol.events import CommandApplied, LogEmitted, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.train.device import Place, leave_place, take_place
@@ -152,7 +152,8 @@ def gradients(runs: Runs) -> None:
     """Loss and gradient norm of every step, against one rank with twice the batch."""
     for task in ("sft", "contrastive"):
         several = runs.played(f"{task}, fast")
-        say(f"{task}: mode", True, several.events(RunStarted)[-1].facts["fast mode"])
+        said = [e.text for e in several.events(LogEmitted) if "fast mode" in e.text]
+        say(f"{task}: mode", not said, [several.events(RunStarted)[-1].facts["fast mode"], *said])
         for other in ("off", "1 rank", "1 rank, off"):
             apart = _apart(several, runs.played(f"{task}, {other}"))
             say(f"{task}: two ranks in fast mode = {other}", apart < CLOSE, f"{apart:.1e}")

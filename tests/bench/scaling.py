@@ -68,17 +68,16 @@ class Waiting:
 
     def __init__(self, folder: Path, fast: str, ranks: int, options: argparse.Namespace) -> None:
         self.fast, self.ranks, self._options = fast, ranks, options
+        profiled = options.profile and fast != "off"
         self._run = shaped_run(
             folder / f"{fast}-{ranks}",
             Shaped(
                 options.shape, options.length, options.accumulate, ranks, fast,
-                steps=WARM_STEPS + options.steps + options.profile,
+                steps=WARM_STEPS + options.steps + profiled,
                 nf4=options.device == "cuda", sets=tuple(options.set),
             ),
         )  # fmt: skip
-        profiled = {PROFILED_AFTER: str(WARM_STEPS + options.steps)} if options.profile else {}
-        visible = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
-        os.environ.update(profiled | (visible if options.device == "cpu" else {}))
+        os.environ[PROFILED_AFTER] = str(WARM_STEPS + options.steps if profiled else 0)
         program = "tests.support.random_engine"
         self._engine: StartedEngine = start_engine(self._run, ranks, program=program)
 
@@ -169,11 +168,16 @@ def main() -> None:
     parser.add_argument("--fast", nargs="+", default=["on", "off"])
     parser.add_argument("--ranks", type=int, help="all devices of the machine by default")
     parser.add_argument("--steps", type=int, default=6, help="measured ones, after two")
-    parser.add_argument("--profile", type=int, default=1, help="steps more, for a profile; 0 none")
+    parser.add_argument(
+        "--profile", type=int, choices=[0, 1], default=1, help="0: none in fast mode"
+    )
     parser.add_argument("--limit-s", type=float, default=150.0, help="of one run")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--set", nargs="*", default=[], help="of the configuration")
     options = parser.parse_args()
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "5"
+    if options.device == "cpu":
+        os.environ |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     ranks = options.ranks or _devices()
     print(f"{options.shape}, {options.length} tokens, batch 1 × {options.accumulate}\n"
           f"{'fast':6} {'ranks':>5} {'tokens/s':>10} {'ms/step':>9}", flush=True)  # fmt: skip
@@ -182,7 +186,10 @@ def main() -> None:
                    for fast in options.fast for n in (1, ranks)]  # fmt: skip
         try:
             for one, many in zip(waiting[::2], waiting[1::2], strict=True):
-                show(one.fast, one.measure(), many.measure())
+                try:
+                    show(one.fast, one.measure(), many.measure())
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    print(f"{one.fast:6} {error}", flush=True)
         finally:
             for engine in waiting:
                 engine.end()

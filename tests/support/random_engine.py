@@ -135,8 +135,8 @@ def main() -> int:
     """Be the engine, or one rank of it."""
     run = Path(sys.argv[1])
     get_ready(run)
-    if after := os.environ.get(PROFILED_AFTER):
-        _profile_later(int(after))
+    if after := int(os.environ.get(PROFILED_AFTER, "0")):
+        _profile_later(after)
     meters = Meters()
     meters.attach()
     code = engine_main(sys.argv[1:])
