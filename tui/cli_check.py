@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -83,8 +85,17 @@ def _check(options: argparse.Namespace) -> int:
     for problem in check_sources(loaded.config):
         print(f"warning: not there yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded.config, hardware)):
-        print(line)  # one by one: what does not fit is shown before it is refused
-    return 0
+        print(line, flush=True)  # one by one: what does not fit is shown before it is refused
+    return look_into_data(loaded.resolved)
+
+
+def look_into_data(resolved: str) -> int:
+    """Have the records read by a process of its own, which may load what that takes.
+
+    Returns the exit code: 0, or that of data that cannot be used.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.data.look"]
+    return subprocess.run(command, input=resolved, text=True, check=False).returncode
 
 
 def course(config: RunConfig) -> Iterator[str]:

@@ -96,7 +96,7 @@ class ProgressLines:
     def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
         before = self._step_s
         self._step_s = step.step_s if before is None else 0.9 * before + 0.1 * step.step_s
-        last = record.step >= self._total_steps
+        last = 0 < self._total_steps <= record.step
         if now < self._next_step_line and not last and not step.skipped:
             return
         self._next_step_line = now + _LINE_EVERY_S

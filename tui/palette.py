@@ -31,8 +31,11 @@ class ActionCommands(Provider):
             yield action, name, f"{action.key}  {action.help}{note}"
 
     async def discover(self) -> Hits:
-        """Everything, in the table's order."""
-        for action, name, words in self._entries():
+        """Everything, in the table's order, but first what cannot do harm.
+
+        A terminal may send escape and enter as one key, which arrives as enter alone.
+        """
+        for action, name, words in sorted(self._entries(), key=lambda e: e[0].id != "app.help"):
             yield DiscoveryHit(name, partial(self._fttui.perform, action.id), help=words)
 
     async def search(self, query: str) -> Hits:

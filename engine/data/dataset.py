@@ -107,7 +107,7 @@ def stream_batches(
         first = next(open_rows(source.path, split), None)
         if first is None:
             raise DataError(f"{source.path}: no records; check it, or choose another data.train")
-        form = _format(config, source.path, [first])
+        form = format_of(config, source.path, [first])
         opened = partial(_open_records, source.path, split, form, data.train_limit)
         sources.append(ShuffledRows(source.path, opened, data.shuffle_buffer, seed))
 
@@ -232,7 +232,7 @@ def _read(
     label = f"reading {source}"
     progress(label, 0, 1)
     rows = read_rows(source, split, limit)
-    form = _format(config, source, rows)
+    form = format_of(config, source, rows)
     stem = Path(source).stem
     records = [
         to_record(row.values, form, f"{stem}:{number}", row.place)
@@ -242,7 +242,7 @@ def _read(
     return records
 
 
-def _format(config: RunConfig, source: str, rows: list[Row]) -> Format:
+def format_of(config: RunConfig, source: str, rows: list[Row]) -> Format:
     """The format of a source, checked against the task."""
     columns = list(rows[0].values)
     found = (

@@ -222,7 +222,7 @@ class _Row:
 
 
 def _completion_record(row: _Row, identity: str) -> CompletionRecord:
-    if row.is_text("prompt") and row.is_text("completion"):
+    if isinstance(row.values.get("prompt"), str | None) or row.is_text("completion"):
         return CompletionRecord(identity, row.text("prompt"), row.text("completion"))
     return CompletionRecord(identity, row.messages("prompt"), row.messages("completion"))
 

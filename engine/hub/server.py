@@ -33,7 +33,7 @@ from ..protocol.requests import (
 )
 from ..run.control import ControlWriter
 from ..run.endpoint import read_engine
-from ..run.files import last_lines
+from ..run.files import free_bytes, last_lines
 from ..run.layout import RunDirectory
 from .folder import from_folder
 from .history import History
@@ -132,6 +132,7 @@ class Hub:
             viewers=len(self._viewers),
             generation=self._intake.generation,
             engine_log_tail=self._log_tail(),
+            disk_free_bytes=free_bytes(self._run.path),
         )
         self._sockets.publish(BEAT_TOPIC, encode(beat))
 

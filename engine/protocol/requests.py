@@ -194,3 +194,5 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """Of the desired control state: counts accepted commands that change it."""
     engine_log_tail: list[str] = []
     """Last lines of the engine log; only when the engine is gone without a word."""
+    disk_free_bytes: int | None = None
+    """Room where the run folder is; it comes to viewers even when nothing can be written."""

@@ -44,6 +44,15 @@ def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str
     return [line for line in text.splitlines() if line.strip()][-count:]
 
 
+def free_bytes(folder: Path) -> int | None:
+    """Room for this user on the disk that holds a folder; None when nobody can tell."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize
+
+
 def process_started(pid: int) -> float | None:
     """When the process with this pid started (Unix seconds), or None when there is none."""
     try:

@@ -309,6 +309,7 @@ class FakeSession:
         self.control_calls: list[str] = []
         self.engine_alive = True
         self.engine_log_tail: list[str] = []
+        self.disk_free_bytes: int | None = None
         self.refuse: str = ""
         self.answers = True
         self.generation = 3
@@ -354,6 +355,7 @@ class FakeSession:
                     controller_viewer=viewer,
                     generation=self.generation,
                     engine_log_tail=self.engine_log_tail,
+                    disk_free_bytes=self.disk_free_bytes,
                 )
             )
         )

@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
-from fttui.engine.errors import EngineGone, FttuiError, ProtocolMismatch
+import msgspec
+
+from fttui.engine.errors import EngineGone, FttuiError, NoSuchRun, ProtocolMismatch
 from fttui.engine.hub.bridge.feed import JournalReplaced
 from fttui.engine.protocol.codec import (
     BEAT_TOPIC,
@@ -107,6 +109,9 @@ class HubSession:
         self._heard = 0.0
         self._beat: Beat | None = None
         self._closed = asyncio.Event()
+        self._since = time.monotonic()
+        self._met = False
+        """A hub has been talked to."""
 
     async def listen(self, deliver: Deliver) -> None:
         """Deliver everything from the first record on, through any number of hub restarts.
@@ -121,6 +126,7 @@ class HubSession:
             read = await read_history(self._run, deliver)
             self._merger.last_seq, self._last_crc = read.seq, read.crc
         while not self._closed.is_set():
+            self._require_folder()
             try:
                 endpoint = await reach_hub(self._run)
             except (FttuiError, OSError) as error:
@@ -137,6 +143,19 @@ class HubSession:
                     raise
                 await self._read_along(f"{mismatch}; until then this viewer only reads along")
                 return
+
+    def _require_folder(self) -> None:
+        """See that the run is where it was.
+
+        Raises:
+            NoSuchRun: it was moved or removed.
+        """
+        if not self._run.path.exists():
+            place = self._run.path.absolute()
+            raise NoSuchRun(
+                f"the run folder {place} was moved or removed. An engine at work goes on training, "
+                f"but saves nothing until the folder is back: mv NEW_PLACE {place}"
+            )
 
     async def _read_along(self, why: str) -> None:
         """Show what the journal of a live run says, without its hub."""
@@ -263,6 +282,9 @@ class HubSession:
                 self._behind.set()
 
     def _on_beat(self, beat: Beat) -> None:
+        if not beat.engine_alive and (engine := read_engine(self._run)) and engine.alive:
+            # The hub looks once a second, and an engine that goes on with the run has just come.
+            beat = msgspec.structs.replace(beat, engine_alive=True)
         self._beat = beat
         if beat.last_seq > self._merger.last_seq:
             self._behind.set()
@@ -402,6 +424,9 @@ class HubSession:
         self._heard = time.monotonic()
 
     def _to(self, link: Link, detail: str = "") -> None:
+        if link is Link.LOST and self._since + LOST_S > time.monotonic() and not self._met:
+            link = Link.CONNECTING  # a hub that is coming up is not lost
+        self._met |= link is Link.LIVE
         if link is not self._link:
             self._link = link
             self._deliver(LinkChanged(link, detail))

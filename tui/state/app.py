@@ -27,6 +27,7 @@ from .interventions import Intervention, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plotview import PlotView
 from .run import RunView
+from .trouble import Trouble, trouble
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,16 @@ class AppState:
     def state(self) -> RunState:
         """The run's state as it should be shown."""
         return shown_state(self.run, self.link)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What keeps the run from saving."""
+        return trouble(self.run, self.link)
+
+    @property
+    def connecting(self) -> bool:
+        """Nothing has been heard that is certain to be the newest."""
+        return self.link.link is Link.CONNECTING and self.link.beat is None
 
     @property
     def starting(self) -> bool:

@@ -62,7 +62,10 @@ class LinkView:
 def shown_state(run: RunView, link: LinkView) -> RunState:
     """The journal's state, except where its author is gone without a word."""
     if run.state.ended:
-        return run.state
+        # An end that is followed by more is one that the run was resumed from.
+        beat = link.beat
+        resumed = beat is not None and beat.engine_alive and run.seq < beat.last_seq
+        return beat.state if beat is not None and resumed else run.state
     if link.engine_gone or (link.link is Link.ENDED and run.seq):
         return RunState.LOST
     return run.state

@@ -38,7 +38,8 @@ def _name(state: AppState) -> Content:
 
 def _progress(state: AppState, *, brief: bool) -> Content:
     run = state.run
-    pieces: list[Piece | Content] = [state_text(state.state)]
+    now_is = assemble(("◌ CONNECTING", DIM)) if state.connecting else state_text(state.state)
+    pieces: list[Piece | Content] = [now_is]
     if run.total_steps:
         total = fmt.count(run.total_steps)
         step = fmt.count(run.step).rjust(len(total))
@@ -56,6 +57,9 @@ def _progress(state: AppState, *, brief: bool) -> Content:
 def link_text(state: AppState, now: float) -> Content:
     """The link's state and age, and whether the run itself has gone quiet."""
     link, age = state.link, fmt.age(state.link.age_s(now))
+    trouble = state.trouble
+    if trouble is not None and trouble.full and link.link is Link.LIVE:
+        return assemble((f"▲ {trouble.short}", ALARM), (f"  live {age}", DIM))
     stalled = state.stalled_s(now)
     if stalled is not None:
         return assemble((f"△ no step for {fmt.age(stalled)}", WATCH), (f"  live {age}", DIM))

@@ -14,6 +14,7 @@ from ..state import format as fmt
 from ..state.app import AppState
 from ..state.glyphs import STATE_SHAPE
 from ..state.run import RunView
+from ..state.trouble import Trouble
 from .lists import log_line
 from .text import ACCENT, ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, bar, lines
 
@@ -69,22 +70,33 @@ class OutcomePanel(Line):
 
     def show(self, state: AppState) -> None:
         """Draw the state; empty while the run is under way."""
-        self.display = state.state.ended or state.state is RunState.HALTED or bool(state.fault)
-        if not self.display:
-            return
-        shown = state.state
-        alarming = shown in {RunState.FAILED, RunState.LOST, RunState.HALTED} or bool(state.fault)
+        shown, trouble = state.state, state.trouble
+        over = (shown.ended or shown is RunState.HALTED) and not state.connecting
+        self.display = over or bool(state.fault) or trouble is not None
+        if state.fault:
+            self._put("link", _fault(state), alarming=True)
+        elif over:
+            alarming = shown in {RunState.FAILED, RunState.LOST, RunState.HALTED}
+            self._put(f"{STATE_SHAPE[shown]} {shown.value}", _ROWS[shown](state), alarming=alarming)
+        elif trouble is not None:
+            self._put(trouble.short, _trouble(trouble, state), alarming=trouble.full)
+
+    def _put(self, title: str, rows: list[Content], *, alarming: bool) -> None:
         self.set_class(alarming, "-alarm")
-        title = "link" if state.fault else f"{STATE_SHAPE[shown]} {shown.value}"
         self.border_title = title
-        self.put(lines(*(_fault(state) if state.fault else _ROWS[shown](state))))
+        self.put(lines(*rows))
+
+
+def _trouble(trouble: Trouble, state: AppState) -> list[Content]:
+    colour = ALARM if trouble.full else WATCH
+    return [assemble((trouble.words, colour)), assemble((keyed(trouble.advice, state), DIM))]
 
 
 def _fault(state: AppState) -> list[Content]:
     return [
         assemble((state.fault, ALARM)),
         assemble(
-            "The run itself is not touched. ",
+            "Nothing new is shown. ",
             (keyed("Leave with {app.detach} and attach again.", state), DIM),
         ),
     ]

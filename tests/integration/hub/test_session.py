@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.errors import FttuiError, ProtocolMismatch
+from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
 from fttui.engine.hub.bridge.feed import JournalReplaced
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
@@ -383,6 +383,32 @@ async def test_a_dead_run_is_read_from_disk(runs: Path) -> None:
         assert "--resume" in watcher.answers[id_].reason
         assert await watcher.session.take_control() is not None
         assert await watcher.session.fetch_report("r1") == "# r1"
+
+
+async def test_a_moved_run_folder_is_told_with_what_to_do(start_run: StartRun) -> None:
+    run, _ = start_run()
+    watcher = Watcher(HubSession(run))
+    await eventually(lambda: Link.LIVE in watcher.links)
+    run.path.rename(run.path.with_name("moved"))
+    with pytest.raises(NoSuchRun, match=f"mv NEW_PLACE {run.path}"):
+        await asyncio.wait_for(watcher.task, 30)
+    run.path.with_name("moved").rename(run.path)
+
+
+async def test_a_hub_that_comes_up_late_is_not_lost(runs: Path, monkeypatch) -> None:
+    run = make_run(runs)
+    EngineDouble(run).start()
+    tries = iter([FttuiError("not yet"), FttuiError("not yet"), None])
+
+    async def reach(_: RunDirectory) -> None:
+        if (fault := next(tries)) is not None:
+            raise fault
+
+    monkeypatch.setattr(hub_module, "reach_hub", reach)
+    monkeypatch.setattr(hub_module, "RETRY_S", 0.01)
+    watcher = Watcher(HubSession(run))
+    await asyncio.wait_for(watcher.task, 30)
+    assert watcher.links == [Link.CONNECTING, Link.ENDED]
 
 
 async def test_leaving_leaves_the_run_going(start_run: StartRun) -> None:

@@ -146,7 +146,7 @@ def test_labels_are_equal_exactly_when_they_look_equal():
         ({"messages": "hi"}, "messages", "expected a list of"),
         ({"messages": [{"content": "x"}]}, "messages", "expected {role, content}"),
         ({"messages": [{"role": "user", "content": [1]}]}, "messages", "both text"),
-        ({"prompt": "x", "completion": None}, "prompt_completion", "column 'prompt'"),
+        ({"prompt": "x", "completion": None}, "prompt_completion", "column 'completion'"),
         ({"anchor": "a", "positive": 4}, "pairs", "text or a list of texts"),
         ({"anchor": "a", "positive": [4]}, "pairs", "got int"),
     ],

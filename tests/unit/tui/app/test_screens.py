@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.widgets import OptionList
 
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
 from fttui.engine.protocol.events import (
@@ -12,7 +13,9 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.tui.actions import ACTIONS, why_not
+from fttui.tui.client.port import Link
 from fttui.tui.screens.confirm import ConfirmScreen
+from fttui.tui.screens.help import HelpScreen
 from fttui.tui.screens.modal import Palette
 from fttui.tui.screens.prompt import PromptScreen
 from fttui.tui.screens.rollback import RollbackScreen
@@ -281,3 +284,35 @@ async def test_news_that_comes_while_the_app_is_left_is_dropped_in_silence() -> 
     session.push()
     app.fold_waiting()
     assert app.state.run is known
+
+
+async def test_a_full_disk_is_told_on_every_screen_and_gives_way_when_there_is_room() -> None:
+    session = FakeSession(eventful())
+    async with driven(session, size=(80, 24)) as (app, pilot):
+        session.disk_free_bytes = 1 << 20
+        session.beat()
+        await until(pilot, lambda: "▲ disk full" in text_of(app))
+        assert "Free space there" in text_of(app)
+        await pilot.press("8")
+        await until(pilot, lambda: app.current_mode == "log" and "▲ disk full" in text_of(app))
+        session.disk_free_bytes = 1 << 40
+        session.beat()
+        await until(pilot, lambda: "disk full" not in text_of(app))
+
+
+async def test_the_palettes_first_entry_does_no_harm() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, Palette))
+        await until(pilot, lambda: app.screen.query_one(OptionList).option_count > 0)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+
+
+async def test_nothing_is_lost_before_it_was_met() -> None:
+    session = FakeSession(eventful())
+    session.link = Link.CONNECTING
+    session.beat = lambda: None  # type: ignore[method-assign]  # nothing is heard
+    async with driven(session) as (app, _):
+        assert "◌ CONNECTING" in text_of(app)
+        assert "LOST" not in text_of(app)

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from fttui.engine.protocol.commands import ScaleLr
-from fttui.engine.protocol.events import CommandAccepted, CommandApplied, Record, StepFinished
+from fttui.engine.protocol.events import (
+    CommandAccepted,
+    CommandApplied,
+    Record,
+    RunEnded,
+    StepFinished,
+)
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.tui.client.port import (
@@ -19,6 +25,7 @@ from fttui.tui.client.port import (
     PreviewArrived,
     RecordsArrived,
 )
+from fttui.tui.state import format as fmt
 from fttui.tui.state.app import AppState, fold, submitted, take_slice
 from fttui.tui.state.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.state.interventions import UNDO, Intervention, Interventions, Phase
@@ -48,6 +55,31 @@ def test_a_run_whose_engine_is_gone_is_lost_unless_it_said_why() -> None:
     script = Script().start().run().train(3)
     state = fold(_state(script), [_beat(script, engine_alive=False)], script.now)
     assert state.state is RunState.LOST
+
+
+def test_an_end_that_the_run_was_resumed_from_is_not_shown_while_reading() -> None:
+    script = Script().start().run().train(3)
+    script.add(RunEnded(state=RunState.FAILED, exit_code=11))
+    read = len(script.records)
+    more = _beat(script, last_seq=read + 20, state=RunState.RUNNING)
+    assert fold(_state(script), [more], script.now).state is RunState.RUNNING
+    all_there_is = _beat(script, last_seq=read, state=RunState.FAILED)
+    assert fold(_state(script), [all_there_is], script.now).state is RunState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [(1 << 20, "disk full"), (40 << 20, "disk nearly full"), (1 << 40, None), (None, None)],
+)
+def test_a_full_disk_is_told_by_the_heartbeat_alone(free: int | None, told: str | None) -> None:
+    script = eventful()
+    state = fold(_state(script), [_beat(script, disk_free_bytes=free)], script.now)
+    assert (state.trouble and state.trouble.short) == told
+    if state.trouble is not None:
+        assert fmt.size(free) in state.trouble.words
+        assert "saving needs" in state.trouble.words
+    gone = fold(_state(script), [_beat(script, disk_free_bytes=free, engine_alive=False)], 0.0)
+    assert gone.trouble is None
 
 
 def test_a_dead_journal_without_an_end_is_lost() -> None:
