@@ -3,8 +3,8 @@
     python -m tests.bench.memory [--device cpu] [--only NAME …] [--limit-s S] [--budget-s S]
 
 Every row is a whole run of ours (session, journal, guard, detector) on a model with random weights
-in a published shape, in a process of its own; rows named lean are held to a process total of
-6.0 GiB, context included. `--only` takes names of rows or beginnings of them. Rows whose time
+in a published shape, in a process of its own; rows named lean or tight are held to a process total
+of 6.0 GiB, context included. `--only` takes names of rows or beginnings of them. Rows whose time
 counts have the device to themselves, the others share it. Needs a CUDA device; `--device cpu`
 only tries the script out.
 """
@@ -83,6 +83,7 @@ CASES = (
     Case("fast-8b-1024-whole", "8b", 1024, 1, FAST | WHOLE, alone=True),
     Case("fast-1b-lengths", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True),
     Case("fast-1b-pooled", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, pooled=True),
+    Case("fast-1b-tight", "1b", 1280, 1, FAST | WHOLE, alone=True, varied=True, capped=True),
     Case("fast-1b-fixed", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, segments=False),
     Case("trial-1b", "1b", 2048, 1, FP32 | WHOLE | DROP, alone=True),
     Case("load-lean", "1b", 512, 1, LEAN | ON, loaded=True, alone=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -83,15 +84,18 @@ class FastPath:
 
     def _pass_for(self, form: Form, inputs: dict[str, Any]) -> Pass:
         known = self._passes.get(form)
-        if known is not None:
-            known.batch.fill(inputs)
-            self._program.embed(known.batch)
-            return known
-        batch = StaticBatch(form, self._device, self._pad_id)
+        if known is None:
+            batch = StaticBatch(form, self._device, self._pad_id)
+            self._put(inputs, batch)
+            known = self._passes[form] = self._make(batch)
+            if known.batch is batch:
+                return known
+        self._put(inputs, known.batch)
+        return known
+
+    def _put(self, inputs: dict[str, Any], batch: StaticBatch) -> None:
         batch.fill(inputs)
         self._program.embed(batch)
-        made = self._passes[form] = self._make(batch)
-        return made
 
     def _make(self, batch: StaticBatch) -> Pass:
         if self._capture and len(self._passes) >= MOST_GRAPHS:
@@ -102,14 +106,36 @@ class FastPath:
                 self._graphs = self._graphs or Graphs()
                 return Captured(self._program, batch, self._gradients, self._graphs)
             except torch.OutOfMemoryError:
+                larger = self._larger(batch.form)
+                if larger is not None:
+                    self._log("warning", _shared(batch.form, larger.batch.form))
+                    return larger
                 self._say(batch.form, "not enough free GPU memory for its graph")
             except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything
                 self._capture = False
                 self._say(batch.form, f"{type(error).__name__}: {str(error).splitlines()[0]}")
         return Direct(self._program, batch, self._gradients)
 
+    def _larger(self, form: Form) -> Pass | None:
+        """The graph with the least padding that a form fits in: it needs no memory of its own."""
+        fitting = [
+            one
+            for known, one in self._passes.items()
+            if isinstance(one, Captured)
+            and known.length > form.length
+            and replace(known, length=form.length) == form
+        ]
+        return min(fitting, key=lambda one: one.batch.form.length, default=None)
+
     def _say(self, form: Form, reason: str) -> None:
         self._log("warning", f"fast mode: no CUDA graph for {form}, which run as usual: {reason}")
+
+
+def _shared(form: Form, other: Form) -> str:
+    return (
+        f"fast mode: not enough free GPU memory for a graph for {form}; they go through that for "
+        f"{other}"
+    )
 
 
 class _Handover(torch.autograd.Function):

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
+from fttui.engine.train.fast import path as path_module
+from fttui.engine.train.fast.passes import Direct
 from fttui.engine.train.fast.path import FastPath
 from fttui.engine.train.fast.program import padding_is_at_the_right
 
@@ -180,3 +182,33 @@ def test_the_masks_of_others_are_made_as_before() -> None:
         )
         assert window.shape[-2:] == (4, 4)
     assert FUNCTIONS["sdpa"] is before
+
+
+def test_without_memory_for_its_own_graph_a_batch_goes_through_a_longer_one(
+    make_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scarce(Direct):
+        """Room for the longest form alone."""
+
+        def __init__(self, program: Any, batch: Any, gradients: Any, graphs: Any) -> None:
+            if batch.form.length < LONGEST:
+                raise torch.OutOfMemoryError
+            super().__init__(program, batch, gradients)
+
+    monkeypatch.setattr(path_module, "Captured", Scarce)
+    monkeypatch.setattr(path_module, "Graphs", lambda: None)
+    said: list[str] = []
+    expected, found = (make_model(), make_model())
+    own = path_of(expected)
+    shared = FastPath(
+        found, torch.device("cpu"), precision=contextlib.nullcontext, longest=LONGEST, rows=2,
+        pad_id=0, capture=True, log=lambda level, text: said.append(text),
+    )  # fmt: skip
+    for lengths in ([90, 80], [20, 7], [30], [20, 7]):
+        losses = [way(batch(lengths), "ce")["ce"] for way in (own, shared)]
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close(gradients(found), gradients(expected))
+    assert len(said) == 1
+    assert "they go through that for 2 × 96 tokens" in said[0]
