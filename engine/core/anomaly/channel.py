@@ -20,6 +20,8 @@ MIN_SD = 0.0015
 WINSOR_SD = 4.0
 """An outlier enters the level at most this far out, so that it cannot hide the next one, while a
 true shift is absorbed within about half of `LEVEL_RECORDS`."""
+NORMAL_MEAN_SIZE = 1.2533
+"""Standard deviation over mean size, of normal noise."""
 TAIL_RANK = 3
 """The tail is the third largest residual: two outliers alike may both alarm, the fourth not."""
 SMALL_SD = 6.0
@@ -84,6 +86,8 @@ class Channel(msgspec.Struct):
     count: int = 0
     quiet: int = 0
     """Records for which no further alarm is raised."""
+    last: float | None = None
+    """The value before: what falls, be it from far above, is no new excursion."""
 
     def read(self, x: float) -> Reading | None:
         """Judge a value against the past; None while there is too little of it."""
@@ -91,8 +95,21 @@ class Channel(msgspec.Struct):
             return None
         level = self.recent.median()
         outliers = self.outliers.ordered
-        tail = max(outliers[-min(TAIL_RANK, len(outliers))], 0.0)
-        return Reading(x - level, level, max(self.residuals.spread(), MIN_SD), tail, self.count)
+        tail = max(outliers[-min(TAIL_RANK, len(outliers))], 0.0) if outliers else 0.0
+        spread = self.residuals.spread() or self._mean_size()
+        return Reading(x - level, level, max(spread, MIN_SD), tail, self.count)
+
+    def _mean_size(self) -> float:
+        """Noise where most values are the same, as of a rounded or idle quantity.
+
+        The middle half says nothing there.
+        """
+        values = self.residuals.values
+        return NORMAL_MEAN_SIZE * sum(map(abs, values)) / len(values)
+
+    def rises(self, x: float) -> bool:
+        """Whether a value is above the one before it."""
+        return self.last is None or x > self.last
 
     def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
         """Make a value part of the past; `alarmed` when it raised an alarm.
@@ -101,6 +118,7 @@ class Channel(msgspec.Struct):
         level, but counts neither as noise nor as one more outlier.
         """
         self.count += 1
+        self.last = x
         excursion = self.quiet > 0
         self.quiet = QUIET_RECORDS if alarmed else max(self.quiet - 1, 0)
         if reading is None:
@@ -115,7 +133,6 @@ class Channel(msgspec.Struct):
         if len(self.recent):
             residual = x - self.recent.median()
             self.residuals.push(residual)
-            self.outliers.push(residual)
         self.recent.push(x)
 
     def relearn(self) -> None:

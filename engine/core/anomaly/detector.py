@@ -11,6 +11,7 @@ from .alerts import ALARM, INFO, WATCH, Alert, Verdict
 from .channel import WARMUP_RECORDS
 from .finding import Finding, to_alert
 from .machine import Memory
+from .runstate import FLAT_RECORDS
 from .scale import FIRST_LOSSES
 from .state import State, memory_by_rank
 from .verdicts import Verdicts
@@ -121,14 +122,24 @@ class Detector:
         climbing = lr is not None and state.top_lr.update(lr)
         if climbing and any(f.kind == "divergence" and f.z is None for f in found):
             found.append(_lr_too_high(found[0], lr))
-        grad = state.unstable.grad.recent
-        usual = math.exp(grad.median()) if len(grad) else None
-        nothing_left = loss == 0 and state.unstable.scale.near_zero == FIRST_LOSSES
-        if not nothing_left and state.dead.update(loss, norm, usual):
-            found.append(Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0))
+        found += self._dead(loss, norm)
         if loss is not None and math.isfinite(loss):
             found += self._progress(loss, lr)
         return found
+
+    def _dead(self, loss: float | None, norm: float | None) -> list[Finding]:
+        state = self._state
+        scale, recent = state.unstable.scale, state.unstable.grad.recent
+        if loss == 0 and scale.near_zero == FIRST_LOSSES:
+            return []
+        # On-policy objectives are 0 or signed by nature, and have a gradient all the same.
+        idle = loss == 0 and norm is not None and (scale.unit is None or scale.signed)
+        usual = math.exp(recent.median()) if len(recent) else None
+        if not state.dead.update(None if idle else loss, norm, usual):
+            return []
+        if loss == 0 and norm:
+            return [Finding(kind="dead", severity=ALARM, what="loss", value=0.0)]
+        return [Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0)]
 
     def _progress(self, loss: float, lr: float | None) -> list[Finding]:
         state = self._state
@@ -137,7 +148,7 @@ class Detector:
         if level is None and state.unstable.scale.unit is not None:
             flat = state.plateau.update(state.unstable.scale.to(loss), lr)
             level = state.unstable.loss_level() if flat else None
-            tail = "no longer improves measurably"
+            tail = f"has not improved measurably for {FLAT_RECORDS} records"
         if level is None:
             return []
         return [Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)]
@@ -170,14 +181,18 @@ class Detector:
             )
         if scale and (fall := state.loss_scale.update(scale)):
             found.append(_watch("nonfinite", "loss scale", *fall, tail="overflows keep coming"))
+        return found + self._collapse(record)
+
+    def _collapse(self, record: _Record) -> list[Finding]:
+        negatives, candidates = record.get("neg_cos"), record.get("candidates")
+        if negatives is None and candidates is None:
+            return []
         loss = record.get("contrastive", record.get("loss"))
-        alike = state.collapse.update(record.get("neg_cos"), loss, record.get("candidates"))
-        if alike is not None:
-            what, value, level = alike
-            found.append(
-                Finding(kind="collapse", severity=ALARM, what=what, value=value, level=level)
-            )
-        return found
+        alike = self._state.collapse.update(negatives, loss, candidates)
+        if alike is None:
+            return []
+        what, value, level = alike
+        return [Finding(kind="collapse", severity=ALARM, what=what, value=value, level=level)]
 
     def _machine(self, record: _Record) -> list[Finding]:
         state, found = self._state, []

@@ -44,6 +44,8 @@ SUPPORT_FACTOR = 0.7
 """With the gradient at 60 % of its own limit the loss needs 30 % less to alarm."""
 CLIMB_RECORDS, CLIMB_HITS = 5, 3
 CLIMB_RISE, CLIMB_SD = math.log(3), 2.5
+CALM_RISE = math.log(1.2)
+"""Below that a loss is called normal."""
 BAD_GRAD_RECORDS = 10
 COLLAPSE_UNITS = 50.0
 """Of the loss scale, so 5 % of the first losses: from there nothing falls to exactly 0 at once."""
@@ -59,6 +61,8 @@ class Instability(msgspec.Struct):
     start: ColdStart = msgspec.field(default_factory=ColdStart)
     climbing: list[bool] = []
     """Of the last records: was the gradient well above its level?"""
+    norms: list[float] = []
+    """The last ones: a climb ends above where it began, what dies down does not."""
     bad_grads: list[bool] = []
     """Of the last records: was the gradient norm not finite?"""
     zero_losses: int = 0
@@ -75,7 +79,18 @@ class Instability(msgspec.Struct):
         share, grad = self._grad(norm, strictness)
         if loss is not None and math.isfinite(loss):
             found += self._loss(loss, share, strictness)
+            if grad and grad[0].severity == WATCH:
+                grad = self._with_loss(grad[0], shaken=bool(found))
         return found + grad
+
+    def _with_loss(self, climb: Finding, *, shaken: bool) -> list[Finding]:
+        """An early warning in the light of the loss; none beside what the loss itself says."""
+        if shaken:
+            return []
+        x, recent = self.loss.last, self.loss.recent
+        normal = x is None or not len(recent) or x - recent.median() < CALM_RISE
+        tail = f"{climb.tail}, loss still normal" if normal else climb.tail
+        return [msgspec.structs.replace(climb, tail=tail)]
 
     def _break(self, bad: Finding) -> list[Finding]:
         self.broken = True
@@ -83,7 +98,8 @@ class Instability(msgspec.Struct):
 
     def _nonfinite(self, loss: float | None, norm: float | None) -> Finding | None:
         grad_bad = norm is not None and not math.isfinite(norm)
-        self.bad_grads = [*self.bad_grads[1 - BAD_GRAD_RECORDS :], grad_bad]
+        self.bad_grads.append(grad_bad)
+        del self.bad_grads[:-BAD_GRAD_RECORDS]
         if loss is not None and not math.isfinite(loss):
             return Finding(kind="nonfinite", severity=ALARM, what="loss", value=loss)
         if found := self._collapse(loss, grad_bad):
@@ -116,7 +132,8 @@ class Instability(msgspec.Struct):
         reading = self.grad.read(y) if self.grad.count >= GRAD_WARMUP_RECORDS else None
         share, found = 0.0, []
         if reading is not None:
-            share = max(reading.residual / reading.limit(GRAD_WAYS, strictness), 0.0)
+            if reading.residual > 0:
+                share = reading.residual / reading.limit(GRAD_WAYS, strictness)
             found = self._judge_grad(norm, reading, share, strictness)
         self.grad.learn(y, reading, alarmed=bool(found))
         return share, found
@@ -126,14 +143,18 @@ class Instability(msgspec.Struct):
     ) -> list[Finding]:
         level = math.exp(reading.level)
         climb = reading.residual > max(CLIMB_RISE, CLIMB_SD * reading.sd) * strictness
-        self.climbing = [*self.climbing[1 - CLIMB_RECORDS :], climb]
+        self.climbing.append(climb)
+        del self.climbing[:-CLIMB_RECORDS]
+        self.norms.append(norm)
+        del self.norms[: -1 - CLIMB_RECORDS]
         if self.grad.quiet:
             return []
         severity, tail = ALARM, ""
         if share <= 1:
-            if not climb or sum(self.climbing) < CLIMB_HITS:
+            falls = norm <= self.norms[0]
+            if not climb or falls or sum(self.climbing) < CLIMB_HITS:
                 return []
-            severity, tail = WATCH, "and climbing, loss still normal"
+            severity, tail = WATCH, "and climbing"
         return [
             Finding(
                 kind="grad_explosion",
@@ -170,7 +191,7 @@ class Instability(msgspec.Struct):
     ) -> list[Finding]:
         reading = self.loss.read(x)
         found = []
-        spike = reading is not None and self._is_spike(reading, grad_share, strictness)
+        spike = reading is not None and self._is_spike(x, reading, grad_share, strictness)
         if reading is not None and spike:
             found.append(_loss_finding("spike", loss, self.scale.back(reading.level), reading.z))
         lift = self.trend.update(x, None if reading is None else reading.sd, strictness)
@@ -181,9 +202,9 @@ class Instability(msgspec.Struct):
         self.loss.learn(x, reading, alarmed=spike)
         return found
 
-    def _is_spike(self, reading: Reading, grad_share: float, strictness: float) -> bool:
+    def _is_spike(self, x: float, reading: Reading, grad_share: float, strictness: float) -> bool:
         support = SUPPORT_FACTOR if grad_share > SUPPORT_SHARE else 1.0
-        if reading.residual <= 0 or self.loss.quiet:
+        if reading.residual <= 0 or self.loss.quiet or not self.loss.rises(x):
             return False
         return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from itertools import pairwise
+from itertools import count
+from operator import mul, sub
 
 import msgspec
 
@@ -13,6 +14,8 @@ from ..windows import Window
 DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
 """Of the median gradient norm: below that no weight moves."""
+DEAD_LONGER = 2
+"""Times the longest stretch the run has come back from."""
 FIRST_RECORDS = 10
 LAST_RECORDS = 60
 NO_LEARNING_SHARE = 0.985
@@ -41,19 +44,24 @@ class Dead(msgspec.Struct):
     """Counts records in which nothing was learned at all."""
 
     zeros: int = 0
+    longest: int = 0
+    """Such records in a row after which learning went on: where rewards are all alike now and then,
+    as in reinforcement learning, a batch without any gradient is no news."""
 
     def update(self, loss: float | None, grad_norm: float | None, usual: float | None) -> bool:
         """True in the record where the run counts as dead.
 
         Args:
-            loss: of this record.
+            loss: of this record; None where a loss of 0 says nothing.
             grad_norm: of this record.
             usual: median gradient norm so far.
         """
         floor = DEAD_SHARE * (usual or 0.0)
-        dead = loss == 0.0 or (grad_norm is not None and grad_norm <= floor)
-        self.zeros = self.zeros + 1 if dead else 0
-        return self.zeros == DEAD_RECORDS
+        if loss == 0.0 or (grad_norm is not None and grad_norm <= floor):
+            self.zeros += 1
+            return self.zeros == max(DEAD_RECORDS, DEAD_LONGER * self.longest)
+        self.longest, self.zeros = max(self.longest, self.zeros), 0
+        return False
 
 
 class NoLearning(msgspec.Struct):
@@ -62,10 +70,12 @@ class NoLearning(msgspec.Struct):
     first: list[float] = []
     last: Window = msgspec.field(default_factory=lambda: Window(LAST_RECORDS))
     told: bool = False
+    learned: bool = False
+    """It has left its first level, so the question is answered."""
 
     def update(self, loss: float) -> float | None:
         """Take a loss in; returns the level it has not left, once."""
-        if self.told:
+        if self.told or self.learned:
             return None
         if len(self.first) < FIRST_RECORDS:
             self.first.append(loss)
@@ -73,8 +83,11 @@ class NoLearning(msgspec.Struct):
         if len(self.last) < LAST_RECORDS:
             return None
         level = self.last.median()
-        if level < NO_LEARNING_LOSS or level <= NO_LEARNING_SHARE * statistics.median(self.first):
+        self.learned = level <= NO_LEARNING_SHARE * statistics.median(self.first)
+        if self.learned or level < NO_LEARNING_LOSS or loss < NO_LEARNING_LOSS:
             return None
+        if _slope_t(self.last.values) < IMPROVING_T:
+            return None  # slowly, but surely
         self.told = True
         return level
 
@@ -103,8 +116,10 @@ class Plateau(msgspec.Struct):
             lr: of this record.
         """
         self.last.append(x)
-        del self.last[:-FLAT_RECORDS]
-        self.top_lr = max(self.top_lr, lr or 0.0)
+        if len(self.last) > FLAT_RECORDS:
+            del self.last[0]
+        if lr is not None and lr > self.top_lr:
+            self.top_lr = lr
         self.count += 1
         self.since += 1
         if self.count % FLAT_EVERY or len(self.last) < FLAT_RECORDS:
@@ -128,9 +143,9 @@ def _slope_t(values: list[float]) -> float:
     """The t value of the slope of equidistant values, with noise from their differences."""
     middle = (len(values) - 1) / 2
     spread = len(values) * (len(values) ** 2 - 1) / 12
-    slope = sum((i - middle) * x for i, x in enumerate(values)) / spread
-    steps = sorted(abs(b - a) for a, b in pairwise(values))
-    noise = max(steps[len(steps) // 2] / 0.954, MIN_NOISE)
+    slope: float = sum(map(mul, count(-middle), values)) / spread
+    steps = sorted(map(abs, map(sub, values[1:], values)))
+    noise: float = max(steps[len(steps) // 2] / 0.954, MIN_NOISE)
     return slope / noise * math.sqrt(spread)
 
 

@@ -17,6 +17,10 @@ SIGNED_SD = 10.0
 """A loss that changes sign (as in RL) has no ratios; ten standard deviations are the unit."""
 
 
+SIGNED_LARGEST = 3.0
+"""… or three times the largest value, where most of them are exactly 0."""
+
+
 class Scale(msgspec.Struct):
     """asinh(loss / unit): a logarithm far above the unit, linear around zero, odd.
 
@@ -38,7 +42,8 @@ class Scale(msgspec.Struct):
         """
         if self.unit is None and loss == 0:
             return []
-        self.seen = [*self.seen[1 - SEEN_RECORDS :], loss]
+        self.seen.append(loss)
+        del self.seen[:-SEEN_RECORDS]
         settled = self.unit is not None and (self.signed or loss >= 0)
         if settled or len(self.seen) < SEEN_RECORDS:
             return [loss] if self.unit is not None else []
@@ -50,7 +55,11 @@ class Scale(msgspec.Struct):
         quarter = len(ordered) // 4
         self.signed = ordered[0] < 0
         spread = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
-        unit = SIGNED_SD * spread if self.signed else self.near_zero * ordered[len(ordered) // 2]
+        largest = max(-ordered[0], ordered[-1])
+        if self.signed:
+            unit = max(SIGNED_SD * spread, SIGNED_LARGEST * largest)
+        else:
+            unit = self.near_zero * ordered[len(ordered) // 2]
         self.unit = max(unit, 1e-12)
 
     def to(self, loss: float) -> float:

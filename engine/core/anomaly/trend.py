@@ -69,7 +69,7 @@ class Trend(msgspec.Struct):
             strictness: factor on the limits.
         """
         now = self.take(x)
-        if sd is None or len(self.slow) < MIN_PAST:
+        if sd is None or len(self.slow.ordered) < MIN_PAST:
             return None
         self.noise.append(sd)
         del self.noise[:-SLOW_RECORDS]
@@ -104,9 +104,9 @@ class Trend(msgspec.Struct):
 
     def _level(self) -> float:
         level = self.slow.median()
-        if len(self.medians) >= MIN_LIFTS:
+        if len(self.medians.ordered) >= MIN_LIFTS:
             level = min(level, self.medians.quantile(BEST_QUANTILE))
-        return min(level, self.older.median()) if len(self.older) >= MIN_LIFTS else level
+        return min(level, self.older.median()) if len(self.older.ordered) >= MIN_LIFTS else level
 
     def _limit(self, strictness: float) -> float:
         sd = self.noise[0]

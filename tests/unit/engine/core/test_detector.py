@@ -202,6 +202,63 @@ def test_nothing_learned_at_all_is_dead(quantity: str) -> None:
     assert [alert.step for alert in alarms] == [45]
 
 
+def test_a_loss_of_zero_with_a_gradient_is_not_dead_where_losses_are_signed() -> None:
+    rng = random.Random(3)  # on-policy: the first of two updates has a loss of exactly 0
+    records = [
+        {"step": i, "loss": rng.gauss(0, 1e-4) * (i % 2) * (i % 40 > 8), "grad_norm": 0.1}
+        for i in range(400)
+    ]
+    assert run(records) == []
+    for record in records[300:]:
+        record.update(loss=0.0, grad_norm=0.0)
+    assert (run(records)[0].kind, run(records)[0].step) == ("dead", 304)
+
+
+def test_no_gradient_is_no_news_for_as_long_as_the_run_has_come_back_from() -> None:
+    records = series(400)
+    for start in range(100, 400, 50):
+        for record in records[start : start + 7]:
+            record["grad_norm"] = 0.0
+    assert [a.step for a in run(records) if a.kind == "dead"] == [105]
+
+
+def test_what_dies_down_is_no_second_alarm() -> None:
+    records = series(200)
+    for i, record in enumerate(records[100:140]):  # one jump, and 40 records to come back
+        record["loss"] += 30 * 0.85**i
+        record["grad_norm"] *= 1 + 60 * 0.85**i
+    alarms = [a for a in run(records) if a.kind in ("spike", "grad_explosion")]
+    assert {a.step for a in alarms} == {101}
+
+
+def test_a_wild_start_does_not_hide_what_comes_later() -> None:
+    records = series(200)
+    for record, loss in zip(records, [1e-6, 1e-4, 1e-2, 0.1, 0.3, 0.5, 0.8], strict=False):
+        record["loss"] = loss
+    records[150]["loss"] *= 2.5
+    assert ("spike", 151) in [(a.kind, a.step) for a in run(records)]
+
+
+def test_one_step_of_a_rounded_loss_is_not_an_outlier() -> None:
+    records = series(300, noise=0.0)
+    for i, record in enumerate(records):
+        record["loss"] = 0.001 if i % 9 == 0 or i == 250 else 0.0009
+    assert [a for a in run(records) if a.kind == "spike"] == []
+
+
+def test_a_gradient_that_climbs_beside_a_spike_is_not_said_to_leave_the_loss_normal() -> None:
+    records = series(120)
+    for record in records[100:103]:
+        record["grad_norm"] *= 4.5
+    assert "loss still normal" in run(records)[0].headline
+    records[102]["loss"] = 3.0
+    assert ["spike"] == kinds(run(records))
+
+
+def test_a_slow_but_sure_fall_of_a_high_loss_is_learning() -> None:
+    assert run(series(120, level=lambda i: 1e6 * (1 - 1e-4 * i), noise=1e-5)) == []
+
+
 def test_a_flat_high_loss_is_hinted_at_once() -> None:
     (alert,) = run(series(300, level=lambda i: 11.2, noise=0.01))
     assert (alert.kind, alert.severity) == ("plateau", INFO)
