@@ -7,9 +7,8 @@ import math
 import msgspec
 
 from .anomaly import ALARM, Alert
+from .recovery import MAX_SKIP_STEPS, SKIP_BEYOND, SKIP_BEYOND_AGAIN
 
-MAX_SKIP = 500
-"""Dropping more data than this to pass a bad spot costs more than it saves."""
 RECIPE_KEY = "R"
 SAFE_CLIP_SHARE = 0.5
 CALM_CLIP_SHARE = 1.5
@@ -59,7 +58,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "a single odd batch, when it is over at once",
     ),
     "nonfinite": (
-        "an overflow in fp16",
+        "a number too large for the precision, which fp16 is prone to",
         "learning rate too high",
         "a batch without a single label to learn from",
     ),
@@ -100,7 +99,7 @@ ADVICE: dict[str, str] = {
     "spike": "Look at the samples of this and the previous batch before changing anything.",
     "divergence": "After going back, give a new start a longer warm-up.",
     "grad_explosion": "Do not rely on checkpoints written while this lasts.",
-    "nonfinite": "Train in bf16 if the device can; look for records whose labels are all masked.",
+    "nonfinite": "Train in bf16 rather than fp16; look for records whose labels are all masked.",
     "plateau": "Check the number of trainable parameters and one record's labels.",
     "dead": "Nothing is being learned: fix the configuration before going on.",
     "overfit": "The checkpoint with the best evaluation is the one to keep.",
@@ -167,10 +166,11 @@ def _rollback(now: Situation, lr_scale: str) -> str:
 
 
 def skip_count(now: Situation) -> int:
-    """Batches to drop after going back: all up to and including one past the bad step."""
+    """Steps of data to drop after going back, as the recovery does."""
     if now.checkpoint_step is None:
         return 0
-    return min(max(now.step - now.checkpoint_step + 1, 0), MAX_SKIP)
+    beyond = SKIP_BEYOND_AGAIN if now.rollbacks else SKIP_BEYOND
+    return min(max(now.step - now.checkpoint_step, 0) + beyond, MAX_SKIP_STEPS)
 
 
 def _why_back(alert: Alert, now: Situation) -> str:

@@ -236,7 +236,7 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Current Loss", _number(seen.current_loss)),
         ("Spike Magnitude", _magnitude(report)),
         ("Level Before", _number(report.level_before)),
-        ("Level Now", _number(report.level_now)),
+        ("Level Now", _level_now(report)),
         ("Gradient Norm", _gradient(seen)),
         ("Learning Rate", _learning_rate(seen)),
         ("Clipping", _clipping(seen)),
@@ -249,6 +249,13 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Autopilot", report.autopilot),
         ("Rollback Initiated", report.initiated),
     ]
+
+
+def _level_now(report: AnomalyReport) -> str:
+    """Where it is not the loss above."""
+    now = report.level_now
+    known = now is not None and math.isfinite(now) and now != report.evidence.current_loss
+    return _number(now) if known else ""
 
 
 def _checkpoint(seen: Evidence) -> str:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,6 +29,7 @@ from unittest import mock
 import msgspec
 
 from fttui.engine.config.load import load_config
+from fttui.engine.data.examples import Example, PairExample
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
     AnomalyRaised,
@@ -42,13 +44,14 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.layout import RunDirectory, create_run
-from fttui.engine.train.source import BatchSource
+from fttui.engine.train.source import BatchSource, HeldBatches
 from fttui.engine.train.trainers import PairTrainer
 from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, ScriptedChronicle, play
 
 ROOT = Path(__file__).resolve().parents[2]
-BAD_STEPS = range(40, 46)
+START = 40
+BAD_STEPS = range(43, 49)
 """Steps of data that are bad, counted in the order of the data."""
 CALLING = frozenset({"spike", "divergence", "nonfinite"})
 
@@ -71,8 +74,8 @@ class Setting:
 
 
 @contextmanager
-def _bad_data(change: Callable[[Any], None]) -> Iterator[None]:
-    """Batches of the bad data are changed as they are fetched, whenever that is."""
+def _bad_data(tell: Callable[[Any], None]) -> Iterator[None]:
+    """Batches of the bad data are told of as they are fetched, whenever that is."""
     fetch = BatchSource.fetch
 
     def fetched(self: BatchSource, count: int) -> Any:
@@ -80,7 +83,7 @@ def _bad_data(change: Callable[[Any], None]) -> Iterator[None]:
         batches = fetch(self, count)
         if place in BAD_STEPS:
             for batch in batches:
-                change(batch)
+                tell(batch)
         return batches
 
     with mock.patch.object(BatchSource, "fetch", fetched):
@@ -90,14 +93,22 @@ def _bad_data(change: Callable[[Any], None]) -> Iterator[None]:
 @contextmanager
 def poison(setting: Setting) -> Iterator[Script]:
     """Six batches of random tokens."""
+    take = HeldBatches.take
 
-    def garble(batch: Any) -> None:
-        for name, value in _tensors(batch):
-            if name.endswith("input_ids"):
-                value.random_(100, setting.words)
+    def taken(self: HeldBatches, position: int) -> list[Example]:
+        found = take(self, position)
+        return [_garbled(e, setting.words) for e in found] if position in BAD_STEPS else found
 
-    with _bad_data(garble):
+    with mock.patch.object(HeldBatches, "take", taken):
         yield Script()
+
+
+def _garbled(example: Example, words: int) -> Example:
+    assert isinstance(example, PairExample)
+    rng = random.Random(example.id)
+    texts = ([rng.randrange(100, words) for _ in ids] for ids in (example.anchor, example.positive))
+    anchor, positive = texts
+    return replace(example, anchor=anchor, positive=positive)
 
 
 def _tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -179,7 +190,7 @@ def _beginning(folder: Path, setting: Setting) -> Path:
     if kept is not None:
         return kept
     run = _new_run(folder, "beginning", setting)
-    play(run, Script({BAD_STEPS[0]: ["stop"]}), device=setting.device)
+    play(run, Script({START: ["stop"]}), device=setting.device, name="demo")
     return run.path
 
 
@@ -188,7 +199,7 @@ def _played(name: str, beginning: Path, setting: Setting, *, recovering: bool) -
     shutil.copytree(beginning, run)
     with INCIDENTS[name](setting) as script, _one_key(recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
-        played = play(RunDirectory(run), script, resume="last", device=setting.device)
+        played = play(RunDirectory(run), script, resume="last", device=setting.device, name="demo")
     _end(played)
     return played
 
@@ -205,9 +216,9 @@ def _end(played: Played) -> None:
 
 def _tell(title: str, played: Played) -> None:
     steps = played.at(StepFinished)
-    before = statistics.median(e.loss for s, e in steps if 25 <= s < BAD_STEPS[0])
+    before = statistics.median(e.loss for s, e in steps[:START] if s > START - 10)
     last = [e.loss for _, e in steps[-10:]]
-    worst = max((e.loss for _, e in steps[BAD_STEPS[0] :]), default=float("nan"))
+    worst = max((e.loss for _, e in steps[START:]), default=float("nan"))
     print(
         f"  {title}: loss {before:.3f} before, {worst:.3g} at worst, "
         f"{statistics.median(last):.3f} over the last ten; ended {played.outcome.state.value} "

@@ -241,6 +241,7 @@ def play(
     profile_steps: int = 0,
     lr_range: LrRange | None = None,
     signals: StopSignals | None = None,
+    name: str = "tiny",
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
@@ -251,13 +252,13 @@ def play(
     chronicle = ScriptedChronicle(publisher, control, script or Script())
     chronicle.timeline = history.timeline
     started = RunStarted(
-        name="tiny",
+        name=name,
         incarnation=history.incarnations + 1,
         pid=0,
         host=socket.gethostname(),
         world_size=place.world_size,
         task="",
-        model="tiny",
+        model=name,
         total_steps=0,
         micro_batch_size=4,
         accumulation=2,

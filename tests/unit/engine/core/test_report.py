@@ -5,8 +5,9 @@ import math
 import msgspec
 import pytest
 
-from fttui.engine.core.advice import ADVICE, CAUSES, GIVE_UP_AFTER, MAX_SKIP, Situation, recommend
+from fttui.engine.core.advice import ADVICE, CAUSES, GIVE_UP_AFTER, Situation, recommend
 from fttui.engine.core.anomaly import Alert
+from fttui.engine.core.recovery import MAX_SKIP_STEPS
 from fttui.engine.core.report import (
     Evidence,
     LrChange,
@@ -93,13 +94,13 @@ def test_every_kind_has_causes_and_advice() -> None:
 def test_the_recipe_for_a_spike() -> None:
     report = build_report(alert(), evidence())
     assert report.actions[0].command == "recover spike-123"
-    assert report.actions[1].command == "rollback step-000120 lr=0.5 skip=4"
+    assert report.actions[1].command == "rollback step-000120 lr=0.5 skip=23"
 
 
 def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
     second = build_report(alert("divergence"), evidence(rollbacks=1)).actions[1].command
     assert parse_command(second) == Rollback(
-        checkpoint="step-000120", lr_scale=0.5, clip=0.6, skip=4
+        checkpoint="step-000120", lr_scale=0.5, clip=0.6, skip=83
     )
     third = build_report(alert("divergence"), evidence(rollbacks=GIVE_UP_AFTER)).actions[0].command
     assert third == "stop"
@@ -108,7 +109,7 @@ def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
 def test_the_scale_in_force_is_halved() -> None:
     report = build_report(alert("nonfinite"), evidence(lr_scale=0.5))
     assert parse_command(report.actions[1].command) == Rollback(
-        checkpoint="step-000120", lr_scale=0.25, skip=4
+        checkpoint="step-000120", lr_scale=0.25, skip=23
     )
 
 
@@ -121,7 +122,7 @@ def test_skipping_has_a_bound() -> None:
     report = build_report(alert(step=5000), evidence())
     command = parse_command(report.actions[1].command)
     assert isinstance(command, Rollback)
-    assert command.skip == MAX_SKIP
+    assert command.skip == MAX_SKIP_STEPS
 
 
 def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
