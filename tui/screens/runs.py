@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
 from textual.binding import BindingType
 
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.registry import RunSummary
+from fttui.engine.run.registry import RunSummary, unreadable_runs
 
 from ..actions import bindings
 from ..client.catalogue import Listed, runs_here, runs_there
@@ -34,6 +35,7 @@ class RunList(ListScreen):
         super().__init__()
         self._here: list[Listed] = []
         self._there: list[Listed] = []
+        self._damaged: list[str] = []
         self._faults: list[str] = []
         self._looked = False
         self.marked: set[str] = set()
@@ -47,11 +49,12 @@ class RunList(ListScreen):
     @work(thread=True, exclusive=True, group="runs-here")
     def look(self) -> None:
         """Read the folders."""
-        found = runs_here(self.fttui.runs_root)
-        self.app.call_from_thread(self._found_here, found)
+        found, damaged = runs_here(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
+        self.app.call_from_thread(self._found_here, found, damaged)
 
-    def _found_here(self, found: list[Listed]) -> None:
+    def _found_here(self, found: list[Listed], damaged: list[Path]) -> None:
         self._here = found
+        self._damaged = [f"{file.parent.name}: its run.json is damaged" for file in damaged]
         self._looked = True
         self.fttui.redraw()
 
@@ -89,13 +92,15 @@ class RunList(ListScreen):
         )
 
     def show_body(self, state: AppState, now: float) -> None:
-        """The list, and which machines did not answer."""
+        """The list, and what is missing from it: damaged runs, machines that did not answer."""
         super().show_body(state, now)
         if self._looked and not self.listed:
             hint = "No runs yet; leave and start one with: fttui run CONFIG"
             self.query_one("#hint", Line).put(assemble(hint))
-        if self._faults:
-            self.query_one("#hint", Line).put(assemble((self._faults[0], "$warning")))
+        missing = [*self._damaged, *self._faults]
+        if missing:
+            more = f"   (and {len(missing) - 1} more)" if missing[1:] else ""
+            self.query_one("#hint", Line).put(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
         """Open it."""
