@@ -268,6 +268,7 @@ class FttuiApp(App[int]):
 
     def back(self) -> None:
         """Drop the cursor, the filter, the page, then go to the dashboard."""
+        self.clear_notifications()
         screen = self.screen
         if isinstance(screen, ListScreen) and screen.close_filter():
             return

@@ -180,7 +180,7 @@ def _stop(app: FttuiApp) -> None:
     rows = [
         f"Finish step {run.step + 1:,}, write a checkpoint, end the run.",
         f"Go on later with: fttui run --resume {app.state.run_id}",
-        f"Without saving, {fmt.plural(since, 'step')} of work are lost.",
+        f"Without saving, you lose {fmt.plural(since, 'step')} of work.",
     ]
     if app.state.state is RunState.STOPPING:
         rows = ["The run is already stopping; stop now, without finishing the step or saving?"]

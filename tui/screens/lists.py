@@ -22,8 +22,9 @@ from ..state.curves import SMOOTHINGS, smoothed
 from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..state.interventions import Phase
 from ..state.panels import value_at
-from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble
+from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines
 from .base import RunScreen
+from .details import DETAILS
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class ListScreen(RunScreen):
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
+    DETAIL: ClassVar[str] = ""
+    """Of `DETAILS`: what stands beside the list where there is room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,6 +67,10 @@ class ListScreen(RunScreen):
         table: DataTable[Content] = DataTable(cursor_type="row", zebra_stripes=False)
         table.border_title = self.NAME
         yield table
+        if self.DETAIL:
+            detail = Line(id="detail", classes="panel")
+            detail.border_title = self.DETAIL
+            yield detail
         yield Line(id="hint")
         yield Input(placeholder="filter…", id="filter", compact=True)
 
@@ -84,6 +91,13 @@ class ListScreen(RunScreen):
             ways = keyed("{list.filter} change   {app.back} clear", state)
             hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
         self.query_one("#hint", Line).put(Content(hint))
+        self._refill(rows)
+        key = self.key_under_cursor()
+        if self.DETAIL and self.has_class("-wide"):
+            shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
+            self.query_one("#detail", Line).put(lines(*shown))
+
+    def _refill(self, rows: list[Row]) -> None:
         known = self._rows
         if known is not None and _same(rows, known):
             return
@@ -133,6 +147,12 @@ class ListScreen(RunScreen):
         self.query_one("#filter", Input).remove_class("-open")
         self.query_one(DataTable).focus()
 
+    @on(DataTable.RowHighlighted)
+    def tell_more(self) -> None:
+        """Another row is under the cursor."""
+        if self.DETAIL and self.has_class("-wide"):
+            self.fttui.redraw()
+
     @on(DataTable.RowSelected)
     def choose(self, event: DataTable.RowSelected) -> None:
         """Enter on a row."""
@@ -164,6 +184,7 @@ class Anomalies(ListScreen):
 
     COLUMNS = ("", "step", "what", "verdict", "good before")
     NAME = "anomalies"
+    DETAIL = "anomaly"
     EMPTY = "No anomaly so far. The guard looks at loss and gradients before every update."
     HINT = "enter report   {anomaly.recover} recover   {list.filter} filter   {app.back} back"
 
@@ -193,6 +214,7 @@ class Checkpoints(ListScreen):
 
     COLUMNS = ("step", "age", "loss", "since", "what is lost", "", "note", "name", "size")
     NAME = "checkpoints"
+    DETAIL = "checkpoint: then and now"
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
     HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"
 
@@ -246,6 +268,7 @@ class InterventionList(ListScreen):
 
     COLUMNS = ("step", "who", "command", "outcome", "why", "took", "at")
     NAME = "interventions"
+    DETAIL = "intervention"
     EMPTY = "No intervention so far; {lr.change} changes the learning rate, {clip.change} the clip."
 
     def shows_outcomes(self) -> bool:
@@ -276,6 +299,7 @@ class Samples(ListScreen):
 
     COLUMNS = ("step", "prompt", "text")
     NAME = "samples"
+    DETAIL = "sample"
     EMPTY = "No sample so far; {run.sample} generates one from the current adapter."
     HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 

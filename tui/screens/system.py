@@ -67,7 +67,7 @@ class System(PlotScreen):
 def _plan(state: AppState, width: int) -> list[Content]:
     terms = memory_plan(state)
     if not terms:
-        return [assemble(("not known: no plan in a folder on this machine", DIM))]
+        return [assemble(("no plan is known here", DIM))]
     total = sum(size for _, size in terms)
     now = memory_now(state.run)
     shown = f"planned {fmt.size(total)}"
@@ -113,7 +113,7 @@ def _link(state: AppState, now: float) -> list[Content]:
     behind = None if run.time is None else max(0.0, now + link.clock_offset_s - run.time)
     commands = [item for item in run.interventions if item.seconds is not None]
     rows = [
-        ("link", f"{link.link.value}, heard {fmt.age(link.age_s(now))} ago"),
+        ("link", f"{link.link.value}, {fmt.age(link.age_s(now))} ago"),
         ("newest record", f"{run.seq:,}, {fmt.age(behind)} old"),
         ("lost and refilled", f"{fmt.plural(link.refills, 'time')}"),
         ("of a newer fttui", fmt.plural(run.unknown, "record")),

@@ -42,7 +42,8 @@ def axis_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
     """Round places on an x axis."""
     most = max(1, most)
     if axis != "time":
-        return ticks(low, high, most)
+        whole = axis == "step"
+        return [tick for tick in ticks(low, high, most) if not whole or tick.is_integer()]
     step = next((s for s in _SPANS if (high - low) / s <= most), 0)
     step = step or 86400 * math.ceil((high - low) / 86400 / most)
     return [float(k * step) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -62,6 +62,8 @@ def _stage(state: AppState, width: int) -> Content:
     words = progress.label if progress else state.run.detail
     if not words and state.link.link is Link.CONNECTING:
         words = "connecting to the run"
+    if not words and state.state is RunState.RUNNING:
+        words = "the first step is under way; the curves come with it"
     return assemble(("◌ ", ACCENT), words or "loading model and data; the curves come with step 1")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from textual.widgets import OptionList
 
@@ -320,3 +322,26 @@ async def test_nothing_is_lost_before_it_was_met() -> None:
     async with driven(session) as (app, _):
         assert "◌ CONNECTING" in text_of(app)
         assert "LOST" not in text_of(app)
+
+
+async def test_a_wide_terminal_tells_more_of_the_row_under_the_cursor() -> None:
+    told = {
+        "3": ("8.338", "back to step-000800-t1 gives up 441 steps"),
+        "4": ("then", "step-001200-t2   ✓ verified · good"),
+        "5": ("before", "applied 800"),
+    }
+    async with driven(FakeSession(live_spike()), size=(200, 50)) as (app, pilot):
+        for key, seen in told.items():
+            await pilot.press(key)
+            await until(pilot, lambda words=seen: all(word in text_of(app) for word in words))
+            before = text_of(app)
+            await pilot.press("down")
+            await until(pilot, lambda known=before: text_of(app) != known)
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: not app.screen.query_one("#detail").display)
+
+
+async def test_whole_steps_are_written_along_the_axis_of_a_young_run() -> None:
+    async with driven(FakeSession(Script().start().run().train(1))) as (app, _):
+        axis = next(line for line in text_of(app).splitlines() if re.search(r"\b0 +.*\b1\b", line))
+        assert axis.split().count("0") == 2  # once on each of the two plots

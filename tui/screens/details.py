@@ -1,0 +1,145 @@
+"""What a wide terminal shows beside a list: more of the row under the cursor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from textual.content import Content
+
+from ..state import format as fmt
+from ..state.app import AppState
+from ..state.cost import given_up
+from ..state.panels import metrics_of
+from ..state.run import Checkpoint, RunView
+from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble
+
+AROUND = (-3, -2, -1, 0, 1, 2, 3)
+"""Steps beside an anomaly of which the values are shown."""
+RATES = ("lr", "lr_schedule")
+NAME_ROOM, VALUE_ROOM = 22, 12
+
+
+def anomaly(state: AppState, key: str) -> Iterator[Content]:
+    """Against what it was measured, what came before and after, what may be done."""
+    found = next((a for a in state.run.anomalies if a.event.id == key), None)
+    if found is None:
+        return
+    event = found.event
+    yield assemble((f"step {found.step:,}: {event.headline}", BOLD))
+    yield assemble(f"{event.severity} · {event.kind} · ", (found.verdict or "open", WATCH))
+    if event.value is not None and event.baseline is not None:
+        usual = fmt.number(event.baseline)
+        yield assemble(f"{fmt.number(event.value)} against {usual} as usual before it")
+    yield Content("")
+    names = [name for name in ("loss", "grad_norm", "lr") if name in metrics_of(state.run)]
+    yield _cells("step", names, BOLD)
+    for step in (found.step + offset for offset in AROUND):
+        if 1 <= step <= state.run.step or step == found.step:
+            values = [
+                _shown(name, value_on(state.run, name, found.timeline, step)) for name in names
+            ]
+            yield _cells(f"{step:,}", values, WATCH if step == found.step else "")
+    yield Content("")
+    for index, action in enumerate(event.actions):
+        yield assemble(("R " if index == 0 and found.open else "  ", ACCENT), action)
+    good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
+    if good is not None:
+        lost = given_up(state, good).words
+        yield assemble((f"  back to {good.name} gives up {lost}", DIM))
+
+
+def checkpoint(state: AppState, key: str) -> Iterator[Content]:
+    """What is different now from what it was at the checkpoint."""
+    found = next((c for c in state.run.checkpoints if c.name == key), None)
+    if found is None:
+        return
+    yield assemble((found.name, BOLD), f"   {_standing(found)}")
+    lost = given_up(state, found).words
+    yield assemble(f"timeline {found.timeline} · {fmt.size(found.size_bytes)} · since then {lost}")
+    if found.note:
+        yield assemble((found.note, DIM))
+    yield Content("")
+    yield _cells("", ("then", "now", "change"), BOLD)
+    now = max(branch.timeline for branch in state.run.branches)
+    for name in metrics_of(state.run):
+        then = value_on(state.run, name, found.timeline, found.step)
+        newest = value_on(state.run, name, now, state.run.step)
+        if then is not None and newest is not None:
+            change = "–" if then == newest else _shown(name, newest - then, sign=True)
+            style = DIM if then == newest else ""
+            yield _cells(name, (_shown(name, then), _shown(name, newest), change), style)
+
+
+def intervention(state: AppState, key: str) -> Iterator[Content]:
+    """The whole command, its way, and the loss on both sides of it."""
+    found = state.run.interventions.find(key)
+    if found is None:
+        return
+    yield assemble((found.text, BOLD))
+    yield assemble(found.outcome())
+    yield assemble((f"by {found.issuer}", DIM))
+    if why := state.run.interventions.why(found):
+        yield assemble(f"because: {why}")
+    if found.seconds is not None:
+        yield assemble((f"{fmt.duration(found.seconds)} from accepted to applied", DIM))
+    if found.step is None:
+        return
+    yield Content("")
+    yield _cells("", ("before", "after 20", "after 100"), BOLD)
+    timeline = state.run.timeline
+    for name in ("loss~0.9", "grad_norm", "lr"):
+        steps = [found.step + offset for offset in (-1, 20, 100)]
+        values = [
+            value_on(state.run, name, timeline, s) if s <= state.run.step else None for s in steps
+        ]
+        if any(value is not None for value in values):
+            label = name.replace("~", ", ema ")
+            yield _cells(label, [_shown(name, value) for value in values])
+
+
+def sample(state: AppState, key: str) -> Iterator[Content]:
+    """The text in full."""
+    index = int(key)
+    if index < len(state.run.samples):
+        found = state.run.samples[index]
+        yield assemble((found.prompt, DIM))
+        yield Content("")
+        yield assemble(found.text)
+
+
+DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
+    "anomaly": anomaly,
+    "checkpoint: then and now": checkpoint,
+    "intervention": intervention,
+    "sample": sample,
+}
+
+
+def value_on(run: RunView, name: str, timeline: int, step: int) -> float | None:
+    """A metric at a step as a timeline knows it: its own, else that of the ones it came from."""
+    for branch in reversed(run.branches):
+        series = branch.curves.get(name)
+        if branch.timeline <= timeline and series and (series.first_x or 0) <= step:
+            return series.at(step)
+    return None
+
+
+def _shown(name: str, value: float | None, *, sign: bool = False) -> str:
+    if value is None:
+        return "–"
+    mark = "+" if sign and value > 0 and math.isfinite(value) else ""
+    if name.endswith("_bytes"):
+        return mark + fmt.size(value)
+    return mark + (fmt.learning_rate(value) if name in RATES else fmt.number(value))
+
+
+def _standing(found: Checkpoint) -> str:
+    words = ["✓ verified", "good" if found.good else "△ doubtful", "pinned" if found.pinned else ""]
+    return " · ".join(word for word in words if word)
+
+
+def _cells(name: str, values: Sequence[str], style: str = "") -> Content:
+    text = f"{name:<{NAME_ROOM}}" + "".join(f"{value:>{VALUE_ROOM}}" for value in values)
+    piece: Piece = (text, style) if style else text
+    return assemble(piece)
