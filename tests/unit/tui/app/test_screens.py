@@ -345,3 +345,22 @@ async def test_whole_steps_are_written_along_the_axis_of_a_young_run() -> None:
     async with driven(FakeSession(Script().start().run().train(1))) as (app, _):
         axis = next(line for line in text_of(app).splitlines() if re.search(r"\b0 +.*\b1\b", line))
         assert axis.split().count("0") == 2  # once on each of the two plots
+
+
+@pytest.mark.parametrize("keys", ["r", "x", "l"])
+async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> None:
+    session = FakeSession(eventful())
+    async with driven(session, size=(60, 16)) as (app, pilot):
+        await pilot.press(keys)
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        assert "too small" not in text_of(app)
+        if keys == "r":
+            await until(pilot, lambda: "on the curves, dimmed" in text_of(app))
+        if keys == "l":
+            await pilot.press(*"x0.5")
+        await pilot.resize_terminal(59, 16)
+        await until(pilot, lambda: "too small" in text_of(app))
+        assert "roll back" not in text_of(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        assert session.submitted == []
