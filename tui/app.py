@@ -64,6 +64,7 @@ class FttuiApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings("run"),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("ctrl+q", "app.act('app.detach')", show=False, priority=True),
     ]
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {**SCREENS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from textual.widgets import OptionList
@@ -15,12 +16,14 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.tui.actions import ACTIONS, why_not
+from fttui.tui.app import FttuiApp
 from fttui.tui.client.port import Link
 from fttui.tui.screens.confirm import ConfirmScreen
 from fttui.tui.screens.help import HelpScreen
 from fttui.tui.screens.modal import Palette
 from fttui.tui.screens.prompt import PromptScreen
 from fttui.tui.screens.rollback import RollbackScreen
+from fttui.tui.screens.runs import RunList
 from fttui.tui.screens.welcome import Welcome
 from fttui.tui.settings import Settings, with_file
 from fttui.tui.widgets.plot import Plot
@@ -41,6 +44,7 @@ async def test_runs_are_listed_marked_and_compared_over_each_other(tmp_path, mon
         assert "finished" in text_of(app)
         torn = write_run(tmp_path / "runs", "torn-20260103-000000", finished())
         torn.identity_file.write_text("{{{")
+        assert isinstance(app.screen, RunList)
         app.screen.look()
         await until(pilot, lambda: "torn-20260103-000000: its run.json is damaged" in text_of(app))
         await pilot.press("slash", *"other", "enter", "v")
@@ -324,19 +328,23 @@ async def test_nothing_is_lost_before_it_was_met() -> None:
         assert "LOST" not in text_of(app)
 
 
+def _reads(app: FttuiApp, words: tuple[str, ...]) -> bool:
+    beside = [line[line.rfind("│", 0, -2) :] for line in text_of(app).splitlines()]
+    return all(any(word in line for line in beside) for word in words)
+
+
 async def test_a_wide_terminal_tells_more_of_the_row_under_the_cursor() -> None:
     told = {
-        "3": ("8.338", "back to step-000800-t1 gives up 441 steps"),
-        "4": ("then", "step-001200-t2   ✓ verified · good"),
-        "5": ("before", "applied 800"),
+        "anomalies": ("8.338", "back to step-000800-t1 gives up 441 steps"),
+        "checkpoints": ("then", "step-001200-t2   ✓ verified · good"),
+        "interventions": ("before", "applied 800"),
     }
     async with driven(FakeSession(live_spike()), size=(200, 50)) as (app, pilot):
         for key, seen in told.items():
-            await pilot.press(key)
-            await until(pilot, lambda words=seen: all(word in text_of(app) for word in words))
-            before = text_of(app)
+            app.go(key)
+            await until(pilot, partial(_reads, app, seen))
             await pilot.press("down")
-            await until(pilot, lambda known=before: text_of(app) != known)
+            await until(pilot, lambda: not _reads(app, told[app.current_mode]))
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: not app.screen.query_one("#detail").display)
 
@@ -361,6 +369,6 @@ async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> Non
         await pilot.resize_terminal(59, 16)
         await until(pilot, lambda: "too small" in text_of(app))
         assert "roll back" not in text_of(app)
-        await pilot.press("enter")
+        await pilot.press("enter", "y", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
         assert session.submitted == []
