@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from .architecture import Architecture
 from .candidates import looks_ahead
 from .schema import RunConfig
-from .tasks import JUDGED
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits in the fused head that next-token training uses outside fast mode."""
@@ -35,10 +34,8 @@ def in_fast_mode(config: RunConfig) -> bool:
     train = config.train
     impossible = (
         train.fast == "off"
-        or config.task in JUDGED
         or train.activations == "host"
         or bool(train.neftune)
-        or bool(train.label_smoothing)
         or config.model.attention not in ("auto", "sdpa")
     )
     asked_for = train.fast in ("on", "static") or (train.devices == 1 and train.memory != "lean")

@@ -59,7 +59,9 @@ def selected_cross_entropy(
     return fused(states, targets, lm_head, size, smoothing), count
 
 
-def static_cross_entropy(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+def static_cross_entropy(
+    hidden: Tensor, labels: Tensor, lm_head: nn.Module, smoothing: float = 0.0
+) -> Tensor:
     """Sum the next-token loss as `selected_cross_entropy` does, on shapes that no label decides.
 
     The head runs on every position, so nothing has to be known of the labels beforehand: neither
@@ -69,20 +71,50 @@ def static_cross_entropy(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> 
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
+        smoothing: As in `selected_cross_entropy`.
 
     Returns:
         The loss sum (fp32 scalar); 0 without any label, and still in the graph of `hidden`.
     """
-    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
-    states = hidden.reshape(-1, hidden.shape[-1])
     if sliced_of(lm_head) is not None:
-        found = sliced_log_probs(states, targets.clamp(min=0), lm_head)
-        return -found.masked_fill(targets == IGNORED, 0.0).sum()
+        return -static_log_probs(hidden, labels, lm_head).sum()
+    states, targets = _shifted(hidden, labels)
     size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size, 0.0)
+        return _recomputed(states, targets, lm_head, size, smoothing)
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size, 0.0)
+    return fused(states, targets, lm_head, size, smoothing)
+
+
+def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+    """Log-probability of each sequence's labelled tokens, on shapes that no label decides.
+
+    Args:
+        hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
+        labels: [B, T] token ids, -100 = not asked for.
+        lm_head: Maps [n, H] to logits [n, V].
+
+    Returns:
+        Sums [B] in fp32; 0 for a sequence without any label.
+    """
+    states, targets = _shifted(hidden, labels)
+    if sliced_of(lm_head) is not None:
+        every = sliced_log_probs(states, targets.clamp(min=0), lm_head)
+        found = every.masked_fill(targets == IGNORED, 0.0)
+    else:
+        size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+        if any(parameter.requires_grad for parameter in lm_head.parameters()):
+            found = _recomputed_log_probs(states, targets, lm_head, size)
+        else:
+            fused: Callable[..., Tensor] = _FrozenHeadTokens.apply
+            found = fused(states, targets, lm_head, size)
+    return found.view(labels.shape).sum(dim=1)
+
+
+def _shifted(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Every state [B × T, H], and the label that it predicts, if any, [B × T]."""
+    targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
+    return hidden.reshape(-1, hidden.shape[-1]), targets
 
 
 def token_log_probs(
@@ -113,10 +145,7 @@ def token_log_probs(
         found = sliced_log_probs(states, targets, lm_head)
     if found is None:
         size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
-        parts = _chunks(states, targets, size)
-        found = torch.cat(
-            [checkpoint(_chunk_log_probs, s, t, lm_head, use_reentrant=False) for s, t in parts]
-        )
+        found = _recomputed_log_probs(states, targets, lm_head, size)
     flat = found.new_zeros(mask.numel()).index_copy(0, index, found)
     return flat.view(mask.shape), mask
 
@@ -168,6 +197,13 @@ def _recomputed(
     return torch.stack(losses).sum()
 
 
+def _recomputed_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
+    parts = _chunks(states, targets, size)
+    return torch.cat(
+        [checkpoint(_chunk_log_probs, s, t, lm_head, use_reentrant=False) for s, t in parts]
+    )
+
+
 class _FrozenHead(torch.autograd.Function):
     """Loss sum whose gradient by the states is computed in the forward pass.
 
@@ -202,3 +238,32 @@ class _FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * outputs[0].to(gradient.dtype), None, None, None, None
+
+
+class _FrozenHeadTokens(torch.autograd.Function):
+    """Log-probability of every token, whose gradient by its state is computed in the forward pass.
+
+    A token's depends on its own state alone, so the gradient by that is what is computed here
+    times the gradient by the token's log-probability, whatever that turns out to be.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
+        wanted = ctx.needs_input_grad[0]
+        found: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for chunk, target in _chunks(states, targets, size):
+            with torch.set_grad_enabled(wanted):
+                leaf = chunk.detach().requires_grad_(wanted)
+                every = _chunk_log_probs(leaf, target, lm_head)
+            if wanted:
+                gradients += torch.autograd.grad(every, leaf, torch.ones_like(every))
+            found.append(every.detach())
+        if wanted:
+            ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return (gradient * outputs[0].unsqueeze(1)).to(gradient.dtype), None, None, None

@@ -7,9 +7,9 @@ of its own to save: a checkpoint of the adapter is all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from peft import PeftModel
@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from ..config.schema import RunConfig
+from ..losses.cross_entropy import IGNORED
 from ..losses.gather import gather_counts
 from ..losses.preference import (
     CHOSEN,
@@ -63,17 +64,17 @@ class PreferenceObjective:
         self.rated = config.task == "kto"
         """Completions are judged one by one, not in pairs."""
         self._model = model
-        self._hidden = HiddenStates(model).attach()
         self._head = lm_head_of(model)
 
     def log_probs(self, model: Any, batch: Batch) -> LogProbs:
         """Of the completions of a batch, [rows], by the model as it is (wrapped or not)."""
-        model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            logits_to_keep=1,
-        )
-        return completion_log_probs(self._hidden.take(), batch["labels"], self._head)
+        with HiddenStates(self._model) as hidden:
+            model(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                logits_to_keep=1,
+            )
+            return completion_log_probs(hidden.take(), batch["labels"], self._head)
 
     def reference(self, batch: Batch) -> Tensor:
         """Log-probabilities of the completions without the adapter, [rows]; no gradient."""
@@ -208,7 +209,7 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
     def prepare_step(self, batches: list[Batch]) -> None:
         """Count what the step's means are over, and see what the reference says of all of it.
 
-        At once for the step, because switching a model's adapters off and on takes a while.
+        At once for the step: without graphs, switching a model's adapters off takes a while.
         """
         self._scales = self._count(batches)
         with self.stepper.tally.time("compute"), self.compute_loss_context_manager():
@@ -223,22 +224,38 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
 
         None where the step is dropped on the way.
         """
-        objective, moved = self.objective, torch.zeros((), device=self.args.device)
-        with still(self.model):
-            for batch in batches if objective.rated else ():
+        rated, moved = self.objective.rated, torch.zeros((), device=self.args.device)
+        graphs = self.fast is not None
+        with nullcontext() if graphs else still(self.model):
+            for batch in batches if rated else ():
                 if not self.stepper.may_continue():
                     return None
-                other = self._prepare_inputs(batch["mismatched"])
-                moved += objective.log_probs(self.model, other).total.sum()
-            with self.model.disable_adapter():
+                moved += self._looked_at(batch["mismatched"], "still").sum()
+            with nullcontext() if graphs else self.model.disable_adapter():
                 for batch in batches:
                     if not self.stepper.may_continue():
                         return None
-                    inputs = self._prepare_inputs(batch)
-                    batch["reference"] = objective.log_probs(self.model, inputs).total
-                    if objective.rated:
-                        moved -= objective.log_probs(self.model, inputs["mismatched"]).total.sum()
+                    batch["reference"] = self._looked_at(batch, "reference")
+                    if rated:
+                        moved -= self._looked_at(batch["mismatched"], "reference").sum()
         return moved
+
+    def _looked_at(self, batch: Batch, way: Literal["still", "reference"]) -> Tensor:
+        """Log-probabilities [rows] without a gradient; a graph is switched already, a model is not.
+
+        Without graphs the model must be in that way when this is called.
+        """
+        inputs = self._prepare_inputs(batch)
+        if self.fast is not None:
+            return self.fast(inputs, "log_probs", way=way)["log_probs"]
+        return self.objective.log_probs(self.model, inputs).total
+
+    def _log_probs(self, model: Any, inputs: Batch) -> LogProbs:
+        """What is trained."""
+        if self.fast is None:
+            return self.objective.log_probs(model, inputs)
+        total = self.fast(inputs, "log_probs")["log_probs"]
+        return LogProbs(total, (inputs["labels"][:, 1:] != IGNORED).sum(dim=1))
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, float]:
         wanted = [self.objective.desirable(batch) for batch in batches]
@@ -262,7 +279,7 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
     ) -> Tensor:
         """This micro-batch's share of the step's loss."""
         desirable = self.objective.desirable(inputs)
-        policy = self.objective.log_probs(model, inputs)
+        policy = self._log_probs(model, inputs)
         compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)
         loss = compared.loss_sum * self._scales["all"]
         self._publish(compared)

@@ -18,6 +18,7 @@ from fttui.engine.protocol.states import RunState
 from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
 
 ROLLBACKS = 20
+LEAN = {"train__memory": "lean", "model__quantize": "nf4", "train__optimizer": "paged_adamw_8bit"}
 
 
 def main() -> None:
@@ -129,6 +130,20 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             {"train__fast": "on", "model__quantize": "nf4", "train__optimizer": "adamw_8bit"},
         ),
         "contrastive, graphs": ("contrastive", {"train__fast": "on"}),
+        "dpo, graphs": ("dpo", {"train__fast": "on"}),
+        "dpo, graphs, nf4, 8-bit": (
+            "dpo",
+            {"train__fast": "on", "model__quantize": "nf4", "train__optimizer": "adamw_8bit"},
+        ),
+        "kto, graphs": ("kto", {"train__fast": "on"}),
+        "sft, graphs, lean": ("sft", {"train__fast": "on", **LEAN}),
+        "sft, graphs, lean, packed": (
+            "sft",
+            {"train__fast": "on", **LEAN, "data__packing": "true", "data__max_length": 96},
+        ),
+        "contrastive, graphs, lean": ("contrastive", {"train__fast": "on", **LEAN}),
+        "dpo, graphs, lean": ("dpo", {"train__fast": "on", **LEAN}),
+        "kto, graphs, lean": ("kto", {"train__fast": "on", **LEAN}),
     }
     for name, (task, sets) in kinds.items():
         if only not in name:
@@ -137,7 +152,8 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
         for place in places:
             place.mkdir()
         made = [new_run(p, task, train__deterministic="true", **sets) for p in places]
-        straight = play(made[0], device="cuda").losses()
+        first = play(made[0], device="cuda")
+        straight = first.losses()
         back = play(made[1], Script({6: ["rollback 4"]}), device="cuda").losses()
         play(made[2], Script({3: ["stop"]}), device="cuda")
         resumed = play(made[2], resume="last", device="cuda").losses()
@@ -145,11 +161,22 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
         released = play(made[3], lent, device="cuda").losses()
         found[name] = straight == back == resumed == released
         print(
-            f"run: {name:35} rollback {_yes(straight == back)}, resume {_yes(straight == resumed)},"
+            f"run: {name:27} rollback {_yes(straight == back)}, resume {_yes(straight == resumed)},"
             f" pause release {_yes(straight == released)}",
             flush=True,
         )
+        for line in _fast_mode(first):
+            print(f"     {line}", flush=True)
     return found
+
+
+def _fast_mode(played: Any) -> list[str]:
+    """What a run says of its graphs, where it was to have any."""
+    from fttui.engine.protocol.events import LogEmitted, RunStarted
+
+    modes = [event.facts["fast mode"] for event in played.events(RunStarted) if event.facts]
+    said = [event.text for event in played.events(LogEmitted) if "fast mode" in event.text]
+    return said if modes == ["CUDA graphs"] else [*modes, *said]
 
 
 if __name__ == "__main__":

@@ -35,8 +35,11 @@ def played(
         ("sft", {"data__packing": "true", "data__max_length": 96, "train__batch": 2}),
         ("contrastive", {}),
         ("sft", {"train__memory": "lean", "model__quantize": "nf4"}),
+        ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
+        ("kto", {}),
+        ("dpo", {"train__memory": "lean", "model__quantize": "nf4"}),
     ],
-    ids=["sft", "packed", "contrastive", "lean"],
+    ids=["sft", "packed", "contrastive", "lean", "dpo", "kto", "lean dpo"],
 )
 def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: Any) -> None:
     same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}
@@ -46,14 +49,15 @@ def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: An
     assert static.events(RunStarted)[-1].facts["fast mode"] == "static shapes"
 
 
-def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["sft", "dpo", "kto"])
+def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path, task: str) -> None:
     sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2}
-    straight = played(tmp_path, "straight", "sft", **sets).losses()
+    straight = played(tmp_path, "straight", task, **sets).losses()
     script = Script({1: ["pause release"], 3: ["rollback 2"]}, states={RunState.PAUSED: ["resume"]})
-    back = played(tmp_path, "back", "sft", script, **sets).losses()
+    back = played(tmp_path, "back", task, script, **sets).losses()
     assert back == straight
     script = Script({2: ["lr scale 0.5", "clip 0.01", "skip 1"]})
-    steered = played(tmp_path, "steered", "sft", script, **sets)
+    steered = played(tmp_path, "steered", task, script, **sets)
     assert len(steered.events(CommandApplied)) == 3
     assert steered.losses()[2] == straight[2]
     assert steered.losses()[4] != straight[4]

@@ -11,11 +11,11 @@ from accelerate.utils import AutocastKwargs
 
 from ...config.memory import sequences_per_micro_batch
 from ...config.schema import RunConfig
-from ...config.tasks import JUDGED
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
 from ...model.lean import HostEmbedding
 from .path import FastPath
+from .program import Program
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -39,10 +39,10 @@ def fast_path(
             )
         return None, f"off: {reason}"
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
+    precision = functools.partial(trainer.accelerator.autocast, no_cache)
     path = FastPath(
-        trainer.model,
+        Program(trainer.model, precision, config.train.label_smoothing),
         device,
-        precision=functools.partial(trainer.accelerator.autocast, no_cache),
         longest=config.data.max_length,
         rows=sequences_per_micro_batch(config),
         pad_id=pad_id,
@@ -67,10 +67,7 @@ def _of_config(config: RunConfig, device: torch.device) -> str | None:
         f"there are CUDA graphs on CUDA devices only, and this is {device.type}": (
             train.fast != "static" and device.type != "cuda"
         ),
-        f"task {config.task} is not covered": config.task in JUDGED,
-        "train.neftune and train.label_smoothing are not covered": (
-            bool(train.neftune) or bool(train.label_smoothing)
-        ),
+        "train.neftune is not covered": bool(train.neftune),
         "train.activations are on the host": train.activations == "host",
         f"model.attention {attention} depends on the data; auto does not": (
             attention not in ("auto", "sdpa")

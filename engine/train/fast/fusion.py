@@ -1,7 +1,7 @@
 """Fewer and larger kernels for the same arithmetic: adapted linears and root-mean-square norms.
 
 A layer is replaced only where its replacement computes the same; everything else stays as it is.
-While a model is not in training mode all layers are as they were.
+A layer that is not in training mode is as it was.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ CLOSE = 1e-5
 """Largest difference, relative to the norm, between a norm and its replacement in fp32."""
 
 
-def fuse(model: nn.Module) -> int:
-    """Replace what can be replaced, in place; returns how many layers that are."""
-    count = 0
+def fuse(model: nn.Module) -> list[nn.Module]:
+    """Replace what can be replaced, in place; returns those layers."""
+    fused: list[nn.Module] = []
     module: Any
     for module in model.modules():
         if isinstance(module, LoraLayer) and _is_plain(module):
             _replace(module, _adapted)
-            count += 1
+            fused.append(module)
         elif _is_rms_norm(module):
             _replace(module, _normed)
-            count += 1
-    return count
+            fused.append(module)
+    return fused
 
 
 def _replace(module: Any, function: Callable[[Any, Tensor], Tensor | None]) -> None:
@@ -72,7 +72,7 @@ def _adapted(layer: Any, x: Tensor) -> Tensor | None:
     if layer.disable_adapters or layer.merged or not (mixed or down.dtype == dtype):
         return None
     dropout = layer.lora_dropout["default"]
-    rate = dropout.p if isinstance(dropout, nn.Dropout) else 0.0
+    rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
     function: Callable[..., Tensor] = _Adapted.apply
     return function(x, down, up, layer.get_base_layer(), layer.scaling["default"], rate, dtype)
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from .buckets import bucket
 from .gradients import StaticGradients
 from .passes import Captured, Direct, Graphs, Pass
-from .program import Form, Program, StaticBatch, Want
+from .program import Form, Program, StaticBatch, Want, Way
 
 MOST_GRAPHS = 32
-"""Forms with graphs of their own; each costs seconds to capture and some memory."""
+"""Forms with graphs of their own, each way; each costs seconds to capture and some memory."""
 
 
 class FastPath:
-    """Hidden states and token loss of a micro-batch, as tensors of an ordinary autograd graph.
+    """What losses are made of, for a micro-batch, as tensors of an ordinary autograd graph.
 
     Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
     forward must be followed by its backward, if it has one, before the next forward.
@@ -27,18 +27,17 @@ class FastPath:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        program: Program,
         device: torch.device,
         *,
-        precision: Any,
         longest: int,
         rows: int,
         pad_id: int,
         capture: bool,
         log: Callable[[str, str], None],
     ) -> None:
-        self._program = Program(model, precision)
-        self._gradients = StaticGradients(model.parameters())
+        self._program = program
+        self._gradients = StaticGradients(program.model.parameters())
         self._device = device
         self._longest, self._rows, self._pad_id = longest, rows, pad_id
         self._capture = capture
@@ -48,13 +47,16 @@ class FastPath:
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         """Ties the outputs into autograd; the parameters are reached behind its back."""
 
-    def __call__(self, inputs: dict[str, Any], *wants: Want) -> dict[Want, Tensor]:
+    def __call__(
+        self, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
         """Run a micro-batch forward.
 
         Args:
-            inputs: On the device: `input_ids` [B, T], `labels` for the token loss, and
-                `position_ids` when rows are packed.
+            inputs: On the device: `input_ids` [B, T], `labels` unless hidden states are all that
+                is wanted, and `position_ids` when rows are packed.
             wants: What to return.
+            way: In which the model is meant.
         """
         rows, length = inputs["input_ids"].shape
         form = Form(
@@ -62,7 +64,8 @@ class FastPath:
             length=bucket(length, self._longest),
             packed="position_ids" in inputs,
             wants=wants,
-            trained=torch.is_grad_enabled(),
+            trained=way == "trained" and torch.is_grad_enabled(),
+            way=way,
         )
         one = self._pass_for(form, inputs)
         hand_over: Callable[..., tuple[Tensor, ...]] = _Handover.apply
@@ -70,6 +73,9 @@ class FastPath:
         found = dict(zip(wants, outputs, strict=True))
         if "hidden" in found:
             found["hidden"] = found["hidden"][:rows, :length]
+        if "log_probs" in found:
+            # Kept for longer than until the next forward pass, which may overwrite it.
+            found["log_probs"] = found["log_probs"][:rows].clone()
         return found
 
     def average_gradients(self) -> None:
@@ -98,7 +104,7 @@ class FastPath:
         self._program.embed(batch)
 
     def _make(self, batch: StaticBatch) -> Pass:
-        if self._capture and len(self._passes) >= MOST_GRAPHS:
+        if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:
             self._capture = False
             self._say(batch.form, f"there are {MOST_GRAPHS} graphs already")
         if self._capture:

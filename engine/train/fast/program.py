@@ -7,7 +7,7 @@ it follows from the batch's form alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,13 +15,17 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
-from ...losses.cross_entropy import IGNORED, static_cross_entropy
+from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.lean import HostEmbedding
 from .fusion import fuse
 
-Want = Literal["hidden", "ce"]
-"""`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32."""
+Want = Literal["hidden", "ce", "log_probs"]
+"""`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32;
+`log_probs`: of each sequence's labelled tokens, summed, [B] fp32."""
+Way = Literal["trained", "still", "reference"]
+"""`trained`: as in training; `still`: without dropout; `reference`: without the adapter as well.
+The last two have no gradient and draw no random numbers."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,14 @@ class Form:
     wants: tuple[Want, ...]
     trained: bool
     """A backward pass follows."""
+    way: Way = "trained"
 
     def __str__(self) -> str:
         """As a person reads it in the log."""
-        return f"{self.rows} × {self.length} tokens{'' if self.trained else ', forward only'}"
+        kind = "" if self.trained else ", forward only"
+        if self.way == "reference":
+            kind = ", without the adapter"
+        return f"{self.rows} × {self.length} tokens{kind}"
 
 
 class StaticBatch:
@@ -59,7 +67,7 @@ class StaticBatch:
     def fill(self, inputs: dict[str, Any]) -> None:
         """Take a batch over: `input_ids`, and what the form needs of `labels`, `position_ids`."""
         self._put(self.input_ids, inputs["input_ids"], self._pad_id)
-        if "ce" in self.form.wants:
+        if self.form.wants != ("hidden",):
             self._put(self.labels, inputs["labels"], IGNORED)
         if self.form.packed:
             self.position_ids.copy_(self._steps)
@@ -76,8 +84,10 @@ class StaticBatch:
 class Program:
     """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
 
-    def __init__(self, model: nn.Module, precision: Any) -> None:
-        fuse(model)
+    def __init__(self, model: nn.Module, precision: Any, smoothing: float = 0.0) -> None:
+        self.model: Any = model
+        self._fused = fuse(model)
+        self._smoothing = smoothing
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
         self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
@@ -93,12 +103,36 @@ class Program:
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
         """Return what the batch's form wants, in its order."""
-        with torch.set_grad_enabled(batch.form.trained), self._mixed(), padding_is_at_the_right():
+        form, labels = batch.form, batch.labels
+        with (
+            torch.set_grad_enabled(form.trained),
+            self._in(form.way),
+            self._mixed(),
+            padding_is_at_the_right(),
+        ):
             hidden = self._hidden(batch)
             found = {"hidden": hidden}
-            if "ce" in batch.form.wants:
-                found["ce"] = static_cross_entropy(hidden, batch.labels, self._head)
-            return tuple(found[want] for want in batch.form.wants)
+            if "ce" in form.wants:
+                found["ce"] = static_cross_entropy(hidden, labels, self._head, self._smoothing)
+            if "log_probs" in form.wants:
+                found["log_probs"] = static_log_probs(hidden, labels, self._head)
+            return tuple(found[want] for want in form.wants)
+
+    @contextmanager
+    def _in(self, way: Way) -> Iterator[None]:
+        """Layers that are fused stay so: what is compared is then computed in the same way."""
+        if way == "trained":
+            yield
+            return
+        was_training = self.model.training
+        self.model.eval()
+        for layer in self._fused:
+            layer.training = True
+        try:
+            with self.model.disable_adapter() if way == "reference" else nullcontext():
+                yield
+        finally:
+            self.model.train(was_training)
 
     def _mixed(self) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = self._precision()

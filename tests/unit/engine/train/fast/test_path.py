@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
+from fttui.engine.losses.preference import completion_log_probs
 from fttui.engine.train.fast import path as path_module
 from fttui.engine.train.fast.passes import Direct
 from fttui.engine.train.fast.path import FastPath
-from fttui.engine.train.fast.program import padding_is_at_the_right
+from fttui.engine.train.fast.program import Program, padding_is_at_the_right
 
 LONGEST = 96
 
@@ -42,9 +43,10 @@ def make_model() -> Callable[..., Any]:
     return make
 
 
-def path_of(model: Any, rows: int = 2) -> FastPath:
+def path_of(model: Any, rows: int = 2, smoothing: float = 0.0) -> FastPath:
+    program = Program(model, contextlib.nullcontext, smoothing)
     return FastPath(
-        model, torch.device("cpu"), precision=contextlib.nullcontext, longest=LONGEST, rows=rows,
+        program, torch.device("cpu"), longest=LONGEST, rows=rows,
         pad_id=0, capture=False, log=lambda level, text: None,
     )  # fmt: skip
 
@@ -105,6 +107,45 @@ def test_hidden_states_carry_gradients_and_have_the_batch_s_shape(make_model: An
     assert found["hidden"].shape == hidden.shape
     ((found["hidden"] * weights).sum() + found["ce"]).backward()
     assert distance(gradients(model), right) < 1e-5
+
+
+def test_sequences_have_log_probs_with_gradients_of_their_own(make_model: Any) -> None:
+    model = make_model()
+    inputs, weights = batch([20, 11, 7]), torch.tensor([0.3, -2.0, 1.0])
+    hidden, _ = ordinary(model, inputs)
+    right = completion_log_probs(hidden, inputs["labels"], model.get_output_embeddings()).total
+    (right * weights).sum().backward()
+    expected = gradients(model)
+    found = path_of(model, rows=4)(inputs, "log_probs")["log_probs"]
+    (found * weights).sum().backward()
+    torch.testing.assert_close(found, right)
+    assert distance(gradients(model), expected) < 1e-5
+
+
+def test_the_reference_is_the_model_without_adapter_and_dropout(make_model: Any) -> None:
+    model = make_model(dropout=0.5)
+    path, inputs, state = path_of(model, rows=3), batch([20, 11, 7]), torch.get_rng_state()
+    reference = path(inputs, "log_probs", way="reference")["log_probs"]
+    still = path(inputs, "log_probs", way="still")["log_probs"]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    head = model.get_output_embeddings()
+    model.eval()
+    own = completion_log_probs(ordinary(model, inputs)[0], inputs["labels"], head).total
+    with model.disable_adapter():
+        bare = completion_log_probs(ordinary(model, inputs)[0], inputs["labels"], head).total
+    torch.testing.assert_close(still, own)
+    torch.testing.assert_close(reference, bare)
+    assert not torch.allclose(still, reference)
+
+
+def test_targets_are_smoothed(make_model: Any) -> None:
+    model, inputs = make_model(), batch([20, 11])
+    hidden, _ = ordinary(model, inputs)
+    head = model.get_output_embeddings()
+    right, _ = selected_cross_entropy(hidden, inputs["labels"], head, smoothing=0.2)
+    found = path_of(model, smoothing=0.2)(inputs, "ce")["ce"]
+    assert found.item() == pytest.approx(right.item(), rel=1e-6)
 
 
 def test_packed_documents_stay_apart(make_model: Any) -> None:
@@ -201,7 +242,7 @@ def test_without_memory_for_its_own_graph_a_batch_goes_through_a_longer_one(
     expected, found = (make_model(), make_model())
     own = path_of(expected)
     shared = FastPath(
-        found, torch.device("cpu"), precision=contextlib.nullcontext, longest=LONGEST, rows=2,
+        Program(found, contextlib.nullcontext), torch.device("cpu"), longest=LONGEST, rows=2,
         pad_id=0, capture=True, log=lambda level, text: said.append(text),
     )  # fmt: skip
     for lengths in ([90, 80], [20, 7], [30], [20, 7]):
