@@ -48,10 +48,28 @@ class HostEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Look token ids [...] up, [..., H] on the device."""
         with torch.no_grad():
-            rows: Tensor = self._hidden_from_walks[0](ids.to("cpu"))
+            rows: Tensor = self._hidden_from_walks[0](on_host(ids).to("cpu"))
         if self.device.type != "cuda":
             return rows.to(self.device)
         return rows.pin_memory().to(self.device, non_blocking=True)
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Values on their way from the host to a CUDA device; what is on the host is kept with them."""
+    pinned = values.pin_memory()
+    return keep_on_host(pinned.to(device, non_blocking=True), pinned)
+
+
+def keep_on_host(values: Tensor, same: Tensor) -> Tensor:
+    """Let `on_host` know where the same values are to be had without waiting for a device."""
+    values._on_host = same  # type: ignore[attr-defined]  # a note on a tensor
+    return values
+
+
+def on_host(values: Tensor) -> Tensor:
+    """The same values as they were on the host, if that is known; else `values` themselves."""
+    same: Tensor = getattr(values, "_on_host", values)
+    return same
 
 
 class QuantizedHead(nn.Module):

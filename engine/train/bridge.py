@@ -20,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ..core.profile import MICRO_BATCH
 from ..losses.cross_entropy import IGNORED
+from ..model.lean import sent
 from .fast.path import FastPath
 from .optimizers import OwnOptimizer
 from .spans import span
@@ -100,7 +101,7 @@ class Controlled(OwnOptimizer):
         """To the device without waiting for the work that is already queued there."""
         device = self.args.device  # type: ignore[attr-defined]  # of the trainer
         if isinstance(data, Tensor) and device.type == "cuda" and data.device.type == "cpu":
-            return data.pin_memory().to(device, non_blocking=True)
+            return sent(data, device)
         return super()._prepare_input(data)  # type: ignore[misc]  # of the trainer
 
     def _clip_grad_norm(self, model: Any) -> Tensor:

@@ -101,7 +101,7 @@ class FastPath:
 
     def _put(self, inputs: dict[str, Any], batch: StaticBatch) -> None:
         batch.fill(inputs)
-        self._program.embed(batch)
+        self._program.embed(batch, inputs["input_ids"])
 
     def _make(self, batch: StaticBatch) -> Pass:
         if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:

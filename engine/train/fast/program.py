@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
-from ...model.lean import HostEmbedding
+from ...model.lean import HostEmbedding, on_host
 from .fusion import fuse
 
 Want = Literal["hidden", "ce", "log_probs"]
@@ -73,6 +74,12 @@ class StaticBatch:
             self.position_ids.copy_(self._steps)
             self._put(self.position_ids, inputs["position_ids"], None)
 
+    def padded(self, ids: Tensor) -> Tensor:
+        """Token ids in the form's shape, wherever they are."""
+        rows, length = ids.shape
+        more = (0, self.form.length - length, 0, self.form.rows - rows)
+        return F.pad(ids, more, value=self._pad_id)
+
     @staticmethod
     def _put(buffer: Tensor, values: Tensor, padding: int | None) -> None:
         rows, length = values.shape
@@ -94,11 +101,14 @@ class Program:
         self._precision: Any = precision
         """Makes the context manager of mixed precision, without a cache of cast weights."""
 
-    def embed(self, batch: StaticBatch) -> None:
-        """What cannot be part of a graph: look the batch up in an embedding on the host."""
+    def embed(self, batch: StaticBatch, ids: Tensor) -> None:
+        """What cannot be part of a graph: look the batch up in an embedding on the host.
+
+        The ids are taken from where they came from: asking the device for them would wait for it.
+        """
         if not isinstance(self._embedding, HostEmbedding):
             return
-        rows = self._embedding(batch.input_ids).detach()
+        rows = self._embedding(batch.padded(on_host(ids))).detach()
         batch.embedded = rows if batch.embedded is None else batch.embedded.copy_(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:

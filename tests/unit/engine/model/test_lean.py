@@ -14,7 +14,13 @@ from fttui.engine.errors import ModelError
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.model import lean
 from fttui.engine.model.hidden import HiddenStates, lm_head_of
-from fttui.engine.model.lean import HostEmbedding, QuantizedHead, ends_on_host, make_lean
+from fttui.engine.model.lean import (
+    HostEmbedding,
+    QuantizedHead,
+    ends_on_host,
+    keep_on_host,
+    make_lean,
+)
 from fttui.engine.model.load import load_model, weights_bytes
 from fttui.engine.model.progress import ignore_progress
 
@@ -136,6 +142,12 @@ def test_a_scaled_embedding_stays_scaled() -> None:
     table = Scaled(10, 4)
     ids = torch.tensor([[1, 2, 9]])
     assert torch.equal(HostEmbedding(table, CPU)(ids), table(ids))
+
+
+def test_a_batch_is_looked_up_without_asking_the_device_for_it() -> None:
+    ids, table = torch.tensor([[3, 1, 2]]), nn.Embedding(5, 4)
+    elsewhere = keep_on_host(ids.to("meta"), ids)  # whose values nobody can read
+    assert torch.equal(HostEmbedding(table, CPU)(elsewhere), table(ids))
 
 
 def test_unknown_ends_are_refused() -> None:
