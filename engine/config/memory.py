@@ -30,7 +30,7 @@ FRAGMENTATION = 0.04
 """Of what is allocated: reserved by the allocator and of no use."""
 UNCERTAINTY = 0.05
 WORKSPACE_BYTES = {"cuda": 64 * 2**20, "cpu": 0}
-"""Of the matrix library: one for each of the two threads that compute."""
+"""Of the matrix library for a stream: one for each of the two threads that compute."""
 NF4_BYTES = 0.5
 """Per parameter, plus one constant per block of 64: fp32, or with double quantization a byte and
 one fp32 per 256 of those."""
@@ -144,7 +144,7 @@ def estimate_memory(
         sequences_per_micro_batch(config),
         graphs,
     ).fullest()
-    workspace = moment.dequantized + WORKSPACE_BYTES[device]
+    workspace = moment.dequantized + WORKSPACE_BYTES[device] * (1 + _works_beside(config, graphs))
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
     return MemoryEstimate(
@@ -162,6 +162,11 @@ def estimate_memory(
         paged=int(paged),
         graphs=graphs,
     )
+
+
+def _works_beside(config: RunConfig, graphs: bool) -> bool:
+    """Matrices are multiplied outside of the graphs as well, which have a stream of their own."""
+    return graphs and (config.task == "contrastive" or config.contrastive.kind == "simctg")
 
 
 @dataclass(frozen=True)

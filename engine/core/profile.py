@@ -167,7 +167,7 @@ _KINDS = (
     ("communication", r"nccl|gloo|all_?reduce|all_?gather"),
     ("copies", r"memcpy|memset|copy|pin_memory|_to_"),
     ("dequantization", r"dequant"),
-    ("optimizer", r"adam|lion|lamb|adafactor|multi_tensor|optimizer|blockwise8bit|quantize"),
+    ("optimizer", r"adam|lion|lamb(?!da)|adafactor|multi_tensor|optimizer|blockwise8bit|quantize"),
     ("attention", r"flash|fmha|attention|sdp|cudnn_mha"),
     ("matrix products", r"gemm|gemv|cutlass|cublas|nvjet|xmma|::a?d?d?b?mm\b|matmul|linear"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -77,7 +78,9 @@ class StepProfiler:
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(activities=activities)
-        self._profile.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a second cycle, which there is none of
+            self._profile.start()
         record_spans(on=True)
 
     def end_step(self, tokens: int, *, counted: bool) -> None:

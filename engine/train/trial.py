@@ -77,7 +77,7 @@ def _said(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> st
 
 
 def trial_step(trainer: Any, batch: Batch) -> Peak:
-    """Run a micro-batch forward, backward and through the optimizer, and take it back."""
+    """Run a micro-batch forward, backward and through the optimizer, and again; take it back."""
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(getattr(trainer, "own_parameters", {}).values())
@@ -85,8 +85,12 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
     rng = capture_rng()
     _reset_peak(device)
     try:
-        _pass(trainer, batch)
+        _pass(trainer, {**batch})
         _update(trainer)
+        # Later micro-batches find gradients and the optimizer's state there.
+        if trainer.args.gradient_accumulation_steps == 1:
+            trainer.model.zero_grad(set_to_none=True)
+        _pass(trainer, {**batch})
         return _peak(device)
     finally:
         trainer.model.zero_grad(set_to_none=True)

@@ -48,7 +48,8 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
     facts = played.events(RunStarted)[-1].facts
     fast = not facts["fast mode"].startswith("off")
     # A graph's memory is no longer allocated between steps, but it stays reserved.
-    compared = peaks.reserved if fast else step_peak
+    held = max(step.mem_reserved_bytes or 0 for step in steps)
+    compared = held if fast else step_peak
     planned = estimate.reserved if fast else estimate.allocated
     signed = planned / compared - 1 if compared else 0.0
     late = [step.compute_s for step in steps[2:]]
@@ -56,6 +57,8 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
     notes += [event.text for event in played.events(LogEmitted) if event.level != "info"]
     notes.append(f"loss {steps[0].loss:.3f} -> {steps[-1].loss:.3f}")
     terms = {name: round(count / GIB, 3) for name, count in estimate.terms().items()}
+    if peaks.reserved > 1.02 * held:
+        notes.append(f"while capturing {peaks.reserved / GIB:.3f}")
     print(f"  {case.name}: planned {terms}; step peak {step_peak / GIB:.3f}", flush=True)
     return {
         "estimate": planned / GIB,

@@ -12,7 +12,7 @@ _BAR = 24
 def profile_lines(found: StepsProfiled) -> list[str]:
     """Where the time of a step went, and what to do about it."""
     return [
-        f"{fmt.duration(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
+        f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
         *_parts(found),
         *_device(found),
         *(f"→ {text}" for text in found.advice),
@@ -23,10 +23,15 @@ def _parts(found: StepsProfiled) -> list[str]:
     rows = []
     for part in found.parts:
         share = part.host_s / found.step_s if found.step_s else 0.0
-        device = "" if part.device_s is None else f"   device {fmt.duration(part.device_s)}"
+        device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
         drawn = ("█" * round(_BAR * share)).ljust(_BAR)
-        rows.append(f"{part.name:<9}{share:>5.0%} {drawn} {fmt.duration(part.host_s):>8}{device}")
+        rows.append(f"{part.name:<9}{share:>5.0%} {drawn} {_time(part.host_s):>8}{device}")
     return rows
+
+
+def _time(seconds: float) -> str:
+    """Parts of a step are mostly shorter than a second."""
+    return f"{seconds * 1e3:.1f} ms" if seconds < 0.9995 else fmt.duration(seconds)
 
 
 def _device(found: StepsProfiled) -> list[str]:

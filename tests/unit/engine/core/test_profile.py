@@ -93,6 +93,7 @@ def test_without_a_whole_step_there_is_nothing_to_say() -> None:
         ("aten::addmm", "matrix products"),
         ("aten::mm", "matrix products"),
         ("void at::native::vectorized_elementwise_kernel<4, Mul>", "elementwise"),
+        ("elementwise_kernel<128, gpu_kernel_impl<float>(it)::{lambda(int)#1}>", "elementwise"),
     ],
 )
 def test_kernels_are_known_by_their_names(name: str, kind: str) -> None:
