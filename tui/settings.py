@@ -35,17 +35,23 @@ class Settings:
 def read_settings(environ: Mapping[str, str], encoding: str) -> Settings:
     """Settings from the environment.
 
-    `FTTUI_ASCII=1` forces ASCII, `FTTUI_THEME=light|dark` the theme. `NO_COLOR` and `TEXTUAL_FPS`
-    are honoured by Textual itself.
+    `FTTUI_ASCII=1` forces ASCII, 0 the contrary; `FTTUI_THEME=light|dark` the theme. `NO_COLOR` and
+    `TEXTUAL_FPS` are honoured by Textual itself.
     """
     utf8 = encoding.lower().replace("-", "") in {"utf8", "utf"}
-    bare = environ.get("TERM") == "linux"
+    bare = environ.get("TERM") == "linux" or _plain_locale(environ)
     wanted = environ.get("FTTUI_ASCII", "")
     theme = "fttui-light" if environ.get("FTTUI_THEME") == "light" else "fttui-dark"
     return Settings(
-        ascii=wanted not in {"", "0"} or not utf8 or bare,
+        ascii=wanted != "0" if wanted else bare or not utf8,
         theme="fttui-16" if _sixteen_colours(environ) else theme,
     )
+
+
+def _plain_locale(environ: Mapping[str, str]) -> bool:
+    """The locale is said to be C or POSIX; Python calls that UTF-8, terminals and tmux do not."""
+    said = (environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next((name for name in said if name), "") in {"C", "POSIX"}
 
 
 def _sixteen_colours(environ: Mapping[str, str]) -> bool:

@@ -51,12 +51,6 @@ STATES: dict[str, tuple[Callable[[], Script], Callable[[FakeSession], None]]] = 
 }
 
 
-FULL = ("live", "empty", "finished")
-"""States in which every screen is looked at in every size."""
-TELLING = ("dashboard", "anomalies", "checkpoints", "interventions", "system")
-"""Screens that the other states show in another way."""
-
-
 @pytest.fixture(autouse=True)
 def _one_place_and_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
@@ -79,7 +73,7 @@ async def test_the_screens_say_what_they_said(state, size, tmp_path, request) ->
     async with driven(session, size=size, folder=run.path) as (app, pilot):
         await until(pilot, lambda: bool(app.state.about.settings))
         app.state = replace(app.state, others=(await read_other(other.path),))
-        for mode in SCREENS if state in FULL else TELLING:
+        for mode in SCREENS:
             app.go(mode)
             if mode == "runs":
                 await until(pilot, lambda: "other-20260102" in text_of(app))

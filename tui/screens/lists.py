@@ -74,6 +74,10 @@ class ListScreen(RunScreen):
         yield Line(id="hint")
         yield Input(placeholder="filter…", id="filter", compact=True)
 
+    def columns(self) -> Sequence[str]:
+        """The columns there is room for, from the left."""
+        return self.COLUMNS
+
     def rows(self, state: AppState, now: float) -> list[Row]:
         """All rows, newest first."""
         return []
@@ -104,7 +108,7 @@ class ListScreen(RunScreen):
         table = self.query_one(DataTable)
         place = table.cursor_row
         held = known[place].key if known and 0 <= place < len(known) else ""
-        fill(table, self.COLUMNS, rows)
+        fill(table, self.columns(), rows)
         at = next((i for i, row in enumerate(rows) if row.key == held), 0)
         table.move_cursor(row=at if place else 0, animate=False)
         self._rows = rows
@@ -167,7 +171,7 @@ def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[Row]) -
         width = max([len(name), *(row.cells[at].cell_length for row in rows)])
         table.add_column(name, width=width)
     for row in rows:
-        table.add_row(*row.cells, key=row.key)
+        table.add_row(*row.cells[: len(names)], key=row.key)
 
 
 def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -69,6 +70,11 @@ class RunList(ListScreen):
         """All of them, in the order shown."""
         return [*self._here, *self._there]
 
+    def columns(self) -> Sequence[str]:
+        """Where a run is goes without saying in a narrow terminal, unless some are elsewhere."""
+        here = self.has_class("-narrow") and not any(item.host for item in self.listed)
+        return self.COLUMNS[:-1] if here else self.COLUMNS
+
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per run."""
         return [self._row(item, state, now) for item in self.listed]
@@ -84,7 +90,7 @@ class RunList(ListScreen):
                 cell(sign, ACCENT),
                 cell(f"{STATE_SHAPE[run.state]} {run.state.value}", colour),
                 cell(run.id),
-                cell(_distance(run)),
+                cell(_distance(run, brief=self.has_class("-narrow"))),
                 cell(f"{fmt.number(run.loss):>7}"),
                 cell(f"{age:>6}", DIM),
                 cell(item.host or "here", DIM),
@@ -121,8 +127,10 @@ class RunList(ListScreen):
         return [item for item in self.listed if item.key in keys]
 
 
-def _distance(run: RunSummary) -> str:
-    step = f"{run.step:>9,}"
+def _distance(run: RunSummary, *, brief: bool) -> str:
+    step = f"{run.step:>{7 if brief else 9},}"
+    if brief and run.total_steps:
+        return f"{step} {fmt.percent(run.step / run.total_steps, 0):>5}"
     if not run.total_steps or run.state is RunState.FINISHED:
         return step
     return f"{step} / {run.total_steps:,}  {fmt.percent(run.step / run.total_steps, 0):>5}"

@@ -86,6 +86,9 @@ async def test_ascii_terminals_get_no_other_character() -> None:
         ({}, "UTF-8", False), ({}, "utf8", False), ({}, "ANSI_X3.4-1968", True),
         ({}, "ISO-8859-1", True), ({"TERM": "linux"}, "UTF-8", True),
         ({"FTTUI_ASCII": "1"}, "UTF-8", True), ({"FTTUI_ASCII": "0"}, "UTF-8", False),
+        ({"LANG": "C"}, "UTF-8", True), ({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, "UTF-8", True),
+        ({"LANG": "C.UTF-8"}, "UTF-8", False),
+        ({"LC_ALL": "C", "FTTUI_ASCII": "0"}, "UTF-8", False),
     ],
 )  # fmt: skip
 def test_ascii_is_decided_from_the_terminal(environ, encoding, ascii_only) -> None:
