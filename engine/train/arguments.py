@@ -69,11 +69,19 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
-        # Buffers of a frozen model never change; sending them would tie the ranks to each other.
-        "ddp_broadcast_buffers": False,
         "use_cpu": device.type == "cpu",
         **_precision(config, device),
     }
+
+
+def on_one_device(arguments: Any) -> Any:
+    """The same arguments for a process that uses one device, however many it can see.
+
+    A rank has one; left alone, transformers would spread a single process over all of them.
+    """
+    _ = arguments.device  # counts what can be seen, once
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def _optimizer(config: RunConfig, device: torch.device) -> str:

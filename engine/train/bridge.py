@@ -38,6 +38,9 @@ class Controlled(OwnOptimizer):
 
     def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
         """What the loop trains with; the model knows what it has gradients of."""
+        if self.fast:
+            leave_ranks_to_themselves(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
+            self.fast.begin()
         model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
         forget_gradients_quickly(model)
         return model, loader
@@ -122,6 +125,15 @@ class Controlled(OwnOptimizer):
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: walking all parameters at every micro-batch costs more than it tells."""
         return 0
+
+
+def leave_ranks_to_themselves(accelerator: Any) -> None:
+    """Prepare models without DDP around them.
+
+    DDP would hold on to the nodes where gradients arrive, which belong to the stream that is
+    current when it is made; a backward pass that is captured may not reach into another stream.
+    """
+    accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
 
 
 def forget_gradients_quickly(model: Any) -> None:

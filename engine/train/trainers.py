@@ -25,6 +25,7 @@ from ..losses.cross_entropy import selected_cross_entropy
 from ..losses.gather import gather_sizes
 from ..losses.sliced import sliced_of
 from ..model.hidden import HiddenStates, lm_head_of
+from .arguments import on_one_device
 from .bridge import Controlled, StepCallback
 from .fast.choice import fast_path
 from .gradcache import (
@@ -299,7 +300,9 @@ def build_trainer(
     """The trainer of the configured task, under the stepper's control."""
     trainer: AnyTrainer
     if config.task in JUDGED:
-        trainer = PreferenceTrainer(config, model=model, args=TrainingArguments(**arguments))
+        trainer = PreferenceTrainer(
+            config, model=model, args=on_one_device(TrainingArguments(**arguments))
+        )
     elif config.task == "contrastive":
         trainer = _pair_trainer(config, model, arguments)
     else:
@@ -329,7 +332,7 @@ def require_ranks(got: int, asked: int) -> None:
 
 
 def _pair_trainer(config: RunConfig, model: PeftModel, arguments: dict[str, Any]) -> PairTrainer:
-    return PairTrainer(config, model=model, args=TrainingArguments(**arguments))
+    return PairTrainer(config, model=model, args=on_one_device(TrainingArguments(**arguments)))
 
 
 def _text_trainer(
@@ -340,7 +343,7 @@ def _text_trainer(
         config.contrastive,
         config.train.label_smoothing,
         model=model,
-        args=SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True}),
+        args=on_one_device(SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True})),
         train_dataset=_placeholder(),
         data_collator=lambda rows: rows,
         processing_class=tokenizer,

@@ -43,6 +43,12 @@ class StaticGradients:
             views, values = zip(*found, strict=True)
             torch._foreach_add_(list(views), list(values))
 
+    def share_weights(self) -> None:
+        """Give every rank what rank 0 has, as DDP does when it begins."""
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            for parameter in self.parameters:
+                dist.broadcast(parameter.data, src=0)
+
     def average_over_ranks(self) -> None:
         """The mean over all ranks, in place: one collective per dtype instead of DDP's buckets.
 

@@ -78,6 +78,10 @@ class FastPath:
             found["log_probs"] = found["log_probs"][:rows].clone()
         return found
 
+    def begin(self) -> None:
+        """Every rank starts from rank 0's weights."""
+        self._gradients.share_weights()
+
     def average_gradients(self) -> None:
         """Over all ranks: nobody else does it, because no DDP module is called."""
         self._gradients.average_over_ranks()
@@ -119,7 +123,7 @@ class FastPath:
                 self._say(batch.form, "not enough free GPU memory for its graph")
             except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything
                 self._capture = False
-                self._say(batch.form, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                self._say(batch.form, _cause(error))
         return Direct(self._program, batch, self._gradients)
 
     def _larger(self, form: Form) -> Pass | None:
@@ -142,6 +146,13 @@ def _shared(form: Form, other: Form) -> str:
         f"fast mode: not enough free GPU memory for a graph for {form}; they go through that for "
         f"{other}"
     )
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong first: the end of a capture that has failed raises an error of its own."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 class _Handover(torch.autograd.Function):
