@@ -38,7 +38,7 @@ def in_fast_mode(config: RunConfig) -> bool:
         or bool(train.neftune)
         or config.model.attention not in ("auto", "sdpa")
     )
-    asked_for = train.fast in ("on", "static") or (train.devices == 1 and train.memory != "lean")
+    asked_for = train.fast in ("on", "static") or train.memory != "lean"
     return asked_for and not impossible
 
 

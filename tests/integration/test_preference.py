@@ -128,8 +128,10 @@ def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path) -> None:
     tasks = ("dpo", "kto")
     one = [_new(tmp_path / f"1-{task}", task, train__batch=4, **sets) for task in tasks]
     two = [
-        _new(tmp_path / f"2-{task}", task, train__batch=2, train__devices=2, **sets)
-        for task in tasks
+        _new(
+            tmp_path / f"2-{task}", task, train__batch=2, train__devices=2, train__fast=fast, **sets
+        )
+        for task, fast in zip(tasks, ("static", "off"), strict=True)
     ]
     for run in one:
         play(run)

@@ -61,9 +61,6 @@ def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> 
 def _of_config(config: RunConfig, device: torch.device) -> str | None:
     train, attention = config.train, config.model.attention
     reasons = {
-        "with several devices it has to be asked for with train.fast: on": (
-            train.fast == "auto" and train.devices > 1
-        ),
         f"there are CUDA graphs on CUDA devices only, and this is {device.type}": (
             train.fast != "static" and device.type != "cuda"
         ),
