@@ -173,8 +173,10 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         self._cache = None
         for parameter in self.own_parameters.values():
             parameter.grad = None
-        temperature = torch.as_tensor(self.objective.temperature.now())
-        self.stepper.tally.add_parts(temperature=temperature.to(self.args.device))
+        temperature = self.objective.temperature.now()
+        if not isinstance(temperature, Tensor):  # made on the device: sending it would wait for it
+            temperature = torch.full((), temperature, device=self.args.device)
+        self.stepper.tally.add_parts(temperature=temperature)
         if self._looks_ahead:
             with self.stepper.tally.time("compute"):
                 self._cache = self._look_ahead(batches)
