@@ -165,9 +165,26 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             f" pause release {_yes(straight == released)}",
             flush=True,
         )
+        if "graphs" in name:
+            print(f"     {_against_the_ordinary_way(folder, name, task, sets)}", flush=True)
         for line in _fast_mode(first):
             print(f"     {line}", flush=True)
     return found
+
+
+def _against_the_ordinary_way(folder: Path, name: str, task: str, sets: dict[str, Any]) -> str:
+    """How far the losses of a run in fp32 without dropout are from those without graphs."""
+    from tests.support.training import new_run, play
+
+    losses = []
+    for fast in ("on", "off"):
+        place = folder / f"{fast}-{name.replace(', ', '-')}"
+        place.mkdir()
+        same = {"model__precision": "fp32", "adapter__dropout": 0.0, "train__fast": fast}
+        run = new_run(place, task, train__deterministic="true", **(sets | same))
+        losses.append(play(run, device="cuda").losses())
+    apart = max(abs(losses[0][step] / losses[1][step] - 1) for step in losses[1])
+    return f"largest difference of a loss from the ordinary way in fp32: {apart:.1e}"
 
 
 def _fast_mode(played: Any) -> list[str]:

@@ -74,6 +74,8 @@ class Case:
 ADAMW = BF16 | ON | {"train.optimizer": "adamw"}
 CASES = (
     Case("lean-2048", "8b", 2048, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
+    Case("lean-2048-graphs", "8b", 2048, 1, LEAN | ON | {"train.fast": "on"}, capped=True,
+         accumulate=4, alone=True),
     Case("lean-1024", "8b", 1024, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
     Case("plain-2048", "8b", 2048, 1, ADAMW, accumulate=4, alone=True),
     Case("plain-1024", "8b", 1024, 1, ADAMW, accumulate=4, alone=True),
@@ -110,6 +112,10 @@ CASES = (
     Case("dpo-lean", "1b", 1024, 1, LEAN | ON, task="dpo"),
     Case("kto", "1b", 1024, 2, FP32 | ON, task="kto"),
     Case("dpo-fast", "1b", 1024, 1, BF16 | ON | {"train.fast": "auto"}, task="dpo"),
+    Case("dpo-512", "1b", 512, 1, BF16 | ON | DROP, task="dpo", accumulate=4, alone=True),
+    Case("dpo-512-graphs", "1b", 512, 1, FAST | ON | DROP, task="dpo", accumulate=4, alone=True),
+    Case("dpo-512-graphs-whole", "1b", 512, 1, FAST | WHOLE | DROP, task="dpo", accumulate=4,
+         alone=True),
     Case("simctg", "1b", 1024, 1, BF16 | ON | {"contrastive.kind": "simctg"}),
     Case("fast-simctg", "1b", 1024, 1, FAST | ON | {"contrastive.kind": "simctg"}),
     Case("0.1b-1024", "0.1b", 1024, 4, FP32 | ON | DROP),
