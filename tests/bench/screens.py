@@ -136,6 +136,7 @@ def _scripted(out: Path) -> None:
         "dashboard-120x40": (live_spike, (), SIZES["120x40"]),
         "dashboard-200x50": (eventful, (), SIZES["200x50"]),
         "rollback-confirm": (eventful, ("r", "down"), SIZES["120x40"]),
+        "checkpoints-200x50": (eventful, ("4", "down"), SIZES["200x50"]),
         "lr-prompt": (eventful, ("l", *"x0.5"), SIZES["80x24"]),
         "too-small": (eventful, (), (50, 14)),
     }
