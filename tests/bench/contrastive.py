@@ -14,8 +14,10 @@ and memory with one recipe a process.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import json
+import multiprocessing
 import random
 import statistics
 import tempfile
@@ -90,7 +92,10 @@ def cost(folder: Path, options: argparse.Namespace) -> None:
 
 
 def gpu_table(folder: Path, options: argparse.Namespace) -> None:
-    """Memory and time by effective batch at one pair per micro-batch, and the cost of it."""
+    """Memory and time by effective batch at one pair per micro-batch, and the cost of it.
+
+    Every run is a process of its own, so that none finds the memory of another.
+    """
     from tests.bench.gpu import make_model
 
     make_model(str(folder / "model"), options.shape)
@@ -98,23 +103,37 @@ def gpu_table(folder: Path, options: argparse.Namespace) -> None:
           f"dropout {options.dropout}, fast {options.fast}; GiB allocated / reserved")  # fmt: skip
     print(f"{'pairs':>6} {'candidates':>10} {'plain GiB':>14} {'GiB':>14} {'plain s':>8} {'s':>8} "
           f"{'ratio':>6}")  # fmt: skip
+    cases = [(batch, cache) for batch in options.batches for cache in ("off", "on")]
+    with multiprocessing.get_context("spawn").Pool(4, maxtasksperchild=1) as importing:
+        found = importing.starmap(
+            _gpu_row, [(folder, options, *case) for case in cases], chunksize=1
+        )
+    rows = dict(zip(cases, found, strict=True))
     for batch in options.batches:
-        steps = max(options.steps, WARM_STEPS + 2) if batch < 512 else WARM_STEPS + 1
-        data = write_triplets(folder / f"{batch}.jsonl", options, batch * steps + 8)
-        rows = {}
-        for cache in ("off", "on"):
-            sets = {"contrastive.cross_accumulation": cache, "train.accumulate": batch,
-                    "train.steps": steps, "adapter.dropout": options.dropout,
-                    "model.quantize": "nf4", "train.fast": options.fast}  # fmt: skip
-            played = train(folder, str(folder / "model"), data, options, sets, device="cuda")
-            done = played.events(StepFinished)
-            rows[cache] = (device_gib(played), statistics.median(step_times(played)), done[-1])
-            del played
-            gc.collect()
-            torch.cuda.empty_cache()
-        (plain_gib, plain_s, _), (gib, s, last) = rows["off"], rows["on"]
+        (plain_gib, plain_s, _), (gib, s, last) = rows[batch, "off"], rows[batch, "on"]
         print(f"{batch:6} {last.extra['candidates']:10.0f} {plain_gib:>14} {gib:>14} "
               f"{plain_s:8.3f} {s:8.3f} {s / plain_s:6.3f}", flush=True)  # fmt: skip
+
+
+def _gpu_row(
+    folder: Path, options: argparse.Namespace, batch: int, cache: str
+) -> tuple[str, float, StepFinished]:
+    """Memory, seconds per step and the last step of one run; alone on the device."""
+    steps = max(options.steps, WARM_STEPS + 2) if batch < 512 else WARM_STEPS + 1
+    own = folder / f"{batch}-{cache}"
+    own.mkdir()
+    data = write_triplets(own / "pairs.jsonl", options, batch * steps + 8)
+    sets = {"contrastive.cross_accumulation": cache, "train.accumulate": batch,
+            "train.steps": steps, "adapter.dropout": options.dropout,
+            "model.quantize": "nf4", "train.fast": options.fast}  # fmt: skip
+    with (folder / "device.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        played = train(own, str(folder / "model"), data, options, sets, device="cuda")
+    return (
+        device_gib(played),
+        statistics.median(step_times(played)),
+        played.events(StepFinished)[-1],
+    )
 
 
 def triplets(folder: Path, options: argparse.Namespace) -> None:
