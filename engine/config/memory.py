@@ -131,10 +131,11 @@ def estimate_memory(
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
-    copies = 2 if config.train.devices > 1 else 1
     whole, kept = _weights(config, arch, formats)
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)
+    # DDP keeps gradients twice; in fast mode nobody does.
+    copies = 2 if config.train.devices > 1 and not graphs else 1
     moment = Pass(
         config,
         arch,

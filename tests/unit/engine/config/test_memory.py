@@ -136,7 +136,7 @@ def test_terms_add_up_and_the_band_holds_them() -> None:
         ({"adapter": {"targets": ["q_proj", "v_proj"]}}, {}),
         ({"data": {"max_length": 1024}}, {}),
         ({}, {"train": {"batch": 2}}),
-        ({}, {"train": {"devices": 2}}),
+        ({"train": {"fast": "off"}}, {"train": {"fast": "off", "devices": 2}}),
         ({}, {"contrastive": {"kind": "simctg"}, "data": {"max_length": 8192}}),
         (
             {"task": "contrastive", "contrastive": {"kind": "infonce", "hard_negatives": 0}},

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import TrainingArguments, get_scheduler
 
 from fttui.engine.config.plan import Plan
 from fttui.engine.config.schema import LrRatios, RunConfig, TrainConfig
-from fttui.engine.train.arguments import trainer_arguments
+from fttui.engine.train.arguments import on_one_device, trainer_arguments
 from fttui.engine.train.optimizers import one_cycle, parameter_groups
 from fttui.engine.train.session import set_lr
 
@@ -86,3 +86,10 @@ def test_one_cycle_goes_up_and_down() -> None:
     assert found[30] == 1.0
     assert found[30:] == sorted(found[30:], reverse=True)
     assert found[-1] == pytest.approx(0.01)
+
+
+def test_a_process_uses_one_device_of_those_it_sees(tmp_path: Path) -> None:
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True)
+    assert str(arguments.device) == "cpu"
+    arguments._n_gpu = 4
+    assert on_one_device(arguments).n_gpu == 1

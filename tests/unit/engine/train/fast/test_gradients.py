@@ -79,3 +79,12 @@ def test_released_gradients_start_from_zero() -> None:
     assert all(p.grad is None for p in static.parameters)
     static.attach()
     assert all(not grad(p).any() for p in static.parameters)
+
+
+def test_alone_there_is_nobody_to_share_with_or_to_average_over() -> None:
+    static = StaticGradients(model().parameters())
+    static.attach()
+    static.add(ones(static))
+    static.share_weights()
+    static.average_over_ranks()
+    assert all(torch.equal(grad(p), torch.ones_like(p)) for p in static.parameters)
