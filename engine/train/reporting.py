@@ -59,7 +59,10 @@ class Reporter:
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
+        self._back_to = 0
         self._newest: tuple[str, AnomalyReport] | None = None
+        self._beside: dict[str, AnomalyReport] = {}
+        """The alarms before it that no rollback has answered: one answers them all."""
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
         chronicle.listen(self._hear)
@@ -79,13 +82,13 @@ class Reporter:
                 step = self._chronicle.step()
                 self._tried.append(f"step {step}: {command}")
                 if command.startswith(("recover", "rollback")):
-                    self._amend(initiated=f"step {event.old} → {new}, `{command}`, {event.issuer}")
+                    self._answer(f"step {event.old} → {new}, `{command}`, {event.issuer}")
                     if command.startswith("recover") or "lr=" in command:
                         self._lr_changes.append(LrChange(step=step, text=command))
                 if command.startswith("lr "):
                     self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
-            case RolledBack():
-                self._rollbacks += 1
+            case RolledBack(to_step=to_step):
+                self._rollbacks, self._back_to = self._rollbacks + 1, to_step
             case GradientsMeasured():
                 self._flow, self._flow_step = event, self._chronicle.step()
                 self._add_modules()
@@ -112,10 +115,19 @@ class Reporter:
         if self._agreement.rank == 0:
             self._write(*self._newest)
 
+    def _answer(self, initiated: str) -> None:
+        """A rollback was made: it stands in the reports of all alarms it undoes."""
+        self._amend(initiated=initiated)
+        for public_id, report in self._beside.items():
+            if self._agreement.rank == 0 and report.step > self._back_to:
+                self._write(public_id, msgspec.structs.replace(report, initiated=initiated))
+        self._beside.clear()
+
     def calm(self) -> None:
         """The incident is over: what was tried no longer counts."""
         self._rollbacks = 0
         self._tried.clear()
+        self._beside.clear()
 
     def report(
         self,
@@ -131,6 +143,8 @@ class Reporter:
         timeline = self._chronicle.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
         if alert.severity == ALARM:
+            if self._newest is not None and not self._newest[1].initiated:
+                self._beside[self._newest[0]] = self._newest[1]
             self._newest = public_id, report
         if self._agreement.rank == 0:
             self._write(public_id, report)

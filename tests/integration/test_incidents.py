@@ -192,6 +192,11 @@ def test_recover_goes_past_the_bad_data_and_its_probation_passes(
     assert max(e.loss for e in after) < 10
     (ended,) = played.events(ProbationEnded)
     assert (ended.passed, ended.checkpoint, ended.steps) == (True, back.checkpoint, 12)
+    alarms = [e for s, e in played.at(AnomalyRaised) if e.severity == "alarm" and 30 < s <= 36]
+    for alarm in alarms:  # one rollback answers them all
+        text = (played.run.reports / f"{alarm.report}.md").read_text()
+        assert "**Rollback Initiated:** step 36 → 30" in text
+    assert len(alarms) > 1
 
 
 def test_the_autopilot_proposes_by_default_and_acts_when_told(

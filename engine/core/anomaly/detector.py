@@ -137,7 +137,7 @@ class Detector:
         usual = math.exp(recent.median()) if len(recent) else None
         if not state.dead.update(None if idle else loss, norm, usual):
             return []
-        if loss == 0 and norm:
+        if loss == 0 and norm != 0:
             return [Finding(kind="dead", severity=ALARM, what="loss", value=0.0)]
         return [Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0)]
 
