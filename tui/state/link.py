@@ -66,6 +66,8 @@ def shown_state(run: RunView, link: LinkView) -> RunState:
         beat = link.beat
         resumed = beat is not None and beat.engine_alive and run.seq < beat.last_seq
         return beat.state if beat is not None and resumed else run.state
+    if not run.seq and link.beat is not None and link.beat.engine_alive:
+        return link.beat.state  # nothing has been read yet, and the hub knows
     if link.engine_gone or (link.link is Link.ENDED and run.seq):
         return RunState.LOST
     return run.state

@@ -39,7 +39,10 @@ def _facts(state: AppState) -> list[Content]:
     started = state.run.started
     if started is None:
         connecting = state.link.link is Link.CONNECTING
+        beat = state.link.beat
         words = "nothing heard from the run yet" if connecting else "the engine is coming up"
+        if beat is not None and beat.last_seq > state.run.seq:
+            words = "reading what it did so far"
         return [assemble((words, DIM))]
     size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
     params = f"   {size} parameters trained" if started.total_params else ""

@@ -82,6 +82,11 @@ def test_a_full_disk_is_told_by_the_heartbeat_alone(free: int | None, told: str 
     assert gone.trouble is None
 
 
+def test_what_the_hub_knows_is_shown_before_anything_was_read() -> None:
+    beat = _beat(Script(), last_seq=900, state=RunState.PAUSED)
+    assert fold(AppState(), [LinkChanged(Link.LIVE), beat], 0.0).state is RunState.PAUSED
+
+
 def test_a_dead_journal_without_an_end_is_lost() -> None:
     assert _state(Script().start().run().train(3), Link.ENDED).state is RunState.LOST
 
