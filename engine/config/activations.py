@@ -35,7 +35,6 @@ def in_fast_mode(config: RunConfig) -> bool:
     impossible = (
         train.fast == "off"
         or train.activations == "host"
-        or bool(train.neftune)
         or config.model.attention not in ("auto", "sdpa")
     )
     asked_for = train.fast in ("on", "static") or train.memory != "lean"

@@ -130,6 +130,10 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             {"train__fast": "on", "model__quantize": "nf4", "train__optimizer": "adamw_8bit"},
         ),
         "contrastive, graphs": ("contrastive", {"train__fast": "on"}),
+        "sft, noise, smoothing, graphs": (
+            "sft",
+            {"train__fast": "on", "train__neftune": 5.0, "train__label_smoothing": 0.1},
+        ),
         "dpo, graphs": ("dpo", {"train__fast": "on"}),
         "dpo, graphs, nf4, 8-bit": (
             "dpo",

@@ -41,7 +41,12 @@ def fast_path(
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
     precision = functools.partial(trainer.accelerator.autocast, no_cache)
     path = FastPath(
-        Program(trainer.model, precision, config.train.label_smoothing),
+        Program(
+            trainer.model,
+            precision,
+            smoothing=config.train.label_smoothing,
+            noise=config.train.neftune,
+        ),
         device,
         longest=config.data.max_length,
         rows=sequences_per_micro_batch(config),
@@ -49,6 +54,8 @@ def fast_path(
         capture=mode != "static",
         log=log,
     )
+    # The trainer's own noise would be made for rows as long as the buffers.
+    trainer.neftune_noise_alpha = None
     return path, "static shapes" if mode == "static" else "CUDA graphs"
 
 
@@ -64,7 +71,6 @@ def _of_config(config: RunConfig, device: torch.device) -> str | None:
         f"there are CUDA graphs on CUDA devices only, and this is {device.type}": (
             train.fast != "static" and device.type != "cuda"
         ),
-        "train.neftune is not covered": bool(train.neftune),
         "train.activations are on the host": train.activations == "host",
         f"model.attention {attention} depends on the data; auto does not": (
             attention not in ("auto", "sdpa")

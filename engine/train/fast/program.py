@@ -60,6 +60,8 @@ class StaticBatch:
         self.labels = torch.full(shape, IGNORED, device=device)
         self._steps = torch.arange(form.length, device=device).expand(shape)
         self.position_ids = self._steps.clone()
+        self.tokens = torch.ones((), device=device)
+        """Of a row of the batch in it, its own padding included."""
         self.everything = torch.ones(shape, dtype=torch.bool, device=device)
         self.embedded: Tensor | None = None
         """[B, T, H], where the embedding is on the host."""
@@ -68,6 +70,7 @@ class StaticBatch:
     def fill(self, inputs: dict[str, Any]) -> None:
         """Take a batch over: `input_ids`, and what the form needs of `labels`, `position_ids`."""
         self._put(self.input_ids, inputs["input_ids"], self._pad_id)
+        self.tokens.fill_(inputs["input_ids"].shape[1])
         if self.form.wants != ("hidden",):
             self._put(self.labels, inputs["labels"], IGNORED)
         if self.form.packed:
@@ -91,10 +94,12 @@ class StaticBatch:
 class Program:
     """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
 
-    def __init__(self, model: nn.Module, precision: Any, smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, precision: Any, smoothing: float = 0.0, noise: float = 0.0
+    ) -> None:
         self.model: Any = model
         self._fused = fuse(model)
-        self._smoothing = smoothing
+        self._smoothing, self._noise = smoothing, noise
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
         self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
@@ -151,15 +156,30 @@ class Program:
     def _hidden(self, batch: StaticBatch) -> Tensor:
         """Positions keep packed documents apart; a mask of ones says that there are none."""
         packed = batch.form.packed
+        embedded = self._noisy(batch) if self._noise else batch.embedded
         output = self._backbone(
-            input_ids=batch.input_ids if batch.embedded is None else None,
-            inputs_embeds=batch.embedded,
+            input_ids=batch.input_ids if embedded is None else None,
+            inputs_embeds=embedded,
             attention_mask=None if packed else batch.everything,
             position_ids=batch.position_ids if packed else None,
             use_cache=False,
         )
         hidden: Tensor = output[0]
         return hidden
+
+    def _noisy(self, batch: StaticBatch) -> Tensor | None:
+        """Embedded tokens ± α/√(T·H), evenly; T is that of the batch, not of the buffers.
+
+        Source: Jain et al. 2023 (NEFTune).
+        """
+        if batch.form.way != "trained":
+            return batch.embedded
+        rows = batch.embedded
+        if rows is None:
+            embedding: Any = self._embedding
+            rows = embedding(batch.input_ids)
+        most = self._noise / (batch.tokens * rows.shape[-1]).sqrt()
+        return rows + torch.empty_like(rows).uniform_(-1, 1) * most.to(rows.dtype)
 
 
 @contextmanager

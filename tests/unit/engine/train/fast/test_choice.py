@@ -35,7 +35,6 @@ def test_nothing_stands_against_static_shapes_on_any_device() -> None:
     [
         (with_train(fast="auto"), "CUDA devices only"),
         (with_train(activations="host"), "on the host"),
-        (with_train(neftune=1.0), "neftune"),
         (structs.replace(CONFIG, model=structs.replace(CONFIG.model, attention="eager")), "eager"),
     ],
 )

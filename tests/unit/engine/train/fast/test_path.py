@@ -43,8 +43,8 @@ def make_model() -> Callable[..., Any]:
     return make
 
 
-def path_of(model: Any, rows: int = 2, smoothing: float = 0.0) -> FastPath:
-    program = Program(model, contextlib.nullcontext, smoothing)
+def path_of(model: Any, rows: int = 2) -> FastPath:
+    program = model if isinstance(model, Program) else Program(model, contextlib.nullcontext)
     return FastPath(
         program, torch.device("cpu"), longest=LONGEST, rows=rows,
         pad_id=0, capture=False, log=lambda level, text: None,
@@ -144,8 +144,26 @@ def test_targets_are_smoothed(make_model: Any) -> None:
     hidden, _ = ordinary(model, inputs)
     head = model.get_output_embeddings()
     right, _ = selected_cross_entropy(hidden, inputs["labels"], head, smoothing=0.2)
-    found = path_of(model, smoothing=0.2)(inputs, "ce")["ce"]
+    found = path_of(Program(model, contextlib.nullcontext, 0.2))(inputs, "ce")["ce"]
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
+
+
+def test_noise_on_embedded_tokens_is_that_of_the_batch_s_own_length(make_model: Any) -> None:
+    model, seen = make_model(), []
+    backbone = model.get_base_model().get_decoder()
+    backbone.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["inputs_embeds"]), with_kwargs=True
+    )
+    inputs = batch([70, 66])
+    program = Program(model, contextlib.nullcontext, noise=5.0)
+    path = path_of(program)
+    path(inputs, "ce")["ce"].backward()
+    path(inputs, "log_probs", way="still")
+    noise = seen[0][:, :70] - model.get_input_embeddings()(inputs["input_ids"])
+    most = 5.0 / (70 * 16) ** 0.5
+    assert 0.95 * most < noise.abs().max() <= 1.0001 * most
+    assert abs(noise.mean()) < 0.1 * most
+    assert seen[1] is None
 
 
 def test_packed_documents_stay_apart(make_model: Any) -> None:
