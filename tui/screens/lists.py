@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input
 
-from ..actions import bindings, keyed
+from ..actions import ACTION_OF, bindings, keyed, why_not
 from ..state import format as fmt
 from ..state.app import AppState
 from ..state.cost import given_up
@@ -25,6 +25,9 @@ from ..state.panels import value_at
 from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines
 from .base import RunScreen
 from .details import DETAILS
+
+GAP = "   "
+"""Between the keys of a hint."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class ListScreen(RunScreen):
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
+    ENTER: ClassVar[str] = ""
+    """The action that enter is, where it is one that may not be legal now."""
     DETAIL: ClassVar[str] = ""
     """Of `DETAILS`: what stands beside the list where there is room."""
 
@@ -90,7 +95,7 @@ class ListScreen(RunScreen):
         everything = self.rows(state, now)
         words = self._filter.split()
         rows = [row for row in everything if all(word in row.text for word in words)]
-        hint = keyed(self.HINT if everything else self.EMPTY, state)
+        hint = keyed(self._ways(state) if everything else self.EMPTY, state)
         if self._filter:
             ways = keyed("{list.filter} change   {app.back} clear", state)
             hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
@@ -100,6 +105,14 @@ class ListScreen(RunScreen):
         if self.DETAIL and self.has_class("-wide"):
             shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
             self.query_one("#detail", Line).put(lines(*shown))
+
+    def _ways(self, state: AppState) -> str:
+        """Of the hint, the keys that do something now."""
+        refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
+        ways = self.HINT.split(GAP)
+        if self.ENTER in refused:
+            ways = [way for way in ways if not way.startswith("enter ")]
+        return GAP.join(way for way in ways if not any(f"{{{id_}}}" in way for id_ in refused))
 
     def _refill(self, rows: list[Row]) -> None:
         known = self._rows
@@ -218,6 +231,7 @@ class Checkpoints(ListScreen):
 
     COLUMNS = ("step", "age", "loss", "since", "what is lost", "", "note", "name", "size")
     NAME = "checkpoints"
+    ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
     HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"

@@ -372,3 +372,17 @@ async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> Non
         await pilot.press("enter", "y", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
         assert session.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("make", "offered"), [(eventful, ("enter go back", "s save")), (finished, ())]
+)
+async def test_a_list_offers_only_keys_that_do_something_now(make, offered) -> None:
+    session = FakeSession(make())
+    async with driven(session) as (app, pilot):
+        await pilot.press("4")
+        await until(pilot, lambda: "/ find" in text_of(app))
+        hint = next(line for line in text_of(app).splitlines() if "/ find" in line)
+        assert all(way in hint for way in offered)
+        assert offered or "enter" not in hint
+        assert offered or "save" not in hint
