@@ -234,6 +234,11 @@ def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
     seen: set[int] = set()
     for name, tensor in weights.items():
         plain = tensor.detach().to("cpu").contiguous()
+        if not torch.isfinite(plain).all():
+            raise CheckpointError(
+                f"{name} is not finite, so {file.name} would be of no use: "
+                "go back to an earlier checkpoint"
+            )
         # The format holds no tied weights, so those are written twice.
         host[name] = plain.clone() if plain.data_ptr() in seen else plain
         seen.add(plain.data_ptr())

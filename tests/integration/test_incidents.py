@@ -27,7 +27,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.train import session, trainers
 from fttui.engine.train.source import BatchSource
-from fttui.engine.train.state import TrainingState
+from fttui.engine.train.state import Counters, TrainingState
 from fttui.engine.train.trainers import PairTrainer
 from tests.support.training import Played, Script, new_run, play, read_records
 
@@ -92,6 +92,24 @@ def test_whatever_fails_a_save_does_not_end_training(
     assert "OverflowError" in failed.reason
     assert played.outcome.state is RunState.FINISHED
     assert not played.events(CheckpointSaved)
+
+
+def test_an_adapter_that_is_not_finite_is_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = TrainingState.save_shared
+
+    def spoilt(self: TrainingState, folder: Path, counters: Counters) -> None:
+        if counters.step >= 3:
+            next(iter(self._adapter.values())).data[0] = math.inf
+        save(self, folder, counters)
+
+    monkeypatch.setattr(TrainingState, "save_shared", spoilt)
+    script = Script({3: ["checkpoint"]}, states={RunState.HALTED: ["stop"]})
+    played = play(new_run(tmp_path), script)
+    assert "is not finite" in played.events(CommandFailed)[0].reason
+    assert all(step < 3 for step, _ in played.at(CheckpointSaved))
+    assert not [p for p in played.run.path.glob("checkpoints/step-00000[3-9]*") if any(p.iterdir())]
 
 
 def test_the_end_of_a_run_fits_on_a_full_disk(
