@@ -33,6 +33,7 @@ BF16 = {"train.adapter_precision": "bf16"}
 FP32 = {"train.adapter_precision": "fp32"}
 ON = {"train.activation_checkpointing": "true"}
 WHOLE = {"train.activation_checkpointing": "false"}
+SOME = ON | {"train.whole_layers": "10"}
 DROP = {"adapter.dropout": "0.05"}
 FAST = BF16 | {"train.fast": "on"}
 AHEAD_OF_STEP = {"contrastive.cross_accumulation": "on"}
@@ -85,7 +86,7 @@ CASES = (
     Case("fast-8b-1024-whole", "8b", 1024, 1, FAST | WHOLE, alone=True),
     Case("fast-1b-lengths", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True),
     Case("fast-1b-pooled", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, pooled=True),
-    Case("fast-1b-tight", "1b", 1280, 1, FAST | WHOLE, alone=True, varied=True, capped=True),
+    Case("fast-1b-tight", "1b", 1536, 1, FAST | WHOLE, alone=True, varied=True, capped=True),
     Case("fast-1b-fixed", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, segments=False),
     Case("trial-1b", "1b", 2048, 1, FP32 | WHOLE | DROP, alone=True),
     Case("load-lean", "1b", 512, 1, LEAN | ON, loaded=True, alone=True),
@@ -111,11 +112,15 @@ CASES = (
     Case("dpo-whole", "1b", 512, 2, BF16 | WHOLE | DROP, task="dpo"),
     Case("dpo-lean", "1b", 1024, 1, LEAN | ON, task="dpo"),
     Case("kto", "1b", 1024, 2, FP32 | ON, task="kto"),
-    Case("dpo-fast", "1b", 1024, 1, BF16 | ON | {"train.fast": "auto"}, task="dpo"),
     Case("dpo-512", "1b", 512, 1, BF16 | ON | DROP, task="dpo", accumulate=4, alone=True),
     Case("dpo-512-graphs", "1b", 512, 1, FAST | ON | DROP, task="dpo", accumulate=4, alone=True),
     Case("dpo-512-graphs-whole", "1b", 512, 1, FAST | WHOLE | DROP, task="dpo", accumulate=4,
          alone=True),
+    Case("fast-dpo", "1b", 1024, 1, FAST | ON, task="dpo"),
+    Case("fast-dpo-whole", "1b", 512, 2, FAST | WHOLE | DROP, task="dpo"),
+    Case("fast-kto", "1b", 1024, 2, FAST | ON, task="kto"),
+    Case("some-8b", "8b", 1024, 1, BF16 | SOME, accumulate=2),
+    Case("fast-some-8b", "8b", 1024, 1, FAST | SOME | DROP),
     Case("simctg", "1b", 1024, 1, BF16 | ON | {"contrastive.kind": "simctg"}),
     Case("fast-simctg", "1b", 1024, 1, FAST | ON | {"contrastive.kind": "simctg"}),
     Case("0.1b-1024", "0.1b", 1024, 4, FP32 | ON | DROP),

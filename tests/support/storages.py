@@ -21,7 +21,9 @@ class StorageCounter(TorchDispatchMode):
         self._alive: dict[int, weakref.ref[Any]] = {}
         gc.collect()
         known = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
-        self._before = {tensor.untyped_storage()._cdata for tensor in known}
+        storages = [tensor.untyped_storage() for tensor in known]
+        # Held, so that nothing new is made at the address of something old.
+        self._before = {storage._cdata: storage for storage in storages}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and look at what comes out."""
