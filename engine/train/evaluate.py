@@ -86,6 +86,8 @@ class Evaluator:
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
+        if self._trainer.fast is not None:
+            self._trainer.fast.make_room()
         rng = capture_rng()
         model = self._trainer.model
         was_training = model.training

@@ -34,7 +34,7 @@ def played(
         ("sft", {"data__max_length": 96, "contrastive__kind": "simctg"}),
         ("sft", {"data__packing": "true", "data__max_length": 96, "train__batch": 2}),
         ("contrastive", {}),
-        ("sft", {"train__memory": "lean", "model__quantize": "nf4"}),
+        ("sft", {"train__memory": "lean", "model__quantize": "nf4", "eval__every": 2}),
         ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
         ("kto", {}),
         ("dpo", {"train__memory": "lean", "model__quantize": "nf4"}),

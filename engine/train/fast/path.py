@@ -86,6 +86,17 @@ class FastPath:
         """Over all ranks: nobody else does it, because no DDP module is called."""
         self._gradients.average_over_ranks()
 
+    def make_room(self) -> None:
+        """Before passes outside of graphs: let these go where the device may not hold both.
+
+        Graphs keep their memory to themselves. In lean mode there is none beside them, and a pass
+        without gradients takes no more than they do.
+        """
+        if self._program.is_lean or (
+            self._device.type == "cuda" and _free(self._device) < _idle(self._device)
+        ):
+            self.release()
+
     def release(self) -> None:
         """Give all memory back and forget addresses; graphs are made again when needed."""
         self._passes.clear()
@@ -139,6 +150,16 @@ class FastPath:
 
     def _say(self, form: Form, reason: str) -> None:
         self._log("warning", f"fast mode: no CUDA graph for {form}, which run as usual: {reason}")
+
+
+def _free(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
+
+
+def _idle(device: torch.device) -> int:
+    """What the allocator holds and nobody uses between two steps: the graphs' memory, mostly."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _shared(form: Form, other: Form) -> str:

@@ -106,14 +106,20 @@ class Program:
         self._precision: Any = precision
         """Makes the context manager of mixed precision, without a cache of cast weights."""
 
+    @property
+    def is_lean(self) -> bool:
+        """The embedding is on the host, because the device has no memory to spare."""
+        return isinstance(self._embedding, HostEmbedding)
+
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
         """What cannot be part of a graph: look the batch up in an embedding on the host.
 
         The ids are taken from where they came from: asking the device for them would wait for it.
         """
-        if not isinstance(self._embedding, HostEmbedding):
+        if not self.is_lean:
             return
-        rows = self._embedding(batch.padded(on_host(ids))).detach()
+        embedding: Any = self._embedding
+        rows = embedding(batch.padded(on_host(ids))).detach()
         batch.embedded = rows if batch.embedded is None else batch.embedded.copy_(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:

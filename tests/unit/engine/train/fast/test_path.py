@@ -221,6 +221,21 @@ def test_after_its_memory_was_released_it_goes_on_as_before(make_model: Any) -> 
     assert torch.equal(gradients(model), right)
 
 
+@pytest.mark.parametrize("lean", [True, False])
+def test_it_makes_room_where_there_is_none_beside_it(
+    make_model: Any, monkeypatch: pytest.MonkeyPatch, lean: bool
+) -> None:
+    monkeypatch.setattr(Program, "is_lean", lean)
+    model = make_model()
+    path, inputs = path_of(model), batch([9, 5])
+    path(inputs, "ce")["ce"].backward()
+    path.make_room()
+    assert all((p.grad is None) == lean for p in model.parameters() if p.requires_grad)
+    model.zero_grad()
+    path(inputs, "ce")["ce"].backward()
+    assert gradients(model).norm() > 0
+
+
 def test_without_gradients_only_the_forward_pass_runs(make_model: Any) -> None:
     model = make_model()
     with torch.no_grad():
