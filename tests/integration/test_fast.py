@@ -75,9 +75,10 @@ def played_by_two(folder: Path, task: str, script: Script | None = None, **sets:
     return Played(run, Outcome(RunState.FINISHED, None), read_records(run))
 
 
-def test_two_ranks_average_their_gradients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["contrastive", "kto"])
+def test_two_ranks_average_their_gradients(tmp_path: Path, task: str) -> None:
     ordinary, static = (
-        played_by_two(tmp_path / fast, "contrastive", train__steps=3, train__fast=fast).losses()
+        played_by_two(tmp_path / fast, task, train__steps=3, train__fast=fast).losses()
         for fast in ("off", "static")
     )
     assert static == pytest.approx(ordinary, rel=2e-6)
