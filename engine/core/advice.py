@@ -63,6 +63,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "a batch without a single label to learn from",
     ),
     "plateau": (
+        "it has learned what this data and rate can give: the usual end of a run",
         "learning rate near zero",
         "frozen or missing adapters",
         "a wrong chat template or labels",
@@ -123,11 +124,19 @@ def recommend(alert: Alert, situation: Situation) -> list[Action]:
             lowered = f"lr scale {situation.lr_scale * 0.1:.3g}"
             return [_first(lowered, "a tenth of it, at once"), _stop("check schedule and rate")]
         case "plateau":
-            tripled = f"lr scale {situation.lr_scale * 3:.3g}"
-            why = "see within some dozen steps whether it learns at all"
-            return [_first(tripled, why), _stop("check data and adapters first")]
+            return _judge_plateau(situation)
         case _:
             return list(_FIXED.get(alert.kind, ()))
+
+
+def _judge_plateau(now: Situation) -> list[Action]:
+    """Held-out data, not a higher rate, says whether a flat loss is an end or a fault."""
+    tripled = f"lr scale {now.lr_scale * 3:.3g}"
+    return [
+        _first("eval", "if the held-out loss no longer falls either, the run has what it can get"),
+        Action(command=tripled, key="l", why="if it has learned nothing at all so far"),
+        _stop("to keep what there is, or to check data and adapters"),
+    ]
 
 
 def _recover(alert: Alert, now: Situation) -> list[Action]:
@@ -224,9 +233,15 @@ _FIXED: dict[str, tuple[Action, ...]] = {
         _first("stop", "more steps make it worse; the best checkpoint stays"),
         Action(command="eval", key="e", why="confirm with a fresh evaluation"),
     ),
-    "straggler": (_first("pause", "look at that rank's device while training holds"),),
+    "straggler": (
+        _first("profile 2", "where each rank's time goes, before changing anything"),
+        _pause("look at that rank's device while training holds"),
+    ),
     "dead": (_first("stop no-save", "nothing was learned that could be lost"),),
-    "throughput_drop": (_first("pause", "see whether the machine is free while training holds"),),
+    "throughput_drop": (
+        _first("profile 2", "where the time of a step goes now, before changing anything"),
+        _pause("see whether the machine is free while training holds"),
+    ),
     "vram_leak": (
         _first("checkpoint pin leak", "be safe before memory runs out"),
         _stop("then go on in a fresh process: fttui run --resume"),

@@ -131,6 +131,13 @@ def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
     assert not any(action.command.startswith("rollback") for action in report.actions)
 
 
+@pytest.mark.parametrize("kind", ["plateau", "throughput_drop", "straggler"])
+def test_the_one_key_changes_nothing_where_nothing_is_in_danger(kind: str) -> None:
+    first = recommend(alert(kind, "info"), Situation(step=100, lr_scale=3.0))[0]
+    assert first.key == "R"
+    assert first.command.split()[0] in {"eval", "profile"}
+
+
 def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
     report = build_report(alert("grad_explosion", "alarm"), evidence(clip=1.0))
     commands = [parse_command(action.command) for action in report.actions]
