@@ -100,6 +100,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """Percent."""
     gpu_temp_c: float | None = None
     gpu_power_w: float | None = None
+    pcie_bytes_per_s: float | None = None
+    """To and from the device together."""
     skew_s: float = 0.0
     """Slowest minus fastest rank in this step."""
     rank_s: list[float] = []
@@ -107,6 +109,10 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     rank_mem_bytes: list[int] = []
     """With several ranks and accelerators: each one's peak memory in the step before, allocated or,
     in fast mode, reserved."""
+    rank_util: list[float] = []
+    """With several ranks whose accelerators tell: percent, and so on."""
+    rank_temp_c: list[float] = []
+    rank_power_w: list[float] = []
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
 

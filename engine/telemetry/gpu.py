@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _UUID_PREFIXES = ("GPU-", "MIG-")
+_SENT, _RECEIVED = 0, 1
+"""As NVML numbers its PCIe counters."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class GpuSample:
     total_bytes: int | None = None
     used_bytes: int | None = None
     """By all processes on the card, not this one alone."""
+    pcie_bytes_per_s: float | None = None
+    """Both ways together, over some 20 ms."""
 
 
 class GpuSampler:
@@ -43,7 +47,7 @@ class GpuSampler:
         return self._handle is not None
 
     def sample(self) -> GpuSample:
-        """Read everything once: a few hundred microseconds, without touching CUDA."""
+        """Read everything once: some 40 ms, mostly for PCIe, without touching CUDA."""
         if self._handle is None:
             return GpuSample()
         nvml, handle = self._nvml, self._handle
@@ -55,7 +59,37 @@ class GpuSampler:
             power_w=_number(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
             total_bytes=None if memory is None else int(memory.total),
             used_bytes=None if memory is None else int(memory.used),
+            pcie_bytes_per_s=self._pcie_bytes_per_s(),
         )
+
+    def links(self) -> str:
+        """How the card is connected, such as `PCIe 4 × 16, 12 NVLinks`; empty where unknown.
+
+        The generation is the highest that card and slot have: an idle card shows a lower one. The
+        width is the present one, which tells of a bad seat.
+        """
+        if self._handle is None:
+            return ""
+        nvml, handle = self._nvml, self._handle
+        generation = _asked(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+        width = _asked(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+        most = getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0)
+        up = sum(self._nvlink_is_up(number) for number in range(most))
+        known = [
+            f"PCIe {generation} × {width}" if generation and width else "",
+            f"{up} NVLink{'s' if up > 1 else ''}" if up else "",
+        ]
+        return ", ".join(part for part in known if part)
+
+    def _nvlink_is_up(self, number: int) -> bool:
+        state = _asked(lambda: self._nvml.nvmlDeviceGetNvLinkState(self._handle, number))
+        return bool(state == 1)
+
+    def _pcie_bytes_per_s(self) -> float | None:
+        nvml, handle = self._nvml, self._handle
+        sent = _number(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, _SENT) * 1024)
+        received = _number(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, _RECEIVED) * 1024)
+        return None if sent is None or received is None else sent + received
 
 
 class BackgroundSampler:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # of torch, not listed
 from torch.distributed.rendezvous import rendezvous
 
+from ..telemetry.gpu import GpuSampler
 from .restarts import Attempt
 
 
@@ -30,7 +31,9 @@ class Place:
         if self.device.type != "cuda":
             return f"cpu ({torch.get_num_threads()} threads)"
         properties = torch.cuda.get_device_properties(self.device)
-        return f"{self.device} {properties.name} {properties.total_memory / 2**30:.1f} GiB"
+        name = f"{self.device} {properties.name} {properties.total_memory / 2**30:.1f} GiB"
+        links = GpuSampler(self.device.index or 0).links()
+        return f"{name}, {links}" if links else name
 
 
 def take_place(timeout_s: float) -> Place:

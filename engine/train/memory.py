@@ -23,6 +23,7 @@ class MemoryReading:
     gpu_util: float | None = None
     gpu_temp_c: float | None = None
     gpu_power_w: float | None = None
+    pcie_bytes_per_s: float | None = None
 
 
 class MemoryMeter:
@@ -50,4 +51,5 @@ class MemoryMeter:
             sample.util,
             sample.temp_c,
             sample.power_w,
+            sample.pcie_bytes_per_s,
         )

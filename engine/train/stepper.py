@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from .memory import MemoryReading
 from .profiler import StepProfiler
 from .source import Batch, BatchSource
 from .spans import span
-from .steps import StepTally, StepTotals, settle, start_total
+from .steps import DeviceReading, StepTally, StepTotals, settle, start_total
 from .watch import Watch
 
 _LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
@@ -131,12 +132,17 @@ class Stepper:
         if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):
             self.flow.before(reason, scale=self._clip_factor(own.grad_norm))
         own_s = self._stopwatch.lapped_s()
-        self._totals = start_total(own, self.tally, own_s, self._agreement, self._held_bytes)
+        self._totals = start_total(own, self.tally, own_s, self._agreement, self._device_told())
         self._verdict = self._watch.judge(own.loss, self._norm, desired.nonfinite)
         self._used_lr = (self._lr(), desired.lr_scale)
         self._set_lr(self._used_lr[0] * self._used_lr[1])
         self._judged_at = started
         return norm
+
+    def _device_told(self) -> DeviceReading:
+        now = self._reading
+        assert now is not None, "the reading is taken before the totals are begun"
+        return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
 
     def _while_the_device_works(self) -> None:
         """What can be done before the verdict need not keep the device waiting after it."""
@@ -231,10 +237,17 @@ class Stepper:
             gpu_temp_c=memory.gpu_temp_c,
             gpu_power_w=memory.gpu_power_w,
             skew_s=totals.skew_s,
-            rank_s=totals.rank_s if len(totals.rank_s) > 1 else [],
-            rank_mem_bytes=totals.rank_mem_bytes if len(totals.rank_s) > 1 else [],
+            pcie_bytes_per_s=memory.pcie_bytes_per_s,
+            **self._by_rank(totals),
             extra=self._extra(totals),
         )
+
+    @staticmethod
+    def _by_rank(totals: StepTotals) -> dict[str, Any]:
+        """Figures of every rank, where there are several."""
+        names = ("rank_s", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
+        several = len(totals.rank_s) > 1
+        return {name: getattr(totals, name) for name in names} if several else {}
 
     def _extra(self, totals: StepTotals) -> dict[str, float]:
         found = {k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS}

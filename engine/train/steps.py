@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,7 +86,10 @@ class StepTotals:
     rank_s: list[float]
     """Each rank's own time, up to the last backward pass, where the ranks begin to wait."""
     rank_mem_bytes: list[int]
-    """Each rank's allocated memory; empty when not every rank knows it."""
+    """Each rank's allocated memory; empty when not every rank knows it, as what follows."""
+    rank_util: list[float]
+    rank_temp_c: list[float]
+    rank_power_w: list[float]
 
     @property
     def skew_s(self) -> float:
@@ -94,29 +97,46 @@ class StepTotals:
         return max(self.rank_s) - min(self.rank_s)
 
 
+class DeviceReading(NamedTuple):
+    """What a rank tells of its accelerator; None where it has none, or that does not say."""
+
+    mem_bytes: int | None = None
+    util: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+
+
 def start_total(
     own: OwnStep,
     tally: StepTally,
     own_s: float,
     agreement: Agreement,
-    mem_bytes: int | None = None,
+    device: DeviceReading,
 ) -> Pending[StepTotals]:
     """Begin to combine the ranks' steps; read it when the update is done."""
     counts = [float(tally.tokens), float(tally.samples)]
-    memory = math.nan if mem_bytes is None else float(mem_bytes)
-    mine = [own.loss, *own.parts.values(), *counts, own_s, memory]
+    told = [math.nan if value is None else float(value) for value in device]
+    mine = [own.loss, *own.parts.values(), *counts, own_s, *told]
     rows = agreement.start_rows(mine)
     return Pending(lambda: _combine(rows.read(), list(own.parts)))
 
 
 def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
-    columns = list(zip(*rows, strict=True))
-    means = [sum(column) / len(rows) for column in columns]
+    losses, *columns = (list(column) for column in zip(*rows, strict=True))
+    parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
+    memory, util, temp_c, power_w = ([] if any(map(math.isnan, told)) else told for told in device)
     return StepTotals(
-        loss=means[0],
-        parts=dict(zip(names, means[1 : 1 + len(names)], strict=True)),
-        tokens=round(sum(columns[-4])),
-        samples=round(sum(columns[-3])),
-        rank_s=list(columns[-2]),
-        rank_mem_bytes=[] if math.isnan(means[-1]) else [int(held) for held in columns[-1]],
+        loss=_mean(losses),
+        parts=dict(zip(names, map(_mean, parts), strict=True)),
+        tokens=round(sum(tokens)),
+        samples=round(sum(samples)),
+        rank_s=rank_s,
+        rank_mem_bytes=[int(held) for held in memory],
+        rank_util=util,
+        rank_temp_c=temp_c,
+        rank_power_w=power_w,
     )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -43,8 +43,10 @@ def ranks() -> Script:
         script.train(1)
         newest = script.records[-1]
         event = msgspec.structs.replace(
-            newest.event, rank_s=[4.5, 4.6, 4.5, 4.5 + script.step % 7], skew_s=1.0
-        )
+            newest.event, rank_s=[4.5, 4.6, 4.5, 4.5 + script.step % 7], skew_s=1.0,
+            rank_util=[97.0, 96.0, 97.0, 41.0], rank_temp_c=[68.0, 66.0, 67.0, 88.0],
+            rank_power_w=[91.0, 90.0, 92.0, 61.0],
+        )  # fmt: skip
         script.records[-1] = msgspec.structs.replace(newest, event=event)
     return script
 

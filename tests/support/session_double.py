@@ -112,7 +112,7 @@ class Script:
                 total_steps=self.total,
                 micro_batch_size=4,
                 accumulation=4,
-                devices=["cuda:0 NVIDIA RTX 3060 6.0 GiB" if self.gpu else "cpu"],
+                devices=["cuda:0 NVIDIA RTX 3060 6.0 GiB, PCIe 4 × 8" if self.gpu else "cpu"],
                 trainable_params=4_884_480,
                 total_params=139_400_064,
             )
@@ -163,6 +163,7 @@ class Script:
             gpu_util=97.0 if self.gpu else None,
             gpu_temp_c=68.0 if self.gpu else None,
             gpu_power_w=91.0 if self.gpu else None,
+            pcie_bytes_per_s=2.4 * GIB if self.gpu else None,
             extra={"pos_cos": 0.7, "neg_cos": 0.12},
         )
 

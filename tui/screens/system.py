@@ -9,6 +9,8 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 
+from fttui.engine.protocol.events import StepFinished
+
 from ..actions import bindings
 from ..state import format as fmt
 from ..state.app import AppState
@@ -91,20 +93,33 @@ def _ranks(state: AppState) -> list[Content]:
     memory = list(last.rank_mem_bytes) if last else []
     rows = []
     median = sorted(times)[len(times) // 2] if times else 0.0
+    told = _devices_told(last)
     for rank in range(max(len(devices), len(times), 1)):
         device = devices[rank] if rank < len(devices) else "device not told yet"
         pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT)]
+        slow = rank < len(times) and times[rank] > STRAGGLER * median
         if rank < len(times):
-            slow = times[rank] > STRAGGLER * median
-            text = f"{fmt.duration(times[rank]):>7}  " + ("△ straggler  " if slow else "")
+            text = f"{fmt.duration(times[rank]):>7}  "
             pieces.append((text, WATCH) if slow else text)
         if rank < len(memory):
             pieces.append(f"{fmt.size(memory[rank]):>9}  ")
-        pieces.append((device, DIM))
-        rows.append(assemble(*pieces))
+        pieces += [f"{values[rank]:.0f} {unit}  " for values, unit in told if rank < len(values)]
+        mark = ("△ straggler  ", WATCH) if slow else ""
+        rows += [assemble(*pieces), assemble("     ", mark, (device, DIM))]
     if len(times) < 2:
         rows.append(assemble(("one rank: nobody to wait for", DIM)))
     return rows
+
+
+def _devices_told(last: StepFinished | None) -> list[tuple[list[float], str]]:
+    """Utilisation, temperature and power, rank by rank."""
+    if last is None:
+        return []
+    by_rank = [last.rank_util, last.rank_temp_c, last.rank_power_w]
+    if len(last.rank_s) < 2:
+        own = (last.gpu_util, last.gpu_temp_c, last.gpu_power_w)
+        by_rank = [[] if value is None else [value] for value in own]
+    return list(zip(by_rank, ("%", "°C", "W"), strict=True))
 
 
 def _link(state: AppState, now: float) -> list[Content]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import format as fmt
 from .app import AppState
 from .curves import FASTEST, SLOWEST
-from .panels import MEMORY, THROUGHPUT, Panel, on_gpu, value_at
+from .panels import MEMORY, Panel, on_gpu, value_at
 from .picture import Curve
 from .run import RunView
 
@@ -41,6 +41,13 @@ def _step_title(state: AppState) -> Sequence[str]:
     return parts
 
 
+def _pcie_title(state: AppState) -> Sequence[str]:
+    step = state.plot.cursor
+    value = value_at(state.run, "pcie_bytes_per_s", step)
+    at = "" if step is None else f"step {step:,}: "
+    return [] if value is None else [f"{at}{fmt.size(value)}/s"]
+
+
 STEP_TIME = Panel(
     "step-time",
     "step time",
@@ -50,13 +57,23 @@ STEP_TIME = Panel(
     floor=0.0,
 )
 _NO_GPU = "not measured: no GPU, or its driver does not say"
+PCIE = Panel(
+    "pcie",
+    "PCIe, both ways",
+    lambda state: [Curve("pcie_bytes_per_s", "live")],
+    _pcie_title,
+    label=MEMORY.label,
+    unit=MEMORY.unit,
+    floor=0.0,
+    empty=_NO_GPU,
+)
 SYSTEM = (
     MEMORY,
     _reading("gpu-util", "GPU utilisation", "gpu_util", "{:.0f} %", _NO_GPU),
     _reading("gpu-power", "power", "gpu_power_w", "{:.0f} W", _NO_GPU),
     _reading("gpu-temp", "temperature", "gpu_temp_c", "{:.0f} °C", _NO_GPU),
+    PCIE,
     STEP_TIME,
-    THROUGHPUT,
 )
 _TERMS = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
 

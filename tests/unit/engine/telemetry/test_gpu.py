@@ -23,6 +23,7 @@ class FakeNvml(ModuleType):
     """NVML of a machine with two cards; `silent` names the calls that are not supported."""
 
     NVML_TEMPERATURE_GPU = 0
+    NVML_NVLINK_MAX_LINKS = 18
     uuids = ("GPU-aaaa-1", "GPU-bbbb-2")
 
     def __init__(self, silent: frozenset[str] = frozenset()) -> None:
@@ -63,6 +64,20 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return self._say("power", 85_500)
 
+    def nvmlDeviceGetPcieThroughput(self, handle: int, way: int) -> int:
+        return self._say("pcie", (30, 12)[way])
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: int) -> int:
+        return self._say("generation", 4)
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:
+        return self._say("width", 8)
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link >= 3:
+            raise NotSupported(link)
+        return self._say("nvlink", int(link < 2))
+
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch):
@@ -79,13 +94,41 @@ def install(monkeypatch: pytest.MonkeyPatch):
 def test_a_card_tells_everything(install) -> None:
     install(FakeNvml())
     assert GpuSampler(0).sample() == GpuSample(
-        util=70.0, temp_c=60.0, power_w=85.5, total_bytes=100, used_bytes=40
+        util=70.0,
+        temp_c=60.0,
+        power_w=85.5,
+        total_bytes=100,
+        used_bytes=40,
+        pcie_bytes_per_s=42 * 1024,
     )
 
 
 @pytest.mark.parametrize(
+    ("silent", "said"),
+    [
+        ((), "PCIe 4 × 8, 2 NVLinks"),
+        (("nvlink",), "PCIe 4 × 8"),
+        (("width",), "2 NVLinks"),
+        (("generation", "nvlink"), ""),
+        (("init",), ""),
+    ],
+)
+def test_a_card_tells_how_it_is_connected_as_far_as_it_knows(
+    install, silent: tuple[str, ...], said: str
+) -> None:
+    install(FakeNvml(frozenset(silent)))
+    assert GpuSampler(0).links() == said
+
+
+@pytest.mark.parametrize(
     ("silent", "missing"),
-    [("memory", "total_bytes"), ("util", "util"), ("temp", "temp_c"), ("power", "power_w")],
+    [
+        ("memory", "total_bytes"),
+        ("util", "util"),
+        ("temp", "temp_c"),
+        ("power", "power_w"),
+        ("pcie", "pcie_bytes_per_s"),
+    ],
 )
 def test_what_a_card_does_not_support_is_none_and_the_rest_is_there(
     install, silent: str, missing: str

@@ -74,11 +74,24 @@ async def test_another_run_is_opened_by_leaving_for_it(tmp_path, monkeypatch) ->
 async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
     script = Script().start().run().train(20)
     script.step += 1
-    script.add(StepFinished(loss=1.0, step_s=3.0, rank_s=[1.0, 1.0, 2.9], skew_s=1.9))
+    script.add(
+        StepFinished(
+            loss=1.0,
+            step_s=3.0,
+            rank_s=[1.0, 1.0, 2.9],
+            skew_s=1.9,
+            rank_util=[99.0, 98.0, 31.0],
+            rank_temp_c=[61.0, 60.0, 91.0],
+            rank_power_w=[300.0, 301.0, 120.0],
+            pcie_bytes_per_s=3 * 2.0**30,
+        )
+    )
     async with driven(FakeSession(script)) as (app, pilot):
         await pilot.press("6")
         await until(pilot, lambda: "△ straggler" in text_of(app))
         assert "slowest rank 2" in text_of(app)
+        assert "31 %  91 °C  120 W" in text_of(app)
+        assert "3.0 GiB/s" in text_of(app)
         assert "lost and refilled" in text_of(app)
 
 

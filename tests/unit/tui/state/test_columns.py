@@ -25,6 +25,8 @@ _STEP = st.builds(
     tokens=st.sampled_from([0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**40]),
     mem_allocated_bytes=st.none() | st.integers(0, 2**40),
     rank_s=st.lists(st.floats(0, 10), max_size=3),
+    rank_power_w=st.lists(st.floats(0, 700), max_size=3),
+    pcie_bytes_per_s=st.none() | st.floats(0, 1e11),
     extra=st.dictionaries(st.sampled_from(["top1", "pos_cos"]), _NUMBER),
 )
 _EVENT = _STEP | st.builds(LogEmitted, level=st.just("info"), text=st.text(max_size=60))
@@ -65,6 +67,8 @@ def _compare(steps: Steps, row: int, record: Record) -> None:
         **{f"parts.{k}": v for k, v in event.parts.items()},
         **{f"extra.{k}": v for k, v in event.extra.items()},
         **{f"rank_s.{k}": v for k, v in enumerate(event.rank_s)},
+        **{f"rank_power_w.{k}": v for k, v in enumerate(event.rank_power_w)},
+        "pcie_bytes_per_s": event.pcie_bytes_per_s,
     }  # fmt: skip
     for name, column in steps.columns.items():
         present = name not in steps.present or steps.present[name][row]
