@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import ConfigError, FttuiError, ModelError
+from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
 
 from .cli_options import Commands
 from .cli_words import gibibytes
@@ -86,16 +86,20 @@ def _check(options: argparse.Namespace) -> int:
         print(f"warning: not there yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded.config, hardware)):
         print(line, flush=True)  # one by one: what does not fit is shown before it is refused
-    return look_into_data(loaded.resolved)
+    look_into_data(loaded.resolved)
+    return 0
 
 
-def look_into_data(resolved: str) -> int:
+def look_into_data(resolved: str) -> None:
     """Have the records read by a process of its own, which may load what that takes.
 
-    Returns the exit code: 0, or that of data that cannot be used.
+    Raises:
+        DataError: they cannot be used.
     """
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.data.look"]
-    return subprocess.run(command, input=resolved, text=True, check=False).returncode
+    done = subprocess.run(command, input=resolved, text=True, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise DataError(done.stderr.strip().removeprefix("fttui: "))
 
 
 def course(config: RunConfig) -> Iterator[str]:

@@ -159,13 +159,19 @@ def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
                 yield f"last checkpoint: {checkpoint}"
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
 class Interrupts:
-    """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now."""
+    """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now.
+
+    So does SIGTERM, which a scheduler or `timeout` sends: the run must not outlive its job unheard.
+    """
 
     def __init__(self, engine: StartedEngine) -> None:
         self._engine = engine
         self._count = self._told = 0
-        self._before = signal.signal(signal.SIGINT, self._pass_on)
+        self._before = {number: signal.signal(number, self._pass_on) for number in _ENDING}
 
     def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
         self._count += 1
@@ -184,8 +190,9 @@ class Interrupts:
             yield "saving and stopping; Ctrl-C again stops now" if first else "stopping now"
 
     def restore(self) -> None:
-        """Ctrl-C means what it meant before."""
-        signal.signal(signal.SIGINT, self._before)
+        """The signals mean what they meant before."""
+        for ending, handler in self._before.items():
+            signal.signal(ending, handler)
 
 
 def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:

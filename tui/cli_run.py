@@ -11,7 +11,7 @@ from fttui.engine.run.layout import runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_attach import open_app, require_terminal
-from .cli_check import as_before, fitted
+from .cli_check import as_before, fitted, look_into_data
 from .cli_options import Commands, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
         raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
     overrides = _overrides(options)
     loaded = fitted(load_checked(options.config, overrides), force=options.force, say=say)
+    look_into_data(loaded.resolved)
     run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)

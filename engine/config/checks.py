@@ -68,14 +68,16 @@ def check_sources(config: RunConfig) -> list[Problem]:
     return [
         Problem(key, describe_missing(Path(source)))
         for key, source in sources
-        if source is not None and source.endswith(FILE_SUFFIXES) and not Path(source).exists()
+        if source is not None and source.endswith(FILE_SUFFIXES) and not Path(source).is_file()
     ]
 
 
 def describe_missing(path: Path) -> str:
     """What to say of a data file that is not there, and the name that was probably meant."""
+    if path.is_dir():
+        return f"{path}: a folder, but its name is that of a file; name a file in it"
     folder = path.parent
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    names = [one.name for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)
     hint = f"did you mean {folder / close[0]}? " if close else ""
     return (

@@ -191,11 +191,11 @@ def _why_back(alert: Alert, now: Situation) -> str:
 
 def _calm(alert: Alert, now: Situation) -> list[Action]:
     lower = _lower(f"lr scale {_calm_scale(now) * 0.7:.3g}", "a little less learning rate")
-    clip = _calm_clip(now)
+    clip = _calm_clip(alert, now)
     if clip is None:
         actions = [_first(lower.command, lower.why)]
     else:
-        why = "1.5 × the normal range: no effect on usual steps"
+        why = "above what is normal, and half of this norm at most"
         actions = [_first(f"clip {clip:.3g}", why), lower]
     if now.checkpoint is not None and alert.severity == ALARM:
         command = _rollback(now, f"{_calm_scale(now) * 0.5:.3g}")
@@ -204,11 +204,16 @@ def _calm(alert: Alert, now: Situation) -> list[Action]:
     return actions
 
 
-def _calm_clip(now: Situation) -> float | None:
-    """A max grad norm above what is normal; None where the one in force is tighter already."""
+def _calm_clip(alert: Alert, now: Situation) -> float | None:
+    """A max grad norm above what is normal; None where the one in force is tighter already.
+
+    Never above half the norm that alarmed: explosions before it may have widened the normal range.
+    """
     if now.norm_high is None or not math.isfinite(now.norm_high) or now.norm_high <= 0:
         return None
     clip = now.norm_high * CALM_CLIP_SHARE
+    if alert.value is not None and math.isfinite(alert.value):
+        clip = min(clip, alert.value / 2)
     return clip if now.clip is None or clip < now.clip else None
 
 

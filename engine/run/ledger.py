@@ -107,8 +107,10 @@ class Ledger:
         folder = self.path(manifest.name)
         for name, entry in manifest.files.items():
             if damage := _damage(folder / name, entry):
+                others = ", ".join(m.name for m in self.all() if m.name != manifest.name)
                 raise CheckpointError(
-                    f"checkpoint {manifest.name}: {name} {damage}; choose another one"
+                    f"checkpoint {manifest.name}: {name} {damage}; "
+                    f"choose another one: {others or 'there is none'}"
                 )
         return folder
 

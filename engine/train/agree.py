@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 import torch
 import torch.distributed as dist
 
+from ..errors import FttuiError
+
 TIMEOUT_S = float(os.environ.get("FTTUI_AGREEMENT_TIMEOUT_S", "120"))
 """Longest silence of a rank; a paused run ticks far more often."""
 
@@ -34,6 +36,8 @@ def attempt(action: Callable[[], object]) -> str | None:
     """Do something that may fail; what went wrong, in a line, for `Agreement.errors`."""
     try:
         action()
+    except FttuiError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001 -- the others must hear of it, whatever it was
         return f"{type(error).__name__}: {error}"
     return None

@@ -88,7 +88,9 @@ class Reporter:
                 if command.startswith("lr "):
                     self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
             case RolledBack(to_step=to_step):
-                self._rollbacks, self._back_to = self._rollbacks + 1, to_step
+                # One that undoes no alarm was for something else.
+                self._rollbacks += self._newest is not None and self._newest[1].step > to_step
+                self._back_to = to_step
             case GradientsMeasured():
                 self._flow, self._flow_step = event, self._chronicle.step()
                 self._add_modules()

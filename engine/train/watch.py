@@ -238,8 +238,11 @@ class Watch:
         if anomaly:
             known = [a for a in known if anomaly in (a.id, self._open.get(a.id))]
         if not known:
-            which = f"anomaly {anomaly!r}" if anomaly else "a spike, divergence or explosion"
-            raise NoWayBack(f"this timeline knows no {which} to recover from; see: fttui report")
+            which = f"anomaly {anomaly!r}" if anomaly else "spike, divergence or explosion"
+            raise NoWayBack(
+                f"there was no {which} on this timeline to recover from; "
+                "to go back all the same: rollback CHECKPOINT"
+            )
         manifests = self._ledger.all()
         return plan_recovery(
             known[-1],

@@ -45,6 +45,16 @@ def test_a_bad_key_ends_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
+def test_bad_data_end_it_before_a_model_is_loaded(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"anchor": "a", "positive": "b"}\n' * 40 + '{"anchor": "a"\n')
+    sets = _config(tmp_path, data__train=str(bad), model__id="no-such/model")
+    result = fttui("run", *sets, "--headless", runs=tmp_path / "r")
+    assert result.returncode == 9, result.stdout + result.stderr
+    assert f"{bad}:41" in result.stderr
+    assert not (tmp_path / "r").exists()
+
+
 def test_the_crash_of_an_engine_tells_its_error_and_exit_code(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     result = fttui("run", *_config(tmp_path, model__id="no-such/model"), "--headless", runs=runs)

@@ -63,7 +63,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str:
 
     Raises:
         FttuiError: an engine still works on the run.
-        CheckpointError: there is no such checkpoint.
+        CheckpointError: there is no such checkpoint, or it is damaged.
     """
     engine = read_engine(run)
     if engine is not None and engine.alive:
@@ -77,7 +77,9 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str:
             f"{run.id} has no complete checkpoint to resume from; start anew with: "
             f"fttui run {run.source_config}"
         )
-    return ledger.find(wanted or "last").name
+    manifest = ledger.find(wanted or "last")
+    ledger.verify(manifest)
+    return manifest.name
 
 
 @dataclass(frozen=True)

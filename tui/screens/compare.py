@@ -69,7 +69,8 @@ def _metrics(state: AppState) -> list[str]:
 
 def _legend(state: AppState) -> Content:
     if not state.others:
-        hint = "nothing to compare with: {go.runs} runs, {runs.mark} mark, {runs.compare} compare"
+        hint = "nothing to compare with: mark runs with {runs.mark} in the list, {go.runs}, then "
+        hint += "{runs.compare}"
         return assemble((keyed(hint, state), DIM))
     ids = [state.run_id, *(other.id for other in state.others)]
     pieces: list[Piece] = []

@@ -260,7 +260,8 @@ class Plot(Widget, can_focus=True):
         width, height = self.content_size
         sheet = self._sheet
         if sheet is None:
-            hint = Segment(self.panel.empty.center(width), self._looks["axis"])
+            why = self.panel.empty if self._picture.empty else "too low to draw"
+            hint = Segment(why.center(width), self._looks["axis"])
             self._strips = [Strip.blank(width, _BLANK)] * (height // 2) + [Strip([hint])]
         else:
             styles = [self._looks[look] for look in self.LOOKS]

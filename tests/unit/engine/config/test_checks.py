@@ -258,6 +258,13 @@ def test_missing_data_files_are_found_without_reading(tmp_path):
     assert check_sources(config({"data": {"train": "org/set", "eval": "stdlib:pairs"}})) == []
 
 
+def test_a_folder_with_the_name_of_a_file_is_told_as_one(tmp_path):
+    folder = tmp_path / "rows.jsonl"
+    folder.mkdir()
+    (problem,) = check_sources(config({"data": {"train": str(folder)}}))
+    assert problem.text.startswith(f"{folder}: a folder")
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [

@@ -138,6 +138,12 @@ def test_the_one_key_changes_nothing_where_nothing_is_in_danger(kind: str) -> No
     assert first.command.split()[0] in {"eval", "profile"}
 
 
+def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
+    exploded = msgspec.structs.replace(alert("grad_explosion"), value=20.5, baseline=2.8)
+    wide = Situation(step=123, norm_high=17.8)
+    assert parse_command(recommend(exploded, wide)[0].command) == SetClip(value=10.2)
+
+
 def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
     report = build_report(alert("grad_explosion", "alarm"), evidence(clip=1.0))
     commands = [parse_command(action.command) for action in report.actions]

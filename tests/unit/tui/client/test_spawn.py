@@ -8,7 +8,7 @@ import pytest
 from fttui.engine.config.load import LoadedConfig, load_config
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger, Manifest
+from fttui.engine.run.ledger import FileEntry, Ledger, Manifest, hash_file
 from fttui.tui.client.spawn import (
     EngineDied,
     checkpoint_to_resume,
@@ -36,6 +36,8 @@ def loaded(tmp_path: Path, *overrides: str) -> tuple[Path, LoadedConfig]:
 def checkpoint(run: RunDirectory, name: str, step: int) -> None:
     ledger = Ledger(run)
     ledger.path(name).mkdir()
+    weights = ledger.path(name) / "weights"
+    weights.write_bytes(b"four")
     ledger.commit(
         Manifest(
             name=name,
@@ -44,7 +46,7 @@ def checkpoint(run: RunDirectory, name: str, step: int) -> None:
             time=float(step),
             world_size=1,
             incarnation=1,
-            files={},
+            files={"weights": FileEntry(size_bytes=4, sha256=hash_file(weights))},
         )
     )
 
@@ -56,6 +58,15 @@ def test_a_new_run_holds_both_configurations(tmp_path: Path) -> None:
     assert run.source_config.read_text() == CONFIG
     assert "lr: 0.001" in run.config.read_text()
     assert run.identity().overrides == ["train.lr=1e-3"]
+
+
+def test_a_damaged_checkpoint_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    checkpoint(run, "step-10", 10)
+    checkpoint(run, "step-20", 20)
+    (Ledger(run).path("step-20") / "weights").write_bytes(b"four, no, five")
+    with pytest.raises(CheckpointError, match=r"step-20: weights .*choose another one: step-10"):
+        checkpoint_to_resume(run, None)
 
 
 def test_another_configuration_keeps_the_one_before(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fttui.tui.cli_follow import Interrupts
+from fttui.tui.client.spawn import StartedEngine
+from tests.support.engine_double import make_run
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_what_would_end_the_client_stops_the_engine_instead(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    engine = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    before = signal.getsignal(ending)
+    interrupts = Interrupts(StartedEngine(make_run(tmp_path), engine, None))
+    try:
+        os.kill(os.getpid(), ending)
+        assert list(interrupts.news()) == ["saving and stopping; Ctrl-C again stops now"]
+        assert engine.wait(timeout=60) != 0
+    finally:
+        engine.kill()
+        interrupts.restore()
+    assert signal.getsignal(ending) is before
