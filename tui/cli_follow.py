@@ -160,18 +160,24 @@ def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_UNTAKEN = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 
 
 class Interrupts:
     """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now.
 
     So does SIGTERM, which a scheduler or `timeout` sends: the run must not outlive its job unheard.
+    Whoever has a way of their own to end by it, as a probe has, keeps it.
     """
 
     def __init__(self, engine: StartedEngine) -> None:
         self._engine = engine
         self._count = self._told = 0
-        self._before = {number: signal.signal(number, self._pass_on) for number in _ENDING}
+        self._before = {
+            number: signal.signal(number, self._pass_on)
+            for number in _ENDING
+            if signal.getsignal(number) in _UNTAKEN
+        }
 
     def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
         self._count += 1
