@@ -217,6 +217,16 @@ def test_recover_goes_past_the_bad_data_and_its_probation_passes(
     assert len(alarms) > 1
 
 
+def test_going_back_for_no_anomaly_is_no_failed_attempt_at_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _exploding(monkeypatch, 34, 35)
+    played = play(new_run(tmp_path, **LONG), Script({12: ["rollback 10"]}))
+    spike = next(e for _, e in played.at(AnomalyRaised) if e.severity == "alarm")
+    text = (played.run.reports / f"{spike.report}.md").read_text()
+    assert "skip=2" in text, "some twenty steps of data, not eighty"
+
+
 def test_the_autopilot_proposes_by_default_and_acts_when_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

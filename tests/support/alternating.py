@@ -21,6 +21,7 @@ from fttui.engine.protocol.events import AnyEvent, StepFinished
 from fttui.engine.train.source import Batch
 from fttui.engine.train.stepper import Stepper
 from fttui.engine.train.steps import StepTally
+from tests.support.device_clock import between, mark
 
 _POLL_S = 0.02
 _BURSTS, _BURST = 50, 200
@@ -65,7 +66,7 @@ class Ways:
             torch.cuda.synchronize()
         pairs = zip(self.marks, self.marks[1:], strict=False)
         return {
-            "spans": [_between(before, after) for before, after in pairs],
+            "spans": [between(before, after) for before, after in pairs],
             "turn_s": statistics.median(self.turns),
             "handoff_us": 1e6 * statistics.fmean(self.burst),
             "handoff_cold_us": 1e6 * statistics.median(self.cold),
@@ -104,7 +105,7 @@ class Alternating(Stepper):
             time.sleep(_POLL_S)
         way = self._ways.steps[self._number]
         self._number += 1
-        self._ways.marks.append(_mark())
+        self._ways.marks.append(mark())
         self._ways.waits.watch(way if "counted" in way else "")
         self._bare = way.startswith("bare")
         self._speaking._publisher = self._publisher if way.startswith("watched") else None
@@ -149,7 +150,7 @@ class Alternating(Stepper):
         """After the last one, hand many records over."""
         counted = True if self._bare else super().end_step()
         if self._number == len(self._ways.steps):
-            self._ways.marks.append(_mark())
+            self._ways.marks.append(mark())
             self._ways.waits.watch("")
             self._speaking._publisher = self._publisher
             self._hand_over()
@@ -215,15 +216,3 @@ def _poison_unless_bare(poison: Callable[[Any, Stepper], None]) -> Callable[[Any
         accelerator.backward = backward
 
     return install
-
-
-def _mark() -> Any:
-    if not torch.cuda.is_available():
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _between(first: Any, last: Any) -> float:
-    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3

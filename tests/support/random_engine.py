@@ -23,6 +23,7 @@ from fttui.engine.model.precision import compute_dtype
 from fttui.engine.train.agree import Agreement, Pending
 from fttui.engine.train.fast.gradients import StaticGradients
 from fttui.engine.train.stepper import Stepper
+from tests.support.device_clock import between, mark
 from tests.support.shaped_run import PROFILED_AFTER
 from tests.support.shapes import random_llama
 from tests.support.tiny import byte_tokenizer
@@ -50,7 +51,7 @@ class Meters:
 
     def save(self, path: Path) -> None:
         """Seconds by step, as JSON."""
-        averages = [_between(*marks) for marks in self._averages]
+        averages = [between(*marks) for marks in self._averages]
         path.write_text(json.dumps({"agreement": self._agreement, "average": averages}))
 
     def _timed(self, method: Any) -> Any:
@@ -71,9 +72,9 @@ class Meters:
 
     def _marked(self, average: Any) -> Any:
         def marked(gradients: StaticGradients) -> None:
-            began = _mark()
+            began = mark()
             average(gradients)
-            self._averages.append((began, _mark()))
+            self._averages.append((began, mark()))
 
         return marked
 
@@ -85,18 +86,6 @@ class Meters:
             return counted
 
         return ended
-
-
-def _mark() -> Any:
-    if not torch.cuda.is_available():
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def _between(first: Any, last: Any) -> float:
-    return last - first if isinstance(first, float) else float(first.elapsed_time(last)) / 1e3
 
 
 def load_random(config: Any, device: Any, progress: Any) -> Any:

@@ -13,7 +13,9 @@ from fttui.engine.protocol.events import (
     CheckpointRemoved,
     GradientsMeasured,
     ModuleFlow,
+    ProfilePart,
     StepFinished,
+    StepsProfiled,
 )
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
@@ -93,6 +95,22 @@ async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
         assert "31 %  91 °C  120 W" in text_of(app)
         assert "3.0 GiB/s" in text_of(app)
         assert "lost and refilled" in text_of(app)
+
+
+async def test_a_plot_too_low_to_draw_does_not_claim_to_have_no_values() -> None:
+    script = Script().start().run().train(20)
+    parts = [ProfilePart(name=f"part {n}", host_s=0.1, device_s=0.1) for n in range(9)]
+    script.add(
+        StepsProfiled(
+            steps=1, step_s=1.0, parts=parts, kinds={}, idle=0.5, launches=10.0, flops=1.0,
+            peak_flops_per_s=1.0, advice=["one", "two", "three"],
+        )
+    )  # fmt: skip
+    async with driven(FakeSession(script), size=(120, 40)) as (app, pilot):
+        await pilot.press("6")
+        await until(pilot, lambda: "part 8" in text_of(app))
+        assert "too low to draw" in text_of(app)
+        assert "no values yet" not in text_of(app)
 
 
 async def test_metrics_are_chosen_by_words_of_their_names() -> None:
