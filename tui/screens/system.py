@@ -74,7 +74,7 @@ def _plan(state: AppState, width: int) -> list[Content]:
     now = memory_now(state.run)
     shown = f"planned {fmt.size(total)}"
     if now is not None:
-        shown += f"   used now {fmt.size(now[0])} ({fmt.percent(now[0] / total, 0)} of it)"
+        shown = f"{fmt.size_of(now[0], total)} planned, {fmt.percent(now[0] / total, 0)}"
     whole = max(total, now[1] if now and now[1] else total)
     cells = max(10, width)
     pieces: list[Piece] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import msgspec
 import pytest
 from textual.widgets import OptionList
 
@@ -14,6 +15,7 @@ from fttui.engine.protocol.events import (
     GradientsMeasured,
     ModuleFlow,
     ProfilePart,
+    RunStarted,
     StepFinished,
     StepsProfiled,
 )
@@ -95,6 +97,19 @@ async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
         assert "31 %  91 °C  120 W" in text_of(app)
         assert "3.0 GiB/s" in text_of(app)
         assert "lost and refilled" in text_of(app)
+
+
+async def test_the_plan_is_told_beside_what_is_used_in_a_third_of_a_terminal() -> None:
+    script = Script().start()
+    started = script.records[0].event
+    assert isinstance(started, RunStarted)
+    planned = msgspec.structs.replace(
+        started, planned_bytes={"base": 5 << 30, "optimizer": 1 << 28}
+    )
+    script.records[0] = msgspec.structs.replace(script.records[0], event=planned)
+    async with driven(FakeSession(script.run().train(20)), size=(120, 40)) as (app, pilot):
+        await pilot.press("6")
+        await until(pilot, lambda: "/ 5.2 GiB planned, 9" in text_of(app))
 
 
 async def test_a_plot_too_low_to_draw_does_not_claim_to_have_no_values() -> None:
