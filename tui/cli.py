@@ -98,16 +98,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except PermissionError as error:
-        print(f"fttui: {error.filename} belongs to another user: {error.strerror}", file=sys.stderr)
-        return NotOwner.exit_code
     except BrokenPipeError:
         # The reader of a pipe left, as `| head` does; Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        return _refused(error)
+
+
+def _refused(error: OSError) -> int:
+    """Say in words what the system did not let us do, and with which file."""
+    if error.filename is None or error.strerror is None:
         print(f"fttui: {error}", file=sys.stderr)
         return FttuiError.exit_code
+    theirs = isinstance(error, PermissionError) and _is_anothers(str(error.filename))
+    why = "belongs to another user" if theirs else "cannot be used"
+    print(f"fttui: {error.filename} {why}: {error.strerror.lower()}", file=sys.stderr)
+    return NotOwner.exit_code if theirs else FttuiError.exit_code
+
+
+def _is_anothers(path: str) -> bool:
+    """Of a path, or of the folder above it that hides whose it is."""
+    while not os.path.lexists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return os.lstat(path or ".").st_uid != os.geteuid()
 
 
 if __name__ == "__main__":

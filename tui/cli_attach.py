@@ -15,7 +15,7 @@ from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.run.registry import RunSummary
 
-from .cli_options import Commands, add_remote_cmd, add_runs_dir, chosen_run, say
+from .cli_options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_machines, say
 from .cli_words import print_runs
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
     attach = commands.add_parser("attach", help="watch and steer a live run, here or over ssh")
     attach.add_argument(
         "run",
-        metavar="RUN | [USER@]HOST[:RUN]",
+        metavar="RUN | [USER@]HOST:[RUN]",
         nargs="*",
         help="default: the newest live run; of one HOST or several their runs are shown",
     )
@@ -45,6 +45,7 @@ def add_commands(commands: Commands) -> None:
 
 def _attach(options: argparse.Namespace) -> int:
     if len(options.run) > 1:
+        require_machines(options.run, options)
         return _look_around(options.run, options.remote_cmd, read_only=options.read_only)
     options.run = options.run[0] if options.run else None
     return _look(options, live=True, read_only=options.read_only)
@@ -55,7 +56,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
-    from .client.ssh import UnknownHost, is_remote, parse_target
+    from .client.ssh import is_remote, parse_target
 
     if options.run and is_remote(options.run):
         return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
@@ -64,11 +65,18 @@ def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
     except NoSuchRun as no_run:
         if not options.run or "/" in options.run:
             raise
-        try:
-            return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
-        except (UnknownHost, ConfigError):
-            raise no_run from None
+        if not _is_machine(options):
+            way = f"for a machine of that name, write: fttui attach {options.run}:"
+            raise NoSuchRun(f"{no_run}\n{way}") from None
+        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
     return open_app(run, read_only=read_only)
+
+
+def _is_machine(options: argparse.Namespace) -> bool:
+    """A word that is no run here may be meant for ssh; a mistyped name must not be sent there."""
+    from .client.hosts import is_known_host
+
+    return options.remote_cmd is not None or is_known_host(options.run)
 
 
 def require_terminal(way_out: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.run.layout import runs_root
+from fttui.engine.run.layout import require_runs_folder, runs_root
 
 from .cli_options import Commands, add_runs_dir
 
@@ -32,13 +32,16 @@ def _bridge(options: argparse.Namespace) -> int:
             "the bridge speaks to a viewer on another machine, not to a person; "
             "watch a run here with: fttui attach"
         )
+    root = runs_root(options.runs_dir)
+    if options.runs_dir is not None:
+        require_runs_folder(root)
     from importlib.metadata import version
 
     from fttui.engine.hub.bridge.main import serve
     from fttui.engine.hub.bridge.reception import Terms
 
     terms = Terms(
-        runs=runs_root(options.runs_dir),
+        runs=root,
         version=version("fttui"),
         run=options.run,
         read_only=options.read_only,

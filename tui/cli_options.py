@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import find_run
 
@@ -70,6 +73,31 @@ def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
         NoSuchRun: none or several answer to the name.
     """
     return find_run(runs_root(options.runs_dir), options.run, live=live)
+
+
+def require_machines(words: Sequence[str], options: argparse.Namespace) -> None:
+    """Refuse what is a folder or a run of this machine where names of machines are meant.
+
+    Raises:
+        ConfigError: saying how to look at it.
+    """
+    from .client.hosts import is_known_host
+
+    for word in words:
+        if {"@", ":"} & set(word) or is_known_host(word):
+            continue
+        if Path(word).is_dir() and not (Path(word) / "run.json").is_file():
+            raise _no_machine(word, "a folder", f"fttui ls --runs-dir {word}")
+        with suppress(NoSuchRun):
+            run = find_run(runs_root(options.runs_dir), word)
+            raise _no_machine(word, "a run", f"fttui attach {run.id}")
+
+
+def _no_machine(word: str, what: str, way: str) -> ConfigError:
+    return ConfigError(
+        f"{word} is {what} of this machine; look at it with: {way}, or write {word}: for another "
+        "machine of that name"
+    )
 
 
 def name_and_step(text: str) -> tuple[str, str | None]:

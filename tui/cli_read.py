@@ -16,11 +16,18 @@ from msgspec.structs import replace
 from fttui.engine.errors import FttuiError
 from fttui.engine.run.endpoint import read_engine
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.layout import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.run.registry import RunSummary, list_runs, unreadable_runs
 from fttui.engine.run.reports import read_report, report_names
 
-from .cli_options import Commands, add_remote_cmd, add_run, add_runs_dir, chosen_run
+from .cli_options import (
+    Commands,
+    add_remote_cmd,
+    add_run,
+    add_runs_dir,
+    chosen_run,
+    require_machines,
+)
 from .cli_words import print_runs
 
 _FOLLOW_POLL_S = 0.1
@@ -49,6 +56,7 @@ def _list(options: argparse.Namespace) -> int:
     root = runs_root(options.runs_dir)
     if options.hosts:
         return _list_there(options)
+    require_runs_folder(root)
     runs = list_runs(root)
     if options.json:
         print(msgspec.json.format(msgspec.json.encode([_plain(run) for run in runs])).decode())
@@ -65,6 +73,7 @@ def _list_there(options: argparse.Namespace) -> int:
     """The runs of other machines; one that cannot be reached does not hide the others."""
     from .client.elsewhere import runs_of
 
+    require_machines(options.hosts, options)
     found = runs_of(options.hosts, options.remote_cmd)
     if options.json:
         plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]

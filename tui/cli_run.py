@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.run.layout import runs_root
+from fttui.engine.run.layout import require_runs_folder, runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_attach import open_app, require_terminal
@@ -74,10 +74,12 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
     if options.config is None:
         raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
+    root = runs_root(options.runs_dir)
+    require_runs_folder(root, writing=True)
     overrides = _overrides(options)
     loaded = fitted(load_checked(options.config, overrides), force=options.force, say=say)
     look_into_data(loaded.resolved)
-    run = new_run(runs_root(options.runs_dir), options.config, loaded, overrides)
+    run = new_run(root, options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import NoSuchRun
+from ..errors import ConfigError, NoSuchRun
 from .files import write_atomically
 
 _LONGEST_NAME = 100
@@ -130,6 +130,40 @@ class RunDirectory:
 def runs_root(option: str | None = None) -> Path:
     """The folder that holds runs: the option, else `$FTTUI_RUNS`, else `./runs`."""
     return Path(option or os.environ.get("FTTUI_RUNS") or "runs").absolute()
+
+
+def require_runs_folder(root: Path, *, writing: bool = False) -> None:
+    """Refuse a folder of runs that cannot be read or written; one not there yet has no runs.
+
+    Raises:
+        ConfigError: saying what is there instead, and what would do.
+    """
+    place = root
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if (fault := _fault(place, _needed(place == root, writing))) is not None:
+        use, may = ("kept", "write to") if writing else ("looked for", "read")
+        raise ConfigError(
+            f"runs cannot be {use} in {root}: {fault}; expected a folder you may {may}: "
+            "name another with --runs-dir or $FTTUI_RUNS"
+        )
+
+
+def _needed(whole: bool, writing: bool) -> int:
+    return os.X_OK | (os.R_OK if whole else 0) | (os.W_OK if writing else 0)
+
+
+def _fault(place: Path, needed: int) -> str | None:
+    """What keeps a path from being used as a folder in these ways."""
+    if not place.is_dir():
+        return f"{place} is a {'link to nothing' if not place.exists() else 'file'}"
+    if os.access(place, needed, effective_ids=True):
+        return None
+    if needed & os.W_OK and os.statvfs(place).f_flag & os.ST_RDONLY:
+        return f"{place} is on a read-only file system"
+    found = place.stat()
+    whose = "yours" if found.st_uid == os.geteuid() else f"of user {found.st_uid}"
+    return f"{place} ({whose}, mode {found.st_mode & 0o777:o}) does not let you"
 
 
 def create_run(

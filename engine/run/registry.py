@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from ..protocol.states import RunState
 from .endpoint import read_engine
 from .journal import FrameReader, valid_frames
 from .known import known_runs
-from .layout import RunDirectory
+from .layout import RunDirectory, require_runs_folder
 
 _TAIL_BYTES = 256 * 1024
 
@@ -75,9 +76,11 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
 
     Raises:
         NoSuchRun: none or several match.
+        ConfigError: the folder cannot be looked into.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDirectory(Path(wanted).absolute())
+    require_runs_folder(root)
     return choose_run(list_runs(root), wanted, str(root), live=live)
 
 
@@ -96,13 +99,20 @@ def choose_run(
     if len(matching) == 1:
         return RunDirectory(Path(matching[0].path))
     if not matching:
-        names = ", ".join(s.id for s in runs[:5]) or "none"
-        raise NoSuchRun(f"no run {wanted!r} in {place}; the newest there: {names} (see: fttui ls)")
+        raise NoSuchRun(f"no run {wanted!r} in {place}; {_nearest(runs, wanted)}")
     if exact:
         folders = ", ".join(s.path for s in matching[:5])
         raise NoSuchRun(f"{len(matching)} runs are called {wanted}; give the folder: {folders}")
     names = ", ".join(s.id for s in matching[:5])
     raise NoSuchRun(f"{wanted!r} fits {len(matching)} runs: {names}; give more of the name")
+
+
+def _nearest(runs: list[RunSummary], wanted: str) -> str:
+    """What a mistyped name may have meant: whole, or as far as it was typed."""
+    near = [s.id for s in runs if get_close_matches(wanted, [s.id, s.id[: len(wanted)], s.name], 1)]
+    if near:
+        return f"did you mean {' or '.join(near[:3])}? (all: fttui ls)"
+    return f"the newest there: {', '.join(s.id for s in runs[:5]) or 'none'} (all: fttui ls)"
 
 
 def _newest(place: str, runs: list[RunSummary], *, live: bool) -> RunDirectory:

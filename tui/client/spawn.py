@@ -35,18 +35,29 @@ class EngineDied(FttuiError):
 
 
 def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]) -> RunDirectory:
-    """Make the folder of a new run."""
+    """Make the folder of a new run.
+
+    Raises:
+        FttuiError: the disk does not take it.
+    """
     from importlib.metadata import version  # deferred: reading package data takes a while
 
-    return create_run(
-        root,
-        name=loaded.config.name,
-        config=config,
-        source=loaded.source,
-        resolved=loaded.resolved,
-        overrides=overrides,
-        version=version("fttui"),
-    )
+    try:
+        return create_run(
+            root,
+            name=loaded.config.name,
+            config=config,
+            source=loaded.source,
+            resolved=loaded.resolved,
+            overrides=overrides,
+            version=version("fttui"),
+        )
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise FttuiError(
+            f"no run can be made in {root}: {why}; mend that, or name another folder with "
+            "--runs-dir or $FTTUI_RUNS"
+        ) from None
 
 
 def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:

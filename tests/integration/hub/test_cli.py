@@ -244,6 +244,44 @@ def test_reports_are_printed(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["attach", "show"])
+def test_a_mistyped_name_never_goes_to_ssh(runs: Path, tmp_path: Path, command: str) -> None:
+    run = make_run(runs, name="demo-run")
+    reached = tmp_path / "reached"
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {reached}\nexit 255\n")
+    ssh.chmod(0o755)
+    environ = {"FTTUI_SSH": str(ssh), "HOME": str(tmp_path)}
+    done = fttui(command, "demo-rnu", environ=environ)
+    assert done.returncode == 3
+    assert f"did you mean {run.id}?" in done.stderr
+    assert "write: fttui attach demo-rnu:" in done.stderr
+    assert not reached.exists()
+    for words in (["demo-rnu:"], ["ann@demo-rnu"], ["demo-rnu", "--remote-cmd", "fttui"]):
+        assert fttui(command, *words, environ=environ).returncode == 255
+        assert reached.exists()
+        reached.unlink()
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host gpu\n")
+    assert fttui(command, "gpu", environ=environ).returncode == 255
+    assert reached.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        (["ls", "demo"], "fttui attach demo-"),
+        (["ls", "{runs}"], "fttui ls --runs-dir {runs}"),
+        (["attach", "demo", "demo"], "fttui attach demo-"),
+    ],
+)
+def test_what_is_here_is_no_machine(runs: Path, words: list[str], way: str) -> None:
+    make_run(runs, name="demo")
+    done = fttui(*(word.format(runs=runs) for word in words), environ={"FTTUI_SSH": "false"})
+    assert done.returncode == 2
+    assert way.format(runs=runs) in done.stderr
+
+
+@pytest.mark.parametrize("command", ["attach", "show"])
 def test_the_app_refuses_to_draw_into_a_pipe(runs: Path, command: str) -> None:
     engine = EngineDouble(make_run(runs))
     engine.start()

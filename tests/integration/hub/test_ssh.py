@@ -110,7 +110,7 @@ def test_a_refused_login_is_told_and_tried_once(
         said = "the key of box is not the one that is known"
     else:
         monkeypatch.setenv("FTTUI_SSH", server.command_with("stranger", link.port))
-    first = fttui("attach", "box")
+    first = fttui("attach", "box:")
     assert first.returncode == 255
     assert said in first.stderr
     assert link.connections == 1

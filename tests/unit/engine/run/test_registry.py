@@ -106,6 +106,18 @@ def test_runs_are_found_by_name_prefix_and_folder(tmp_path: Path) -> None:
         find_run(tmp_path, "pea")
 
 
+@pytest.mark.parametrize("typed", ["smolm2-pairs", "smollm2-pais", "smollm2-pairs-20260101-00001"])
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
+    tmp_path: Path, typed: str
+) -> None:
+    run = make_run(tmp_path, name="smollm2-pairs")
+    make_run(tmp_path, name="llama")
+    with pytest.raises(NoSuchRun, match=f"no run '{typed}' in .*; did you mean {run.id}"):
+        find_run(tmp_path, typed)
+    with pytest.raises(NoSuchRun, match="the newest there: llama"):
+        find_run(tmp_path, "another")
+
+
 def test_nothing_named_means_the_newest_live_one(tmp_path: Path) -> None:
     live = make_run(tmp_path, name="live")
     ended = EngineDouble(make_run(tmp_path, name="ended"))
