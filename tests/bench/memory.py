@@ -12,10 +12,7 @@ only tries the script out.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .children import Child
 
 AT_ONCE = 4
 """Rows that share the device."""
@@ -161,72 +160,38 @@ class Queue:
     """Rows in order: those alone one after another, the others some at once."""
 
     def __init__(self, cases: Sequence[Case], options: argparse.Namespace) -> None:
-        self._children = [Child(case, options) for case in cases]
+        self._rows = [(case, child_of(case, options)) for case in cases]
         self._options = options
         self._ends_s = time.monotonic() + options.budget_s
 
     def measure(self) -> list[dict[str, Any]]:
         """All rows that begin in time."""
         rows: list[dict[str, Any]] = []
-        while self._children:
-            count = next((n for n, c in enumerate(self._children) if c.case.alone), None)
-            group = self._children[: 1 if count == 0 else count]
-            for child in self._children[: len(group) + AHEAD]:
+        while self._rows:
+            count = next((n for n, (case, _) in enumerate(self._rows) if case.alone), None)
+            group = self._rows[: 1 if count == 0 else count]
+            for _, child in self._rows[: len(group) + AHEAD]:
                 child.start()
             with ThreadPoolExecutor(self._options.at_once) as pool:
-                rows += pool.map(self._one, group)
-            self._children = self._children[len(group) :]
+                rows += pool.map(self._one, *zip(*group, strict=True))
+            self._rows = self._rows[len(group) :]
         return rows
 
-    def _one(self, child: Child) -> dict[str, Any]:
+    def _one(self, case: Case, child: Child) -> dict[str, Any]:
         if time.monotonic() > self._ends_s:
             child.end()
             row: dict[str, Any] = {"failed": "left out: the time is up"}
         else:
             row = child.measure(self._options.limit_s)
-        show(child.case.title(), row)
+        show(case.title(), row)
         return row
 
 
-class Child:
-    """A process that imports everything and waits for its turn."""
-
-    def __init__(self, case: Case, options: argparse.Namespace) -> None:
-        self.case = case
-        context = multiprocessing.get_context("spawn")
-        self._pipe, self._theirs = context.Pipe()
-        shape, length = options.shape or case.shape, options.length or case.length
-        arguments = (case, options.device, shape, length, self._theirs)
-        self._process = context.Process(target=_wait_and_run, args=arguments, daemon=True)
-        self._started = False
-
-    def start(self) -> None:
-        """Begin to import, if that has not begun."""
-        if not self._started:
-            self._started = True
-            self._process.start()
-            self._theirs.close()
-
-    def measure(self, limit_s: float) -> dict[str, Any]:
-        """Let it measure; a failure or the time limit is a row too."""
-        found: dict[str, Any] = {"failed": "the process died"}
-        started = time.monotonic()
-        try:
-            self._pipe.recv()
-            started = time.monotonic()
-            self._pipe.send("go")
-            late = {"failed": f"took over {limit_s:.0f} s"}
-            found = self._pipe.recv() if self._pipe.poll(limit_s) else late
-        except (EOFError, OSError):
-            pass
-        self.end()
-        return found | {"took": f"{time.monotonic() - started:.0f} s in all"}
-
-    def end(self) -> None:
-        """Let its memory go at once."""
-        if self._started:
-            self._process.kill()
-            self._process.join()
+def child_of(case: Case, options: argparse.Namespace) -> Child:
+    """The process of a row."""
+    segments = {"PYTORCH_ALLOC_CONF": f"expandable_segments:{case.segments}"}
+    shape, length = options.shape or case.shape, options.length or case.length
+    return Child(_measured, case, options.device, shape, length, environment=segments)
 
 
 def show(title: str, row: dict[str, Any]) -> None:
@@ -239,26 +204,11 @@ def show(title: str, row: dict[str, Any]) -> None:
           f"{row['took']}", flush=True)  # fmt: skip
 
 
-def _wait_and_run(case: Case, device: str, shape: str, length: int, answer: Any) -> None:
-    # Before torch is imported, as the engine does.
-    os.environ["PYTORCH_ALLOC_CONF"] = f"expandable_segments:{case.segments}"
-    import trl  # noqa: F401
-
-    import fttui.engine.train.session  # noqa: F401
-
+def _measured(case: Case, device: str, shape: str, length: int) -> dict[str, Any]:
     from .memory_row import measured
 
-    answer.send("ready")
-    answer.recv()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            answer.send(measured(case, device, shape, length, Path(folder)))
-    except Exception as error:  # noqa: BLE001 -- the table says what went wrong
-        import traceback
-
-        traceback.print_exc()
-        answer.send({"failed": f"{type(error).__name__}: {str(error)[:300]}"})
-    sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        return measured(case, device, shape, length, Path(folder))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +12,16 @@ import torch
 import fttui.engine.train.session as session
 from fttui.engine.config.load import load_config
 from fttui.engine.config.memory import estimate_memory, read_architecture
-from fttui.engine.model.lean import make_lean
-from fttui.engine.model.load import equip, load_model
-from fttui.engine.model.precision import compute_dtype
 from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
 from fttui.engine.run.layout import create_run
-from tests.support.shapes import SHAPES, random_llama
-from tests.support.tiny import byte_tokenizer
+from tests.support.shapes import SHAPES
 from tests.support.training import Script, play
+
+from .random_models import GIB, Peaks, counted_loader, write_model
 
 if TYPE_CHECKING:
     from .memory import Case
 
-GIB = 2**30
 STEPS = 4
 CAP_BYTES = 6 * GIB
 CONTEXT_BYTES = int(0.88 * GIB)
@@ -73,80 +68,13 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
     }
 
 
-class Peaks:
-    """Peaks of the whole run, whatever the run resets, and where memory is in a late step."""
-
-    def __init__(self, device: str) -> None:
-        self.allocated = self.reserved = self.context = 0
-        self.notes: list[str] = []
-        self._on_gpu = device == "cuda"
-        self._reset = torch.cuda.reset_peak_memory_stats
-        vars(torch.cuda)["reset_peak_memory_stats"] = self._gather_and_reset
-
-    def begin(self) -> None:
-        """What was before does not count."""
-        if self._on_gpu:
-            torch.cuda.empty_cache()
-            self._reset()
-            self.allocated = self.reserved = 0
-
-    def _gather_and_reset(self, *arguments: Any) -> None:
-        self._gather()
-        self._reset(*arguments)
-
-    def _gather(self) -> None:
-        self.allocated = max(self.allocated, torch.cuda.max_memory_allocated())
-        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
-
-    def look(self) -> None:
-        """Between two steps: what is reserved and alive, in graphs and outside of them."""
-        if not self._on_gpu:
-            return
-        self._gather()
-        torch.cuda.synchronize()
-        free, total = torch.cuda.mem_get_info()
-        self.context = total - free - torch.cuda.memory_reserved()
-        sums = {"outside": [0, 0], "graphs": [0, 0]}
-        for segment in torch.cuda.memory_snapshot():
-            of = sums["outside" if segment["segment_pool_id"] == (0, 0) else "graphs"]
-            of[0] += segment["total_size"]
-            of[1] += segment["allocated_size"]
-        parts = [f"{name} {now / GIB:.3f} reserved {used / GIB:.3f} alive"
-                 for name, (now, used) in sums.items()]  # fmt: skip
-        self.notes.append(f"peak allocated {self.allocated / GIB:.3f}, {', '.join(parts)}")
-
-
 def use_model(case: Case, device: str, shape: str, folder: Path, peaks: Peaks) -> None:
     """Let the session load a random model, or put it on disk for the real loader."""
-    tokenizer = byte_tokenizer()
-    dtype = compute_dtype("auto", torch.device(device))
-
-    def made(config: Any, place: Any, progress: Any) -> Any:
-        base = random_llama(shape, tokenizer, place, nf4=True, dtype=dtype)
-        if config.train.memory == "lean":
-            make_lean(base, place)
-        gc.collect()
-        peaks.begin()
-        hold_to_cap(case, device)
-        return equip(base, tokenizer, config, place, progress)
-
-    def loaded(config: Any, place: Any, progress: Any) -> Any:
-        peaks.begin()
-        before = torch.cuda.memory_allocated() if device == "cuda" else 0
-        found = load_model(config, place, progress)
-        if device == "cuda":
-            peak, now = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-            peaks.notes.append(f"load: {before / GIB:.3f} before, peak {peak / GIB:.3f}, then "
-                               f"{now / GIB:.3f} GiB; {found.facts['memory']}")  # fmt: skip
-            peaks.begin()
-        return found
-
-    load: Callable[..., Any] = loaded if case.loaded else made
-    vars(session)["load_model"] = load
+    vars(session)["load_model"] = counted_loader(
+        shape, peaks, from_disk=case.loaded, loaded=lambda found: hold_to_cap(case, device)
+    )
     if case.loaded:
-        base = random_llama(shape, tokenizer, device, nf4=False, dtype=dtype)
-        base.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
+        write_model(shape, folder / "model", device)
 
 
 def rehearse_in_the_pool() -> None:

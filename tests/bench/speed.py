@@ -1,13 +1,19 @@
-"""Speed against stock TRL: same shape, data, loss and card, in one run.
+"""Speed and memory against stock TRL: same shape, data, loss and card, in one run.
 
-    python -m tests.bench.speed [--cases 1b:512 1b:2048 8b:1024] [--what stock fast fast+ plain]
+    python -m tests.bench.speed [--cases 1b:512 1b:2048 8b:1024] [--what stock fast fast+ lean]
 
-Needs a CUDA device and nothing else: models have random weights, made on the device. Every
+Needs a CUDA device and nothing else; `--device cpu --cases tiny:128` tries the script out. Every
 measurement is a process of its own with a time limit. `stock` is TRL's `SFTTrainer` for QLoRA as
 it comes (activation checkpointing on), `stock+` without checkpointing; `fast` is a run of ours,
 journal and hub record included, with checkpointing, `fast+` without; `bare` and `bare+` are the
 same without fused layers, `plain` and `plain+` are ours without fast mode, `lean` and `lean+` fast
 and lean at once, with adapters in bf16. Batch 1 × accumulation 8, r 16 on all linears.
+
+Models have random weights. Up to 8 GiB in bf16 they are written once by a process of its own, and
+everybody loads and quantizes them from disk as users do; larger ones are made on the device, linear
+by linear. Memory is the peak from there to the last step, capturing graphs included: both sides
+begin with an emptied allocator. What loading took is in the notes. The allocator is set as each
+side has it: the engine asks for segments that grow, TRL for nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +22,21 @@ import argparse
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .children import GROWING_SEGMENTS, Child, in_turn
+
+if TYPE_CHECKING:
+    from .random_models import Peaks
 
 ACCUMULATE = 8
 DROPOUT = 0.05
 WARM_STEPS = 2
-GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +48,19 @@ class Case:
     what: str
     steps: int
     device: str
-    sets: tuple[str, ...]
+    sets: tuple[str, ...] = ()
+    model: Path | None = None
+    """Its folder; None where it is made on the device."""
+
+    @property
+    def place(self) -> str:
+        """Shape and length."""
+        return f"{self.shape}:{self.length}"
+
+    @property
+    def is_stock(self) -> bool:
+        """TRL's trainer."""
+        return self.what.startswith("stock")
 
     @property
     def checkpointed(self) -> bool:
@@ -51,91 +72,80 @@ def main() -> None:
     """Measure every case and print a row for each, then the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=["1b:512", "1b:2048", "8b:1024"])
-    parser.add_argument("--what", nargs="+", default=["stock", "fast", "fast+"])
+    parser.add_argument("--what", nargs="+", default=["stock", "fast", "fast+", "lean"])
     parser.add_argument("--steps", type=int, default=5, help="measured ones, after two")
     parser.add_argument("--limit-s", type=float, default=90.0, help="of one measurement")
+    parser.add_argument("--budget-s", type=float, default=480.0, help="no row begins after it")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", nargs="*", default=[], help="of our configuration")
     options = parser.parse_args()
-    cases = [Case(place.split(":")[0], int(place.split(":")[1]), what, options.steps,
-                  options.device, tuple(options.set))
-             for place in options.cases for what in options.what]  # fmt: skip
-    waiting = [Child(case) for case in cases]
+    places = [place.split(":") for place in options.cases]
+    with tempfile.TemporaryDirectory() as folder:
+        models = write_models({shape for shape, _ in places}, Path(folder), options.device)
+        cases = [Case(shape, int(length), what, options.steps, options.device,
+                      tuple(options.set), models.get(shape))
+                 for shape, length in places for what in options.what]  # fmt: skip
+        measure(cases, options.limit_s, options.budget_s)
+
+
+def write_models(shapes: set[str], folder: Path, device: str) -> dict[str, Path]:
+    """Put models on disk; those too large for that are left out."""
+    folders: dict[str, Path] = {}
+    for shape in sorted(shapes):
+        row = Child(_write, shape, folder / shape, device, environment={}).measure(120.0)
+        if "failed" in row:
+            raise SystemExit(f"the model {shape} was not written: {row['failed']}")
+        if row["written"]:
+            folders[shape] = folder / shape
+            print(f"{shape} is on disk: {row['took']}", flush=True)
+    return folders
+
+
+def _write(shape: str, folder: Path, device: str) -> dict[str, Any]:
+    from .random_models import soon_written, write_model
+
+    if not soon_written(shape):
+        return {"written": False}
+    write_model(shape, folder, device)
+    return {"written": True}
+
+
+def measure(cases: list[Case], limit_s: float, budget_s: float) -> None:
+    """Print a row for each case."""
+    children = [Child(_measured, case, environment={} if case.is_stock else GROWING_SEGMENTS)
+                for case in cases]  # fmt: skip
     print(f"{'case':12} {'what':8} {'ms/micro':>9} {'tokens/s':>9} {'GiB alloc':>9} "
           f"{'reserved':>9} {'ratio':>6}  notes", flush=True)  # fmt: skip
     baselines: dict[str, float] = {}
-    for child in waiting:
-        row, place = child.measure(options.limit_s), f"{child.case.shape}:{child.case.length}"
-        if "error" not in row:
-            baselines.setdefault(place, row["tokens_per_s"])
-        show(place, child.case.what, row, baselines.get(place))
-
-
-class Child:
-    """A process that has imported everything and waits for its turn."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_measure, args=(case, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def measure(self, limit_s: float) -> dict[str, Any]:
-        """Let it measure; a failure or the time limit is a row too."""
-        try:
-            self._pipe.recv()
-            self._pipe.send("go")
-            late = {"error": f"took over {limit_s:.0f} s"}
-            found: dict[str, Any] = self._pipe.recv() if self._pipe.poll(limit_s) else late
-        except EOFError:
-            found = {"error": "the process died"}
-        self._process.kill()
-        self._process.join()
-        return found
+    for case, row in zip(cases, in_turn(children, limit_s, budget_s), strict=True):
+        if "failed" not in row:
+            baselines.setdefault(case.place, row["tokens_per_s"])
+        show(case.place, case.what, row, baselines.get(case.place))
 
 
 def show(place: str, what: str, row: dict[str, Any], baseline: float | None) -> None:
     """Print a row of the table."""
-    if "error" in row:
-        print(f"{place:12} {what:8} {row['error']}", flush=True)
+    if "failed" in row:
+        print(f"{place:12} {what:8} {row['failed']}; {row.get('took', '')}", flush=True)
         return
     ratio = row["tokens_per_s"] / (baseline or row["tokens_per_s"])
     print(f"{place:12} {what:8} {row['ms']:9.1f} {row['tokens_per_s']:9.0f} "
-          f"{row['allocated']:9.2f} {row['reserved']:9.2f} {ratio:5.1f}x  {row['notes']}",
-          flush=True)  # fmt: skip
+          f"{row['allocated']:9.3f} {row['reserved']:9.3f} {ratio:5.1f}x  {row['notes']}; "
+          f"{row['took']}", flush=True)  # fmt: skip
 
 
-def _measure(case: Case, answer: Any) -> None:
-    import trl  # noqa: F401
+def _measured(case: Case) -> dict[str, Any]:
+    from .random_models import GIB, Peaks
 
-    import fttui.engine.train.session  # noqa: F401
-
-    answer.send("ready")
-    answer.recv()
-    run = stock if case.what.startswith("stock") else ours
-    try:
-        started = time.monotonic()
-        row = run(case)
-        notes = f"{row.pop('notes', '')} {time.monotonic() - started:.0f} s in all"
-        answer.send(row | {"notes": notes, **memory(case.device)})
-    except Exception as error:  # noqa: BLE001 -- the table says what went wrong
-        import traceback
-
-        traceback.print_exc()
-        answer.send({"error": f"{type(error).__name__}: {str(error)[:200]}"})
-    sys.stdout.flush()
-
-
-def memory(device: str) -> dict[str, float]:
-    """Peaks of this process, GiB."""
-    import torch
-
-    if device != "cuda":
-        return {"allocated": 0.0, "reserved": 0.0}
-    return {"allocated": torch.cuda.max_memory_allocated() / GIB,
-            "reserved": torch.cuda.max_memory_reserved() / GIB}  # fmt: skip
+    peaks = Peaks(case.device)
+    row = stock(case, peaks) if case.is_stock else ours(case, peaks)
+    peaks.gather()
+    notes = "; ".join([*row.pop("notes", []), *peaks.notes])
+    return row | {
+        "allocated": peaks.allocated / GIB,
+        "reserved": peaks.reserved / GIB,
+        "notes": notes,
+    }
 
 
 def summary(ends: list[float], length: int) -> dict[str, Any]:
@@ -145,7 +155,7 @@ def summary(ends: list[float], length: int) -> dict[str, Any]:
     return {"ms": step_s / ACCUMULATE * 1e3, "tokens_per_s": ACCUMULATE * length / step_s}
 
 
-def stock(case: Case) -> dict[str, Any]:
+def stock(case: Case, peaks: Peaks) -> dict[str, Any]:
     """TRL's trainer with its defaults."""
     import torch
     from datasets import Dataset
@@ -154,13 +164,11 @@ def stock(case: Case) -> dict[str, Any]:
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    from tests.support.shapes import random_llama
     from tests.support.tiny import byte_tokenizer
 
     on_gpu = case.device == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
     tokenizer = byte_tokenizer()
-    model = random_llama(case.shape, tokenizer, case.device, nf4=True, dtype=dtype)
+    model = stock_model(case, peaks)
     steps = case.steps + WARM_STEPS + 1
     rows = [tokenizer(text(case.length, number))["input_ids"][: case.length]
             for number in range(steps * ACCUMULATE)]  # fmt: skip
@@ -170,9 +178,7 @@ def stock(case: Case) -> dict[str, Any]:
 
     class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            if on_gpu:  # what making the model took is no part of training
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+            peaks.begin()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             if on_gpu:
@@ -196,7 +202,36 @@ def stock(case: Case) -> dict[str, Any]:
             callbacks=[Watch()],
         )  # fmt: skip
         trainer.train()
-    return summary(ends, case.length)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return summary(ends, case.length) | {"notes": [said_losses(losses)]}
+
+
+def stock_model(case: Case, peaks: Peaks) -> Any:
+    """The quantized model, as users of TRL load it."""
+    import torch
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from tests.support.shapes import random_llama
+    from tests.support.tiny import byte_tokenizer
+
+    dtype = torch.bfloat16 if case.device == "cuda" else torch.float32
+    peaks.begin()
+    if case.model is None:
+        return random_llama(case.shape, byte_tokenizer(), case.device, nf4=True, dtype=dtype)
+    nf4 = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(
+        case.model, dtype=dtype, device_map={"": case.device}, quantization_config=nf4
+    )
+    peaks.note_loading("loading")
+    return model
+
+
+def said_losses(losses: list[float]) -> str:
+    """The first of them, to compare rows by."""
+    return "losses " + " ".join(f"{loss:.4f}" for loss in losses[:3])
 
 
 def text(length: int, number: int) -> str:
@@ -204,43 +239,40 @@ def text(length: int, number: int) -> str:
     return " ".join(f"{number * 7 + i:04d}" for i in range(length // 4))
 
 
-def ours(case: Case) -> dict[str, Any]:
-    """A whole run of ours: session, journal, guard, detector."""
-    import fttui.engine.train.session as session
-    from fttui.engine.model.lean import make_lean
-    from fttui.engine.model.load import equip
-    from fttui.engine.model.precision import compute_dtype
-    from fttui.engine.train.fast import program
-    from tests.support.shapes import random_llama
-    from tests.support.tiny import byte_tokenizer
+def ours(
+    case: Case, peaks: Peaks, change: Callable[[Any], None] = lambda loaded: None
+) -> dict[str, Any]:
+    """A whole run of ours: session, journal, guard, detector.
 
-    def load(config: Any, device: Any, progress: Any) -> Any:
-        dtype = compute_dtype(config.model.precision, device)
-        tokenizer = byte_tokenizer()
-        base = random_llama(case.shape, tokenizer, device, nf4=True, dtype=dtype)
-        if config.train.memory == "lean":
-            make_lean(base, device)
-            forget_what_loading_took(device)
-        return equip(base, tokenizer, config, device, progress)
+    Args:
+        case: `what` beginning with bare leaves layers as they are, plain is without fast mode.
+        peaks: Of the training.
+        change: Done to the loaded model before the trainer is made.
+    """
+    import fttui.engine.train.session as session
+    from fttui.engine.train.fast import program
+
+    from .random_models import counted_loader
+
+    loaded_at = 0.0
+
+    def loaded(found: Any) -> None:
+        nonlocal loaded_at
+        change(found)
+        loaded_at = time.time()
 
     if case.what.startswith("bare"):
-        vars(program)["fuse"] = lambda model: 0
+        vars(program)["fuse"] = lambda model: []
+    vars(session)["load_model"] = counted_loader(
+        case.shape, peaks, from_disk=case.model is not None, loaded=loaded
+    )
     with tempfile.TemporaryDirectory() as folder:
-        vars(session)["load_model"] = load
-        ends, facts = _play(case, Path(folder))
-    return summary(ends, case.length) | {"notes": facts}
+        ends, notes = _play(case, Path(folder))
+    first_s = ends[0] - loaded_at
+    return summary(ends, case.length) | {"notes": notes, "first_s": first_s}
 
 
-def forget_what_loading_took(device: Any) -> None:
-    """The real loader never has a whole lean model on the device; this one made it there."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _play(case: Case, folder: Path) -> tuple[list[float], str]:
+def _play(case: Case, folder: Path) -> tuple[list[float], list[str]]:
     from fttui.engine.config.load import load_config
     from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
     from fttui.engine.run.layout import create_run
@@ -248,7 +280,7 @@ def _play(case: Case, folder: Path) -> tuple[list[float], str]:
 
     steps = case.steps + WARM_STEPS + 1
     data = folder / "texts.jsonl"
-    rows = ({"text": text(case.length, number)} for number in range(steps * ACCUMULATE + 8))
+    rows = ({"text": text(case.length, number)} for number in range(steps * ACCUMULATE))
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     fast = "off" if case.what.startswith("plain") else "on" if case.device == "cuda" else "static"
     config = folder / "speed.yaml"
@@ -256,9 +288,9 @@ def _play(case: Case, folder: Path) -> tuple[list[float], str]:
         f"""
 name: speed
 task: sft
-model: {{id: random, quantize: nf4}}
+model: {{id: {case.model or "random"}, quantize: nf4}}
 adapter: {{dropout: {DROPOUT}}}
-data: {{train: {data}, max_length: {case.length}, eval_fraction: 0.01}}
+data: {{train: {data}, max_length: {case.length}, eval_fraction: 0}}
 train: {{steps: {steps}, batch: 1, accumulate: {ACCUMULATE}, fast: "{fast}",
         activation_checkpointing: {str(case.checkpointed).lower()}}}
 checkpoint: {{every: 0, at_start: false}}
@@ -272,9 +304,12 @@ checkpoint: {{every: 0, at_start: false}}
         resolved=loaded.resolved, overrides=sets, version="0",
     )  # fmt: skip
     played = play(run, device=case.device)
-    ends = [r.time for r in played.records if isinstance(r.event, StepFinished)]
+    ended = [r for r in played.records if isinstance(r.event, StepFinished)]
+    facts = played.events(RunStarted)[-1].facts
     said = [e.text for e in played.events(LogEmitted) if e.level != "info"]
-    return ends, "; ".join([played.events(RunStarted)[-1].facts["fast mode"], *said])
+    losses = said_losses([step.loss for step in played.events(StepFinished)])
+    notes = [facts["fast mode"], facts.get("memory of a step", ""), losses, *said]
+    return [r.time for r in ended], [note for note in notes if note]
 
 
 if __name__ == "__main__":
