@@ -36,6 +36,7 @@ from fttui.engine.protocol.states import RunState
 
 from .client.port import Link
 from .state.app import AppState
+from .state.proposal import name_of, recommended
 
 Asks = Literal["no", "inline", "confirm"]
 Scope = Literal["run", "plots", "list", "runs"]
@@ -110,7 +111,7 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("rollback",), Rollback(checkpoint="last"), "confirm", footer=5,
     ),
     Action(
-        "anomaly.recover", "R", "recover", "do what the current anomaly's report recommends first",
+        "anomaly.recover", "R", "advice", "do what the current anomaly's report recommends first",
         RUN, ("recover", "rollback"), Rollback(checkpoint="last"), "confirm",
     ),
     Action(
@@ -268,6 +269,8 @@ def label_of(action: Action, state: AppState) -> str:
     """The footer's word for it, true for the present state."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
         return "resume"
+    if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
+        return name_of(command)
     return action.label
 
 
@@ -275,6 +278,8 @@ def command_now(action: Action, state: AppState) -> AnyCommand | None:
     """The kind of command the action would send in the present state."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
         return Resume()
+    if action.id == "anomaly.recover":
+        return recommended(state.run.current_anomaly) or action.sample
     return action.sample
 
 

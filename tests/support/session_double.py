@@ -213,8 +213,11 @@ class Script:
         )
 
 
-def spike(script: Script) -> AnomalyRaised:
-    """A loss spike at the present step, with a recommended way out."""
+WAYS_OUT = ("rollback step-000800-t1 lr=0.5 skip=12", "clip 0.5")
+
+
+def spike(script: Script, *ways: str) -> AnomalyRaised:
+    """A loss spike at the present step, with recommended ways out."""
     return AnomalyRaised(
         id=f"a{script.step}",
         kind="spike",
@@ -225,7 +228,7 @@ def spike(script: Script) -> AnomalyRaised:
         z=14.0,
         ratio=6.5,
         report=f"{script.step:06d}-spike",
-        actions=["rollback step-000800-t1 lr=0.5 skip=12", "clip 0.5"],
+        actions=list(ways or WAYS_OUT),
         checkpoint="step-000800-t1",
     )
 
@@ -256,12 +259,12 @@ def eventful() -> Script:
     return script
 
 
-def live_spike() -> Script:
+def live_spike(*ways: str) -> Script:
     """`eventful`, with a fresh spike nobody has answered yet."""
     script = eventful()
     script.spikes = {1241: 7.0}
     script.train(1)
-    return script.add(spike(script))
+    return script.add(spike(script, *ways))
 
 
 def loading() -> Script:

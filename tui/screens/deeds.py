@@ -11,23 +11,19 @@ from fttui.engine.protocol.commands import (
     MeasureGradients,
     Pause,
     ProfileSteps,
-    Recover,
     Resume,
     Rollback,
     SaveCheckpoint,
     Stop,
     describe_command,
-    parse_command,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.protocol.words import CommandError
 
 from ..actions import Action, refusal, why_not
 from ..state import asked
-from ..state import format as fmt
 from ..state.asked import Asked
-from ..state.cost import consequence
 from ..state.interventions import UNDO
+from ..state.proposal import gives_up, in_words, name_of, recommended, stopping
 from .confirm import ConfirmScreen
 from .help import HelpScreen
 from .looking import LOOKING, Deed
@@ -96,14 +92,8 @@ def send_typed(app: FttuiApp, command: AnyCommand) -> None:
     if reason is not None:
         app.tell(reason, title="not now")
         return
-    rows = [describe_command(command), *_in_words(app, command)]
-
-    def confirmed(key: str | None) -> None:
-        if key == "y":
-            app.send(command)
-
-    if isinstance(command, Rollback | Recover | Stop):
-        app.push_screen(ConfirmScreen("really?", rows, [("y", "do it")], alarm=True), confirmed)
+    if gives_up(command):
+        _confirm(app, command, in_words(app.state, command))
     else:
         app.send(command)
 
@@ -128,70 +118,41 @@ def ask_rollback(app: FttuiApp, checkpoint: str | None) -> None:
 
 
 def _recover(app: FttuiApp) -> None:
+    """What the report recommends first, called by its own name: it need not be a recovery."""
     anomaly = app.state.run.current_anomaly
     if anomaly is None:
         return
-    text = anomaly.event.actions[0]
-    try:
-        command = parse_command(text)
-    except (CommandError, ValueError) as error:
-        app.tell(f"the report recommends {text!r}, which this version cannot do: {error}")
+    event, command = anomaly.event, recommended(anomaly)
+    if command is None:
+        text = event.actions[0]
+        app.tell(f"the report recommends {text!r}, which this version cannot do")
         return
-    rows = [f"{text}", f"because of: {anomaly.event.headline}", *_in_words(app, command)]
-    others = [f"other ways in the report: {', '.join(anomaly.event.actions[1:])}"]
-    rows += others if anomaly.event.actions[1:] else []
+    because = [f"because of: {event.headline}"]
+    others = [f"other ways in the report: {', '.join(event.actions[1:])}"]
+    rows = [*because, *in_words(app.state, command), *others[: len(event.actions) - 1]]
+    _confirm(app, command, rows, reason=f"anomaly {event.id}")
+
+
+def _confirm(app: FttuiApp, command: AnyCommand, rows: list[str], reason: str = "") -> None:
+    """Ask under the name of the very command that yes will send."""
 
     def answer(key: str | None) -> None:
         if key == "y":
-            app.send(command, reason=f"anomaly {anomaly.event.id}")
+            app.send(command, reason=reason)
 
-    app.push_screen(ConfirmScreen("recover", rows, [("y", "do it")], alarm=True), answer)
-
-
-def _in_words(app: FttuiApp, command: AnyCommand) -> list[str]:
-    if isinstance(command, Recover):
-        return _recovery(app, command)
-    if not isinstance(command, Rollback):
-        return []
-    wanted = command.checkpoint
-    known = app.state.run.checkpoints
-    found = [c for c in known if wanted in (c.name, str(c.step))]
-    if wanted == "last":
-        found = list(known)
-    return consequence(app.state, command, found[-1]) if found else []
-
-
-def _recovery(app: FttuiApp, command: Recover) -> list[str]:
-    """What `recover` most likely does; the engine chooses by what it has tried already."""
-    anomalies = [a for a in app.state.run.anomalies if command.anomaly in ("", a.event.id)]
-    name = anomalies[-1].event.checkpoint if anomalies else None
-    found = next((c for c in app.state.run.checkpoints if c.name == name), None)
-    if found is None:
-        return ["Back to the newest good checkpoint before it, past the data that led there."]
-    half = app.state.run.lr_scale / 2
-    rows = consequence(app.state, Rollback(checkpoint=found.name, lr_scale=half), found)
-    return [*rows, "Tighter clip, the data that led there is skipped, then steps on probation."]
+    name = name_of(command)
+    rows = [describe_command(command), *rows]
+    question = ConfirmScreen(name, rows, [("y", name)], alarm=gives_up(command))
+    app.push_screen(question, answer)
 
 
 def _stop(app: FttuiApp) -> None:
-    run = app.state.run
-    newest = run.checkpoints[-1] if run.checkpoints else None
-    since = run.step - newest.step if newest else run.step
-    rows = [
-        f"Finish step {run.step + 1:,}, write a checkpoint, end the run.",
-        f"Go on later with: fttui run --resume {app.state.run_id}",
-        f"Without saving, you lose {fmt.plural(since, 'step')} of work.",
-    ]
-    if app.state.state is RunState.STOPPING:
-        rows = ["The run is already stopping; stop now, without finishing the step or saving?"]
-    elif app.state.state is RunState.STARTING:
-        rows = ["The run has not begun to train; end it?"]
-
     def answer(key: str | None) -> None:
         if key:
             app.send(Stop(save=key == "y"))
 
-    ways = [("y", "stop and save"), ("d", "stop, discard")]
+    ways = [("y", name_of(Stop())), ("d", name_of(Stop(save=False)))]
+    rows = stopping(app.state)
     app.push_screen(ConfirmScreen("stop the run", rows, ways, alarm=True), answer)
 
 

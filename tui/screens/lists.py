@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input
 
-from ..actions import ACTION_OF, bindings, keyed, why_not
+from ..actions import ACTION_OF, bindings, keyed, label_of, why_not
 from ..state import format as fmt
 from ..state.app import AppState
 from ..state.cost import given_up
@@ -203,7 +203,11 @@ class Anomalies(ListScreen):
     NAME = "anomalies"
     DETAIL = "anomaly"
     EMPTY = "No anomaly so far. The guard looks at loss and gradients before every update."
-    HINT = "enter report   {anomaly.recover} recover   {list.filter} filter   {app.back} back"
+    HINT = "enter report   {anomaly.recover} ADVICE   {list.filter} filter   {app.back} back"
+
+    def _ways(self, state: AppState) -> str:
+        """The advice by its name: it need not be a recovery."""
+        return super()._ways(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
     def rows(self, state: AppState, now: float) -> list[Row]:
         """One per anomaly."""

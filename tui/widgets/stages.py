@@ -13,6 +13,7 @@ from ..client.port import Link
 from ..state import format as fmt
 from ..state.app import AppState
 from ..state.glyphs import STATE_SHAPE
+from ..state.proposal import name_of, recommended
 from ..state.run import RunView
 from ..state.trouble import Trouble
 from .lists import log_line
@@ -145,10 +146,13 @@ def _lost(state: AppState) -> list[Content]:
 
 def _halted(state: AppState) -> list[Content]:
     why = state.run.detail or "a guard stopped training"
+    advised = recommended(state.run.current_anomaly)
     ways = (
-        ("run.rollback", "roll back"), ("anomaly.recover", "recover as the report says"),
-        ("run.pause", "go on anyway"), ("run.stop", "stop"),
-    )  # fmt: skip
+        ("run.rollback", "roll back"),
+        *([("anomaly.recover", f"{name_of(advised)} (report)")] if advised else ()),
+        ("run.pause", "go on anyway"),
+        ("run.stop", "stop"),
+    )
     keys: list[Piece] = []
     for id_, words in ways:
         keys += [(f"{key_of(id_, state)} ", ACCENT), f"{words}   "]

@@ -10,6 +10,7 @@ import pytest
 from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.commands import (
     AddNote,
+    AnyCommand,
     Evaluate,
     GenerateSample,
     MeasureGradients,
@@ -124,6 +125,34 @@ async def test_recovery_shows_what_it_does_and_names_the_anomaly() -> None:
         await until(pilot, lambda: bool(session.submitted))
     assert session.submitted == [Rollback(checkpoint="step-000800-t1", lr_scale=0.5, skip=12)]
     assert session.reasons == ["anomaly a1241"]
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "sent"),
+    [
+        ("eval", "evaluate", Evaluate()),
+        ("profile 2", "profile", ProfileSteps(steps=2)),
+        ("lr scale 0.35", "change the LR", ScaleLr(factor=0.35)),
+        ("clip 0.3", "change the clip", SetClip(value=0.3)),
+        ("stop no-save", "stop, discard", Stop(save=False)),
+    ],
+)
+async def test_the_advice_is_asked_for_by_its_own_name(
+    way: str, name: str, sent: AnyCommand
+) -> None:
+    session = FakeSession(live_spike(way, "pause"))
+    async with driven(session) as (app, pilot):
+        await pilot.press("3")
+        await until(pilot, lambda: f"R {name}" in text_of(app))
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        shown = text_of(app)
+        assert app.screen.query_one("#dialog").border_title == name
+        assert f"y {name}" in shown
+        assert "other ways in the report: pause" in shown
+        await pilot.press("y")
+        await until(pilot, lambda: bool(session.submitted))
+    assert session.submitted == [sent]
 
 
 async def test_undo_restores_the_value_before_and_then_the_one_before_that() -> None:
