@@ -92,15 +92,26 @@ def equip(
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
+    _leave_weights_packed_as_they_are(base)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
     model = _attach_adapters(base, config.adapter, config.train.seed, device)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     _cast_trainable(model, adapter)
+    # Weights come in evaluation mode, in which no layer is computed again; the adapters around them
+    # do not, so that the whole passes for a model in training.
+    model.train()
     trainable, total = model.get_nb_trainable_parameters()
     facts = _facts(base, tokenizer, config, dtype, adapter)
     progress("Attaching adapters", 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
+
+
+def _leave_weights_packed_as_they_are(base: Any) -> None:
+    """Some CPUs have a kernel without a gradient, for which an evaluation would repack them."""
+    for module in base.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device) -> None:

@@ -25,11 +25,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .children import GROWING_SEGMENTS, Child, in_turn
+from .children import GROWING_SEGMENTS, Child, Work, in_turn
 
 if TYPE_CHECKING:
     from .random_models import Peaks
@@ -85,7 +85,7 @@ def main() -> None:
         cases = [Case(shape, int(length), what, options.steps, options.device,
                       tuple(options.set), models.get(shape))
                  for shape, length in places for what in options.what]  # fmt: skip
-        measure(cases, options.limit_s, options.budget_s)
+        measure(cases, options.limit_s, options.budget_s, _measured)
 
 
 def write_models(shapes: set[str], folder: Path, device: str) -> dict[str, Path]:
@@ -110,9 +110,23 @@ def _write(shape: str, folder: Path, device: str) -> dict[str, Any]:
     return {"written": True}
 
 
-def measure(cases: list[Case], limit_s: float, budget_s: float) -> None:
-    """Print a row for each case."""
-    children = [Child(_measured, case, environment={} if case.is_stock else GROWING_SEGMENTS)
+def measure(
+    cases: list[Case],
+    limit_s: float,
+    budget_s: float,
+    work: Work,
+    environment: Mapping[str, str] = GROWING_SEGMENTS,
+) -> None:
+    """Print a row for each case.
+
+    Args:
+        cases: In the order of the rows; others of the same shape are compared with the first.
+        limit_s: Of a row.
+        budget_s: No row begins after it.
+        work: Measures a case.
+        environment: Of ours; stock has none of its own.
+    """
+    children = [Child(work, case, environment={} if case.is_stock else environment)
                 for case in cases]  # fmt: skip
     print(f"{'case':12} {'what':8} {'ms/micro':>9} {'tokens/s':>9} {'GiB alloc':>9} "
           f"{'reserved':>9} {'ratio':>6}  notes", flush=True)  # fmt: skip
@@ -135,10 +149,15 @@ def show(place: str, what: str, row: dict[str, Any], baseline: float | None) -> 
 
 
 def _measured(case: Case) -> dict[str, Any]:
+    return measured(case, stock if case.is_stock else ours)
+
+
+def measured(case: Case, train: Callable[[Case, Peaks], dict[str, Any]]) -> dict[str, Any]:
+    """Train, and add the peaks of memory."""
     from .random_models import GIB, Peaks
 
     peaks = Peaks(case.device)
-    row = stock(case, peaks) if case.is_stock else ours(case, peaks)
+    row = train(case, peaks)
     peaks.gather()
     notes = "; ".join([*row.pop("notes", []), *peaks.notes])
     return row | {
@@ -268,8 +287,8 @@ def ours(
     )
     with tempfile.TemporaryDirectory() as folder:
         ends, notes = _play(case, Path(folder))
-    first_s = ends[0] - loaded_at
-    return summary(ends, case.length) | {"notes": notes, "first_s": first_s}
+    notes.append(f"first step after {ends[0] - loaded_at:.1f} s")
+    return summary(ends, case.length) | {"notes": notes}
 
 
 def _play(case: Case, folder: Path) -> tuple[list[float], list[str]]:

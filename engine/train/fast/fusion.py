@@ -98,7 +98,7 @@ class _Adapted(torch.autograd.Function):
             inner = dropped @ a.T
             out = _product(base, flat).addmm_(inner, b.T, alpha=scaling)
         ctx.save_for_backward(dropped, mask, inner, a, b)
-        ctx.base, ctx.scaling, ctx.rate = base, scaling, rate
+        ctx.base, ctx.scaling, ctx.rate, ctx.dtype = base, scaling, rate, dtype
         ctx.dtypes = x.dtype, down.dtype, up.dtype
         ctx.shape = x.shape
         return out.view(*x.shape[:-1], -1)
@@ -106,14 +106,14 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         dropped, mask, inner, a, b = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
-            incoming = outputs[0].reshape(-1, len(b)).to(a.dtype)
+        with torch.autocast(outputs[0].device.type, enabled=False):
+            incoming = outputs[0].reshape(-1, outputs[0].shape[-1]).to(ctx.dtype)
             of_inner = torch.addmm(inner, incoming, b, beta=0, alpha=ctx.scaling)
             of_up = torch.addmm(b, incoming.T, inner, beta=0, alpha=ctx.scaling)
             of_down = of_inner.T @ dropped
             of_x = None
             if ctx.needs_input_grad[0]:
-                of_x = incoming @ _matrix(ctx.base, a.dtype)
+                of_x = incoming @ _matrix(ctx.base, ctx.dtype)
                 if ctx.rate:
                     through = torch.ops.aten.native_dropout_backward
                     of_x += through(of_inner @ a, mask, 1.0 / (1.0 - ctx.rate))

@@ -61,6 +61,12 @@ def test_adapters_alone_train_and_all_of_them_do(tiny, configured, quantize, che
     assert loaded.model.config.use_cache is False
 
 
+def test_every_layer_is_in_training_mode(tiny, configured) -> None:
+    """Layers in evaluation mode would not be computed again in the backward pass."""
+    model = load_model(configured(tiny), CPU, ignore_progress).model
+    assert [name for name, module in model.named_modules() if not module.training] == []
+
+
 def test_nf4_takes_the_linears_and_leaves_the_rest(tiny, configured) -> None:
     plain = load_model(configured(tiny), CPU, ignore_progress)
     packed = load_model(configured(tiny, model={"quantize": "nf4"}), CPU, ignore_progress)
@@ -75,6 +81,17 @@ def test_nf4_takes_the_linears_and_leaves_the_rest(tiny, configured) -> None:
     assert packed.total_params == plain.total_params, "a packed weight still counts as one"
     assert weights_bytes(packed.model) < weights_bytes(plain.model)
     assert loss_of(packed.model).item() == pytest.approx(loss_of(plain.model).item(), abs=0.05)
+
+
+def test_an_evaluation_leaves_packed_weights_as_they_are(tiny, configured) -> None:
+    """Some CPUs have a kernel without a gradient, for which they would be packed anew."""
+    model = load_model(configured(tiny, model={"quantize": "nf4"}), CPU, ignore_progress).model
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        loss_of(model.eval())
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    loss_of(model.train()).backward()
+    assert all(p.grad is not None for p in trainable(model).values())
 
 
 def test_initial_adapters_depend_on_the_seed_alone_and_disturb_no_random_state(
