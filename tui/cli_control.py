@@ -19,8 +19,8 @@ from fttui.engine.run.layout import RunDirectory, runs_root
 from fttui.engine.run.registry import find_run
 
 from .cli_options import Commands, add_remote_cmd, add_runs_dir
-from .cli_words import change
 from .client.ssh import Far, is_remote, parse_target
+from .state.effect import change, effect
 
 if TYPE_CHECKING:
     from .client.command import Outcome
@@ -172,7 +172,7 @@ def _require_engine(run: RunDirectory) -> None:
 def sentence(outcome: Outcome) -> str:
     """The outcome in words."""
     if outcome.status == "applied":
-        values = change(outcome.old, outcome.new)
-        return f"applied at step {outcome.step}: {outcome.command}{values}"
+        what = effect(outcome.command, outcome.step or 0, "step {}")
+        return f"{what}: {outcome.command}{change(outcome.command, outcome.old, outcome.new)}"
     at = f" at step {outcome.step}" if outcome.step is not None else ""
     return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

@@ -38,8 +38,9 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
-from .cli_words import age, change, gibibytes, number, rate
+from .cli_words import age, gibibytes, number, rate
 from .client.spawn import StartedEngine
+from .state.effect import change, effect, is_pause
 from .state.profile import profile_lines
 
 _POLL_S = 0.1
@@ -77,7 +78,7 @@ class ProgressLines:
                 if devices:  # the first of the two words of a start knows none yet
                     yield from _plain_lines(record.event, record.step)
             case StateChanged():
-                yield from self._change(record.event)
+                yield from self._change(record.event, record.step)
             case LogEmitted(level="error", text=text):
                 self._error = text
                 yield from _plain_lines(record.event, record.step)
@@ -86,12 +87,13 @@ class ProgressLines:
             case _:
                 yield from _plain_lines(record.event, record.step)
 
-    def _change(self, event: StateChanged) -> Iterator[str]:
+    def _change(self, event: StateChanged, step: int) -> Iterator[str]:
         """A new state; a checkpoint in between has its own line and is none."""
         if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
             return
         self._state = event.state
-        yield f"state {event.state.value}{f': {event.detail}' if event.detail else ''}"
+        where = f" before step {step + 1}" if event.state is RunState.PAUSED else ""
+        yield f"state {event.state.value}{where}{f': {event.detail}' if event.detail else ''}"
 
     def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
         before = self._step_s
@@ -139,8 +141,10 @@ def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
 def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
     match event:
         case CommandApplied(command=command, old=old, new=new, issuer=issuer):
+            # Where a pause holds is told by the state it leads to.
+            what = "pausing" if is_pause(command) else effect(command, step, "step {}")
             who = f" by {issuer}" if issuer else ""
-            yield f"applied at step {step}: {command}{change(old, new)}{who}"
+            yield f"{what}: {command}{change(command, old, new)}{who}"
         case CommandFailed(command=command, reason=reason):
             yield f"failed at step {step}: {command}: {reason}"
         case AnomalyRaised(severity=severity, headline=headline, report=report):

@@ -33,12 +33,6 @@ def gibibytes(size_bytes: float) -> str:
     )
 
 
-def change(old: str, new: str) -> str:
-    """What a command changed, in brackets; nothing when it has no values to tell."""
-    told = " → ".join(value for value in (old, new) if value)
-    return f" ({told})" if told else ""
-
-
 def age(seconds: float) -> str:
     """A span of time in its two largest units, such as `1 h 12 m`."""
     left = max(0, round(seconds))

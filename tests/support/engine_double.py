@@ -132,6 +132,7 @@ class EngineDouble:
         if text == "eval":
             self.emit(CommandFailed(id=entry.id, command=text, reason="nothing to evaluate on"))
             return
+        self.emit(CommandApplied(id=entry.id, command=text, old="a", new="b"))
         match entry.command:
             case Pause():
                 self.go(RunState.PAUSED)
@@ -139,7 +140,6 @@ class EngineDouble:
                 self.go(RunState.RUNNING)
             case Stop():
                 self.state = RunState.STOPPED
-        self.emit(CommandApplied(id=entry.id, command=text, old="a", new="b"))
 
     def end(self, state: RunState = RunState.FINISHED) -> None:
         self.emit(RunEnded(state=state, exit_code=0))

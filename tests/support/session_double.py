@@ -316,6 +316,8 @@ class FakeSession:
         self.disk_free_bytes: int | None = None
         self.refuse: str = ""
         self.answers = True
+        self.pauses = True
+        """A pause holds at once, with no step under way."""
         self.generation = 3
         self.fault: Exception | None = None
         self._deliver: Deliver | None = None
@@ -390,6 +392,10 @@ class FakeSession:
                 reason=reason, seconds=0.4,
             )
         )  # fmt: skip
+        if isinstance(command, Pause) and self.pauses:
+            script.add(StateChanged(state=RunState.PAUSED))
+        elif isinstance(command, Resume | RunSteps):
+            script.add(StateChanged(state=RunState.RUNNING))
 
     def _effect(self, command: AnyCommand) -> tuple[str, str]:
         script = self.script
@@ -405,10 +411,6 @@ class FakeSession:
             case SetClip(value=value):
                 before, script.clip = script.clip, value
                 return str(before), str(value)
-            case Pause():
-                script.add(StateChanged(state=RunState.PAUSED))
-            case Resume() | RunSteps():
-                script.add(StateChanged(state=RunState.RUNNING))
             case SaveCheckpoint(pin=pin, note=note):
                 script.checkpoint(pinned=pin, note=note)
             case Rollback(checkpoint=name):

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.protocol.commands import AnyCommand, describe_command
-from fttui.engine.protocol.events import CommandApplied, CommandFailed, Record, RunEnded
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    Pause,
+    Resume,
+    RunSteps,
+    describe_command,
+    parse_command,
+)
+from fttui.engine.protocol.events import (
+    CommandApplied,
+    CommandFailed,
+    Record,
+    RunEnded,
+    StateChanged,
+)
+from fttui.engine.protocol.states import RunState
 
 from .port import BeatArrived, CommandAnswered, Delivery, Link, LinkChanged, RecordsArrived, Session
 
@@ -25,6 +39,7 @@ class Outcome:
     status: str
     """applied, failed, rejected, unanswered (the hub never took it) or pending (no outcome yet)."""
     step: int | None = None
+    """The finished steps then."""
     timeline: int | None = None
     old: str = ""
     new: str = ""
@@ -51,6 +66,11 @@ def send_command(
     return asyncio.run(_Errand(session, command, reason, take).run(timeout_s))
 
 
+def _goes_on(command: str) -> bool:
+    """Of a command that another viewer sent: it takes a pause back."""
+    return isinstance(parse_command(command), Resume | RunSteps)
+
+
 class _Errand:
     """One command's way through a session."""
 
@@ -61,6 +81,9 @@ class _Errand:
         self._take = take
         self._id = ""
         self._accepted = False
+        self._applying: Outcome | None = None
+        """A pause that the engine has taken up while a step was under way."""
+        self._taken_up = 0.0
         self._detail = ""
         self._dead_beats = 0
 
@@ -114,12 +137,25 @@ class _Errand:
         match record.event:
             case CommandApplied(id=id_, old=old, new=new, seconds=seconds) if id_ == self._id:
                 applied = self._result("applied", record=record, old=old, new=new, seconds=seconds)
-                self._finish(applied)
+                self._took_up(applied, record)
+            case StateChanged(state=RunState.PAUSED | RunState.HALTED) if self._applying:
+                waited = self._applying.seconds + max(0.0, record.time - self._taken_up)
+                self._finish(replace(self._applying, step=record.step, seconds=waited))
+            case CommandApplied(command=other) if self._applying and _goes_on(other):
+                reason = f"{other} came before the step had ended"
+                self._finish(self._result("failed", record=record, reason=reason))
             case CommandFailed(id=id_, reason=reason) if id_ == self._id:
                 self._finish(self._result("failed", record=record, reason=reason))
             case RunEnded(state=state) if self._accepted:
                 reason = f"the run ended ({state.value}) before it took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
+
+    def _took_up(self, applied: Outcome, record: Record) -> None:
+        """A pause has its effect at the end of the step under way, unless the run is held."""
+        if isinstance(self._command, Pause) and not applied.old.startswith("paused"):
+            self._applying, self._taken_up = applied, record.time
+        else:
+            self._finish(applied)
 
     def _look_at_engine(self, alive: bool) -> None:
         self._dead_beats = 0 if alive else self._dead_beats + 1

@@ -16,7 +16,9 @@ import numpy as np
 from fttui.engine.protocol.commands import (
     AnyCommand,
     ResetLr,
+    Resume,
     Rollback,
+    RunSteps,
     ScaleLr,
     SetClip,
     SetLr,
@@ -51,12 +53,14 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.words import CommandError
 
 from .columns import Batch, Steps, steps_of
+from .effect import is_pause
 from .eta import WINDOW
 from .interventions import Intervention, Phase
 from .run import Anomaly, Checkpoint, LogLine, Mark, RunView, Sample
 
 LOG_LIMIT = 2000
 LIST_LIMIT = 1000
+_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 
 
 def apply(view: RunView, record: Record) -> RunView:
@@ -160,9 +164,12 @@ def _run_started(view: RunView, record: Record, event: RunStarted) -> RunView:
 
 
 def _state_changed(view: RunView, record: Record, event: StateChanged) -> RunView:
-    done = event.state in {RunState.RUNNING, RunState.PAUSED, RunState.HALTED}
+    held = event.state in _HELD
+    done = held or event.state is RunState.RUNNING
+    known = view.interventions
     return replace(
         view,
+        interventions=known.held(record.step, record.time) if held else known,
         state=event.state,
         detail=event.detail,
         state_since=record.time,
@@ -233,7 +240,12 @@ def _command_applied(view: RunView, record: Record, event: CommandApplied) -> Ru
     command = _parsed(event.command)
     known = {"old": event.old, "new": event.new, "reason": event.reason, "seconds": event.seconds}
     undo = _inverse(view, command, event.old)
-    view = _intervene(view, record, event, Phase.APPLIED, **known, undo=undo)
+    if isinstance(command, Resume | RunSteps):
+        why = f"{event.command} came before the step had ended"
+        view = replace(view, interventions=view.interventions.overtaken(why))
+    waits = is_pause(event.command) and view.state not in _HELD
+    phase = Phase.APPLYING if waits else Phase.APPLIED
+    view = _intervene(view, record, event, phase, **known, undo=undo)
     view = _mark(view, record, "command", event.command)
     return replace(view, **_wishes(view, command))
 
@@ -354,6 +366,7 @@ def _sample_generated(view: RunView, record: Record, event: SampleGenerated) -> 
 
 
 def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
+    view = replace(view, interventions=view.interventions.overtaken("the run ended before it"))
     return replace(
         view, ended=event, state=event.state, state_since=record.time, detail="", progress=None
     )

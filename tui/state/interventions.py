@@ -1,5 +1,7 @@
 """The life of a command as a person sees it: sent → accepted → applied | failed, or rejected.
 
+A pause that is taken up while a step is under way is applying until that step's boundary holds it.
+
 Local submissions, the hub's answers and journal events all speak of the same command by its id;
 they may come in any order, and an entry never goes back to an earlier phase.
 """
@@ -12,6 +14,8 @@ from enum import IntEnum
 
 from fttui.engine.protocol.commands import AnyCommand
 
+from .effect import change, effect
+
 LIMIT = 1000
 SHORTEST_VALUE = 4
 """Characters below which a value says nothing any more."""
@@ -22,9 +26,10 @@ class Phase(IntEnum):
 
     SENT = 0
     ACCEPTED = 1
-    APPLIED = 2
-    FAILED = 3
-    REJECTED = 4
+    APPLYING = 2
+    APPLIED = 3
+    FAILED = 4
+    REJECTED = 5
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Intervention:
     time: float | None = None
     """Wall time of the engine's newest word on it."""
     step: int | None = None
-    """Where it took effect, or where it was accepted."""
+    """The finished steps when it took effect, or when it was accepted."""
     old: str = ""
     new: str = ""
     reason: str = ""
@@ -59,21 +64,22 @@ class Intervention:
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:
-        """Such as `applied 641 (1.00 → 0.50)`; the values shortened where there is no room."""
-        word = self.phase.name.lower()
+        """Such as `applied from 641 (1.00 → 0.50)`; the values shortened where room is short."""
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
-            return f"{word}: {self.refusal}"
+            return f"{self.phase.name.lower()}: {self.refusal}"
+        if self.phase is Phase.APPLYING:
+            return "pausing"
         if self.phase is not Phase.APPLIED or self.step is None:
-            return word
-        change = " → ".join(value for value in (self.old, self.new) if value)
-        full = f"{word} {self.step:,} ({change})" if change else f"{word} {self.step:,}"
+            return self.phase.name.lower()
+        what = effect(self.text, self.step)
+        full = f"{what}{change(self.text, self.old, self.new)}"
         if len(full) <= room:
             return full
-        each = (room - len(f"{word} {self.step:,} ( → )")) // 2
+        each = (room - len(f"{what} ( → )")) // 2
         if self.old and self.new and each >= SHORTEST_VALUE:
             old, new = (_shortened(value, each) for value in (self.old, self.new))
-            return f"{word} {self.step:,} ({old} → {new})"
-        return f"{word} {self.step:,}"
+            return f"{what} ({old} → {new})"
+        return what
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,26 @@ class Interventions:
                 return Interventions((*self.items[:at], merged, *self.items[at + 1 :]))
         return Interventions((*self.items, entry)[-LIMIT:])
 
+    def held(self, step: int, time: float) -> Interventions:
+        """What was pausing has paused."""
+        return Interventions(
+            tuple(
+                replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))
+                if i.phase is Phase.APPLYING
+                else i
+                for i in self.items
+            )
+        )
+
+    def overtaken(self, why: str) -> Interventions:
+        """What was pausing never will."""
+        return Interventions(
+            tuple(
+                replace(i, phase=Phase.FAILED, refusal=why) if i.phase is Phase.APPLYING else i
+                for i in self.items
+            )
+        )
+
     def why(self, item: Intervention) -> str:
         """The reason of an entry in words: an undo names the command that it undid."""
         undone = item.reason.startswith(UNDO) and self.find(item.reason.removeprefix(UNDO))
@@ -119,6 +145,11 @@ class Interventions:
 
 UNDO = "undo "
 """Reason prefix of an undo; the id of the undone command follows, so every viewer can tell."""
+
+
+def _until(time: float, item: Intervention) -> float | None:
+    taken_up = item.time if item.time is not None else time
+    return None if item.seconds is None else item.seconds + max(0.0, time - taken_up)
 
 
 def _shortened(text: str, room: int) -> str:
@@ -140,6 +171,9 @@ def _advance(known: Intervention, entry: Intervention) -> Intervention:
         step=known.step if entry.step is None else entry.step,
         time=known.time if entry.time is None else entry.time,
         reason=entry.reason or known.reason,
+        old=entry.old or known.old,
+        new=entry.new or known.new,
+        seconds=known.seconds if entry.seconds is None else entry.seconds,
         refusal=entry.refusal or known.refusal,
         undo=known.undo if entry.undo is None else entry.undo,
     )

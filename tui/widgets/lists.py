@@ -19,6 +19,7 @@ _LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}
 _PHASE_COLOUR = {
     Phase.SENT: DIM,
     Phase.ACCEPTED: "",
+    Phase.APPLYING: "",
     Phase.APPLIED: ACCENT,
     Phase.FAILED: ALARM,
     Phase.REJECTED: ALARM,
@@ -37,7 +38,7 @@ def anomaly_line(anomaly: Anomaly, width: int) -> Content:
 
 
 def intervention_line(item: Intervention, width: int) -> Content:
-    """`640  clip 0.5      applied 641 (1 → 0.5)  ann@laptop`."""
+    """`640  clip 0.5      applied from 641 (1 → 0.5)  ann@laptop`."""
     step = f"{item.step:>6,}" if item.step is not None else " " * 6
     left = assemble((f"{step}  ", DIM), item.text)
     colour = _PHASE_COLOUR[item.phase]

@@ -88,7 +88,7 @@ def test_a_command_takes_effect_and_says_so(start_run: StartRun) -> None:
     run, _ = start_run()
     done = fttui("ctl", run.id, "lr", "scale", "0.5", "--reason", "spike")
     assert done.returncode == 0
-    assert "applied at step" in done.stdout
+    assert "applied from step" in done.stdout
     assert "lr scale 0.5 (a → b)" in done.stdout
     accepted = [json.loads(line) for line in fttui("events", run.id).stdout.splitlines()]
     assert "lr scale 0.5" in {event.get("command") for event in accepted}

@@ -218,7 +218,7 @@ async def test_every_act_answers_in_place() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("c", *"0.3", "enter")
-        await until(pilot, lambda: "applied 1,240 (0.5 → 0.3)" in text_of(app))
+        await until(pilot, lambda: "applied from 1,241 (0.5 → 0.3)" in text_of(app))
 
 
 @pytest.mark.parametrize(

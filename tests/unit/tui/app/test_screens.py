@@ -383,7 +383,7 @@ async def test_a_wide_terminal_tells_more_of_the_row_under_the_cursor() -> None:
     told = {
         "anomalies": ("8.338", "back to step-000800-t1 gives up 441 steps"),
         "checkpoints": ("then", "step-001200-t2   ✓ verified · good"),
-        "interventions": ("before", "applied 800"),
+        "interventions": ("before", "done at 800"),
     }
     async with driven(FakeSession(live_spike()), size=(200, 50)) as (app, pilot):
         for key, seen in told.items():

@@ -29,7 +29,7 @@ from fttui.tui.cli_follow import ProgressLines
 from fttui.tui.cli_options import name_and_step
 from fttui.tui.cli_read import finite
 from fttui.tui.cli_run import _overrides
-from fttui.tui.cli_words import age, change, gibibytes, number
+from fttui.tui.cli_words import age, gibibytes, number
 from tests.support.engine_double import EngineDouble, make_run
 
 STARTED = RunStarted(
@@ -90,14 +90,14 @@ def test_a_nan_is_shown_as_one() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (StateChanged(state=RunState.PAUSED, detail="asked"), "state paused: asked"),
+        (StateChanged(state=RunState.PAUSED, detail="asked"), "state paused before step 6: asked"),
         (
             CheckpointSaved(name="s5", size_bytes=2**20, seconds=1.26),
             "checkpoint s5 (1 MiB, 1.3 s)",
         ),
         (
             CommandApplied(id="a", command="clip 0.5", old="1", new="0.5", issuer="ann"),
-            "applied at step 5: clip 0.5 (1 → 0.5) by ann",
+            "applied from step 6: clip 0.5 (1 → 0.5) by ann",
         ),
         (
             AnomalyRaised(id="a", kind="spike", severity="alarm", headline="×6", report="r1"),
@@ -124,7 +124,7 @@ def test_saving_is_no_state_of_its_own() -> None:
     lines = ProgressLines()
     states = (RunState.RUNNING, RunState.SAVING, RunState.RUNNING, RunState.PAUSED)
     told = [line for state in states for line in said(lines, StateChanged(state=state))]
-    assert told == ["state running", "state paused"]
+    assert told == ["state running", "state paused before step 1"]
 
 
 def test_an_error_that_ends_the_run_is_said_once() -> None:
@@ -192,10 +192,6 @@ def test_spans_of_time(seconds: float, text: str) -> None:
 def test_numbers_and_sizes() -> None:
     assert [number(None), number(1.23456), number(float("-inf"))] == ["-", "1.235", "-inf"]
     assert [gibibytes(5 * 2**30), gibibytes(100 * 2**20)] == ["5.0 GiB", "100 MiB"]
-
-
-def test_a_change_shows_the_values_there_are() -> None:
-    assert [change("1", "2"), change("", "s7"), change("", "")] == [" (1 → 2)", " (s7)", ""]
 
 
 def test_json_has_no_nan() -> None:

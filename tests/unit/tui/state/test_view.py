@@ -127,16 +127,16 @@ def test_a_command_lives_from_sent_to_applied() -> None:
     applied = CommandApplied(id="c1", command="lr scale 0.5", old="1.00", new="0.50")
     record = Record(seq=99, time=NOW, step=641, timeline=1, event=applied)
     state = fold(state, [RecordsArrived([record])], NOW)
-    assert state.run.interventions.items[-1].outcome() == "applied 641 (1.00 → 0.50)"
+    assert state.run.interventions.items[-1].outcome() == "applied from 642 (1.00 → 0.50)"
     assert len(state.run.interventions) == 1
 
 
 def test_an_outcome_shortens_its_values_before_it_drops_them() -> None:
     item = Intervention("a", "rollback", "ann", Phase.APPLIED, step=641)
     item = replace(item, old="step 1,000,814", new="step 1,000,800")
-    assert item.outcome(48) == "applied 641 (step 1,000,814 → step 1,000,800)"
-    assert item.outcome(36) == "applied 641 (step…,814 → step…,800)"
-    assert item.outcome(20) == "applied 641"
+    assert item.outcome(47) == "done at 641 (step 1,000,814 → step 1,000,800)"
+    assert item.outcome(36) == "done at 641 (step…,814 → step…,800)"
+    assert item.outcome(20) == "done at 641"
 
 
 def test_a_rejection_says_why() -> None:
