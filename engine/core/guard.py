@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
 HISTORY_STEPS = 100
 MAX_ROLLBACKS = 2
 """Going back by itself more often than this, the guard would only repeat what failed."""
+
+
+_LARGEST = 3.4028234663852886e38
+"""Largest finite fp32; what is above it is not finite on a device."""
+
+
+class Limits(NamedTuple):
+    """Up to where an update is beyond suspicion; neither NaN nor infinity is within any."""
+
+    loss: float = _LARGEST
+    grad_norm: float = _LARGEST
+
+    @classmethod
+    def of(cls, loss: float | None, grad_norm: float | None) -> Limits:
+        """Those that are known."""
+        known = [_LARGEST if value is None else min(value, _LARGEST) for value in (loss, grad_norm)]
+        return cls(*known)
+
+    def hold(self, loss: float, grad_norm: float) -> bool:
+        """Both are within."""
+        return loss <= self.loss and grad_norm <= self.grad_norm
+
+
+NOTHING_PASSES = Limits(-math.inf, -math.inf)
 
 
 class Verdict(Enum):

@@ -87,7 +87,8 @@ def on_one_device(arguments: Any) -> Any:
 def _optimizer(config: RunConfig, device: torch.device) -> str:
     """One kernel for all weights on a GPU, unless there is a loss scale for it to know of."""
     name = _OPTIMIZERS[config.train.optimizer]
-    fused = device.type == "cuda" and not _precision(config, device)["fp16"]
+    like_a_gpu = device.type == "cuda" or config.train.fast == "static"
+    fused = like_a_gpu and not _precision(config, device)["fp16"]
     return f"{name}_fused" if fused and name == "adamw_torch" else name
 
 

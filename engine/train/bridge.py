@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from ..core.profile import MICRO_BATCH
 from ..losses.cross_entropy import IGNORED
 from ..model.lean import sent
 from .fast.path import FastPath
+from .gate import gate_of
 from .optimizers import OwnOptimizer
 from .spans import span
 from .stepper import Stepper
@@ -150,14 +150,14 @@ def forget_gradients_quickly(model: Any) -> None:
     model.zero_grad = zero_grad
 
 
-def guard_optimizer(optimizer: Any, may_update: Callable[[], bool]) -> None:
+def guard_optimizer(optimizer: Any, stepper: Stepper) -> None:
     """Let a refused or dropped step pass the optimizer without touching weights or state."""
     step = optimizer.step
 
     @functools.wraps(step)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if may_update():
-            with span("update"):
+        if stepper.may_update():
+            with span("update"), stepper.gated():
                 return step(*args, **kwargs)
         if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
             optimizer.optimizer
@@ -178,7 +178,8 @@ def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
 
     @functools.wraps(backward)
     def marked(loss: Tensor, **kwargs: Any) -> None:
-        stepper.backward_begins()
+        if not stepper.may_differentiate():
+            return
         finite = torch.isfinite(loss.detach())
         with span("backward"):
             backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
@@ -189,31 +190,45 @@ def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Tells the stepper when training begins and when a step's counters have moved."""
 
-    def __init__(self, stepper: Stepper, accelerator: Any) -> None:
+    def __init__(self, stepper: Stepper, trainer: Controlled) -> None:
         self._stepper = stepper
-        self._accelerator = accelerator
+        self._trainer: Any = trainer
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
-        guard_optimizer(kwargs["optimizer"], self._stepper.may_update)
-        if (scaler := self._accelerator.scaler) is not None:
-            self._stepper.loss_scale = lambda: float(scaler.get_scale())
-        poison_nonfinite(self._accelerator, self._stepper)
-        self._stepper.begin()
+        stepper, optimizer, accelerator = (
+            self._stepper,
+            kwargs["optimizer"],
+            self._trainer.accelerator,
+        )
+        guard_optimizer(optimizer, stepper)
+        if self._trainer.fast:  # elsewhere gradients do not outlive the step
+            stepper.gate = gate_of(optimizer)
+            stepper.gradients = lambda: gradients_of(optimizer)
+        if (scaler := accelerator.scaler) is not None:
+            stepper.loss_scale = lambda: float(scaler.get_scale())
+        poison_nonfinite(accelerator, stepper)
+        stepper.begin()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The weights have changed, unless the guard or the scaler refused."""
-        if self._stepper.may_update() and not kwargs["optimizer"].step_was_skipped:
-            self._stepper.updated()
+        if not kwargs["optimizer"].step_was_skipped:
+            self._stepper.optimizer_stepped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Journal the step; a dropped one is taken back and does not count."""
-        counted = self._stepper.end_step()
-        if not counted or state.global_step < args.max_steps:
+        planned = state.global_step < args.max_steps
+        counted = self._stepper.end_step(last=not planned)
+        if not counted or planned:
             control.should_training_stop = False
+
+
+def gradients_of(optimizer: Any) -> list[tuple[Tensor, Tensor | None]]:
+    """What an optimizer changes, each with its gradient."""
+    return [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]

@@ -61,6 +61,11 @@ class Operations(Protocol):
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
         """Do it and return old → new as a person reads it; raises `Impossible`."""
 
+    @property
+    def due(self) -> bool:
+        """A checkpoint or an evaluation is due at this step."""
+        ...
+
     def scheduled(self) -> None:
         """Checkpoints and evaluations that are due at this step."""
 
@@ -90,6 +95,8 @@ class Conductor:
         """The schedule's learning rate for the next update, before scaling."""
         self._norm_percentile = norm_percentile
         self._on_desired = on_desired
+        self.conclude: Callable[[], None] = lambda: None
+        """Called before anything happens at a boundary: the step before has to be over."""
         self._due: deque[ControlEntry] = deque()
         self._operations: Operations | None = None
         self.dropped = False
@@ -134,8 +141,11 @@ class Conductor:
             return False
         if self._chronicle.state is RunState.STARTING:
             self._chronicle.enter(RunState.RUNNING)
+        desired = pause_if_due(self.desired, self._chronicle.step())
+        if self.wanted_at_boundary or self._ops.due or desired.paused:
+            self.conclude()
         self._ops.mark()
-        self.desired = pause_if_due(self.desired, self._chronicle.step())
+        self.desired = desired
         self._look()
         self._perform_due()
         if not self.ending:
@@ -154,6 +164,11 @@ class Conductor:
         self._chronicle.enter(RunState.RUNNING)
         self._inbox.ask()
         return True
+
+    @property
+    def wanted_at_boundary(self) -> bool:
+        """There is something to do before the next step."""
+        return bool(self._due) or self.halted is not None
 
     @property
     def held(self) -> bool:
@@ -226,6 +241,8 @@ class Conductor:
 
     def _look(self, *, busy: bool = False) -> None:
         mail = self._inbox.look()
+        if mail.entries or mail.stop_signal:
+            self.conclude()
         self._signalled = self._signalled or mail.stop_signal
         for entry in mail.entries:
             self._chronicle.record(

@@ -75,18 +75,12 @@ def leave_place() -> None:
         dist.destroy_process_group()
 
 
-class Stopwatch:
-    """Times a stretch of work on the device that does it, without waiting for it."""
+class StepClock:
+    """Times one step on the device that does it, without waiting for it."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self._started = self._mark()
-        self._lapped = self._started
-
-    @property
-    def device_goes_on(self) -> bool:
-        """The device works by itself while the host does something else."""
-        return self._cuda
+        self._began = self._lapped = self._ended = self._mark()
 
     def _mark(self) -> Any:
         if not self._cuda:
@@ -95,16 +89,25 @@ class Stopwatch:
         event.record()
         return event
 
-    def start(self) -> None:
-        """The stretch begins."""
-        self._started = self._lapped = self._mark()
-
     def lap(self) -> None:
-        """The stretch ends here, unless it is called again."""
+        """The work of this rank alone ends here, unless it is called again."""
         self._lapped = self._mark()
 
+    def end(self) -> None:
+        """The step ends here."""
+        self._ended = self._mark()
+
     def lapped_s(self) -> float:
-        """Seconds from `start` to the last `lap`; the device must have come that far."""
+        """Seconds from the beginning to the last `lap`; the device must have come that far."""
+        return self._since_began(self._lapped)
+
+    def took_s(self) -> float:
+        """Seconds from the beginning to the end; waits until the device has come that far."""
         if self._cuda:
-            return float(self._started.elapsed_time(self._lapped)) / 1e3
-        return float(self._lapped - self._started)
+            self._ended.synchronize()
+        return self._since_began(self._ended)
+
+    def _since_began(self, mark: Any) -> float:
+        if self._cuda:
+            return float(self._began.elapsed_time(mark)) / 1e3
+        return float(mark - self._began)

@@ -89,6 +89,11 @@ class StepOperations:
         self._source.position = self._boundary.position
         self._source.current = self._source.previous
 
+    @property
+    def due(self) -> bool:
+        """The configuration asks for an evaluation or a checkpoint at this step."""
+        return self._due(self._config.eval.every) or self._due(self._config.checkpoint.every)
+
     def scheduled(self) -> None:
         """Evaluate and save where the configuration says so."""
         step, config = self._chronicle.step(), self._config

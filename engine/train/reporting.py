@@ -37,7 +37,7 @@ from ..run.layout import RunDirectory
 from ..run.ledger import Manifest
 from .agree import Agreement
 from .chronicle import Chronicle
-from .source import BatchSource
+from .source import SeenExamples
 
 _SAMPLES_PER_BATCH = 8
 _PREVIEW_TOKENS = 40
@@ -137,11 +137,11 @@ class Reporter:
         *,
         norms: RecentNorms,
         way_back: Manifest | None,
-        source: BatchSource | None = None,
+        seen: SeenExamples | None = None,
         guard: str = "",
     ) -> str:
         """Write and announce one report; returns its public id."""
-        report = build_report(alert, self._evidence(norms, way_back, source, guard))
+        report = build_report(alert, self._evidence(norms, way_back, seen, guard))
         timeline = self._chronicle.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
         if alert.severity == ALARM:
@@ -171,13 +171,13 @@ class Reporter:
         self,
         norms: RecentNorms,
         way_back: Manifest | None,
-        source: BatchSource | None,
+        seen: SeenExamples | None,
         guard: str,
     ) -> Evidence:
         last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
         previous = self._steps[0].loss if len(self._steps) > 1 else None
         used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
-        samples, modules = self._gather(source)
+        samples, modules = self._gather(seen)
         return Evidence(
             time=time.time(),
             run=self._run.id,
@@ -219,16 +219,16 @@ class Reporter:
         ]
         return top_modules(rows)
 
-    def _gather(self, source: BatchSource | None) -> tuple[list[Sample], list[Module]]:
+    def _gather(self, seen: SeenExamples | None) -> tuple[list[Sample], list[Module]]:
         """Samples of this and the previous step's batches on every rank, and modules of any.
 
-        Without a source nobody else takes part.
+        Without any nobody else takes part.
         """
-        if source is None:
+        if seen is None:
             return [], self._modules()
         mine = [
-            *self._describe("current", source.current),
-            *self._describe("previous", source.previous),
+            *self._describe("current", seen.current),
+            *self._describe("previous", seen.previous),
         ]
         every = self._agreement.gather(msgspec.msgpack.encode((mine, self._modules())))
         found = [_gathered.decode(data) for data in every]

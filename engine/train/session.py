@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ from .checkpoints import Checkpointer
 from .chronicle import Chronicle
 from .conductor import Conductor
 from .desired import load_desired, store_desired
-from .device import Place, Stopwatch
+from .device import Place
 from .ema import AdapterEma
 from .evaluate import Evaluator
 from .gradient_flow import GradientFlow
@@ -143,10 +143,21 @@ def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals
 
     stepper.begin = begin
     stepper.flow = GradientFlow(loaded.model)
-    trainer.train()
+    run_steps(trainer, stepper, agreement)
     outcome = conclude(conductor, operations, chronicle)
     watch.end()
     return outcome
+
+
+def run_steps(trainer: AnyTrainer, stepper: Stepper, agreement: Agreement) -> None:
+    """Until the run ends; an error in a step does not undo the one before, so that is told."""
+    try:
+        trainer.train()
+    except Exception:
+        if agreement.alone:
+            with suppress(Exception):
+                stepper.conclude()
+        raise
 
 
 def before_steps(
@@ -207,7 +218,7 @@ def build_stepper(
         watch=watch,
         agreement=agreement,
         memory=MemoryMeter(device).read,
-        stopwatch=Stopwatch(device),
+        device=device,
     )
 
 

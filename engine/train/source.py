@@ -43,6 +43,14 @@ class HeldBatches:
         return self.stream.epoch(position)
 
 
+@dataclass(frozen=True)
+class SeenExamples:
+    """What a step was trained on, and the step before it."""
+
+    current: list[Example]
+    previous: list[Example]
+
+
 @dataclass
 class BatchSource:
     """An endless source of micro-batches of this rank.
@@ -87,6 +95,11 @@ class BatchSource:
         batch = self.collate(chosen)
         batch.pop("ids", None)
         return chosen, batch
+
+    @property
+    def seen(self) -> SeenExamples:
+        """The examples of the step being trained and of the one before it."""
+        return SeenExamples(self.current, self.previous)
 
     @property
     def epoch(self) -> float:

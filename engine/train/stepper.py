@@ -1,6 +1,11 @@
 """One optimizer step from boundary to boundary, as our side of it.
 
 begin_step → fetch → (may_continue, forward, backward) × accumulate → judge → update → end_step
+
+Where the device may let an update pass by itself, a step's figures are read while the next step's
+first forward pass is computed, or at the boundary if anything else is to be done there. So the
+device never waits for the host. What is read so late is as it would have been at the boundary:
+the step in progress is dropped if anything has to be done there after all.
 """
 
 from __future__ import annotations
@@ -8,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -16,19 +21,19 @@ from torch import Tensor
 from ..core.guard import Verdict
 from ..core.memory_plan import PlanWatch
 from ..protocol.events import StepFinished
-from .agree import Agreement, Pending
+from .agree import Agreement
 from .chronicle import Chronicle
 from .conductor import Conductor
-from .device import Stopwatch
+from .device import StepClock
+from .gate import Gate
 from .gradient_flow import GradientFlow
+from .judged import JudgedStep
 from .memory import MemoryReading
 from .profiler import StepProfiler
 from .source import Batch, BatchSource
 from .spans import span
-from .steps import DeviceReading, StepTally, StepTotals, settle, start_total
+from .steps import DeviceReading, StepTally, settle, start_total, summed
 from .watch import Watch
-
-_LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
 
 
 class Stepper:
@@ -43,20 +48,23 @@ class Stepper:
         watch: Watch,
         agreement: Agreement,
         memory: Callable[[], MemoryReading],
-        stopwatch: Stopwatch,
+        device: torch.device,
     ) -> None:
         self.source = source
         self.tally = StepTally()
         self._conductor = conductor
+        conductor.conclude = self.conclude
         self._chronicle = chronicle
         self._watch = watch
         self._agreement = agreement
         self._memory = memory
-        self._stopwatch = stopwatch
+        self._device = device
         self.begin: Callable[[], None] = lambda: None
         """Called once, when optimizer and schedule exist."""
         self.updated: Callable[[], None] = lambda: None
         """Called when an update has changed the weights."""
+        self.gate: Gate | None = None
+        """Lets updates pass without the host; None waits for every verdict."""
         self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
         """Measures the flow of an update when the watch wants it."""
@@ -64,19 +72,18 @@ class Stepper:
         """Says when steps take more memory than planned."""
         self.loss_scale: Callable[[], float | None] = lambda: None
         """What fp16 training multiplies its losses with now."""
+        self.gradients: Callable[[], list[tuple[Tensor, Tensor | None]]] = list
+        """Every trained parameter with its gradient."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
-        self._verdict = Verdict.APPLY
-        self._totals: Pending[StepTotals] | None = None
-        self._norm = 0.0
-        self._used_lr = (0.0, 1.0)
+        self._judged: JudgedStep | None = None
+        """The step that is being judged; the step before, if its verdict is still to come."""
+        self._under_way = False
+        """Between the boundary and the end of a step."""
         self._micro_batch = self._micro_batches = 0
-        self._judged_at = 0.0
-        self._scale: float | None = None
-        self._reading: MemoryReading | None = None
         self._held_bytes: int | None = None
         """Peak memory of the step before."""
-        self._clip: float | None = None
+        self._clock = StepClock(device)
 
     def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
         """Connect the schedule and the optimizer's learning rate."""
@@ -89,10 +96,9 @@ class Stepper:
         if self.profiler:
             self.profiler.begin_step()
         self.tally = StepTally()
-        self._stopwatch.start()
-        self._totals = None
+        self._clock = StepClock(self._device)
         self._micro_batch = 0
-        self._verdict = Verdict.APPLY
+        self._under_way = True
         return True
 
     def fetch(self, micro_batches: int) -> list[Batch]:
@@ -109,9 +115,15 @@ class Stepper:
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._conductor.interrupted()
 
-    def backward_begins(self) -> None:
-        """Before every backward pass; from the last one on, this rank waits for the others."""
-        self._stopwatch.lap()
+    def may_differentiate(self) -> bool:
+        """Before every backward pass; from the last one on, this rank waits for the others.
+
+        The first one would overwrite the gradients of the step before, so until here it is known
+        what became of them.
+        """
+        self.conclude()
+        self._clock.lap()
+        return not self._conductor.dropped
 
     def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
         """Late settings, clipping, verdict; returns the gradient norm before clipping.
@@ -123,52 +135,124 @@ class Stepper:
             return torch.zeros(())
         self._conductor.before_update()
         started = time.perf_counter()
+        limit = self._conductor.clip
+        norm = clip(math.inf if limit is None else limit)
+        loss = summed(self.tally, norm)
+        held = self.gate.judge(loss, norm, self._watch.limits()) if self.gate else None
+        figures = settle(loss, norm, self.tally.parts, held)
         desired = self._conductor.desired
-        self._clip = self._conductor.clip
-        norm = clip(self._clip if self._clip is not None else math.inf)
-        self._while_the_device_works()
-        own = settle(self.tally, norm)
-        self._norm, self._scale = own.grad_norm, self.loss_scale()
-        if self.flow and (reason := self._watch.wants_gradients(own.loss, own.grad_norm)):
-            self.flow.before(reason, scale=self._clip_factor(own.grad_norm))
-        own_s = self._stopwatch.lapped_s()
-        self._totals = start_total(own, self.tally, own_s, self._agreement, self._device_told())
-        self._verdict = self._watch.judge(own.loss, self._norm, desired.nonfinite)
-        self._used_lr = (self._lr(), desired.lr_scale)
-        self._set_lr(self._used_lr[0] * self._used_lr[1])
-        self._judged_at = started
+        self._judged = JudgedStep(
+            number=self._chronicle.step() + 1,
+            tally=self.tally,
+            clock=self._clock,
+            figures=figures,
+            held=held,
+            gradients=self.gradients() if self.gate else [],
+            clip=limit,
+            lr_schedule=self._lr(),
+            lr_scale=desired.lr_scale,
+            policy=desired.nonfinite,
+            memory=self._memory(),
+            seen=self.source.seen,
+            epoch=self.source.epoch,
+            judged_at=started,
+        )
+        self._set_lr(self._judged.lr)
+        if self._device.type == "cuda":  # need not keep it waiting after the verdict
+            self.source.prepare(self._micro_batches)
+        if self.gate is None:
+            self._decide(self._judged)
         return norm
 
-    def _device_told(self) -> DeviceReading:
-        now = self._reading
-        assert now is not None, "the reading is taken before the totals are begun"
+    def _decide(self, step: JudgedStep) -> None:
+        """Read the figures, measure what stands out, and give the verdict."""
+        own = step.own = step.figures.read()
+        step.loss_scale = self.loss_scale()
+        reason = self._watch.wants_gradients(own.loss, own.grad_norm)
+        if self.flow and reason and (step.held is None or own.held):
+            self.flow.before(reason, scale=step.clip_factor)
+        step.totals = start_total(
+            own, step.tally, step.clock.lapped_s(), self._agreement, self._told(step.memory)
+        )
+        step.verdict = self._watch.judge(step.number, own.loss, own.grad_norm, step.policy)
+
+    def _told(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
 
-    def _while_the_device_works(self) -> None:
-        """What can be done before the verdict need not keep the device waiting after it."""
-        self._reading = self._memory()
-        if self._stopwatch.device_goes_on:
-            self.source.prepare(self._micro_batches)
-
     def may_update(self) -> bool:
-        """The optimizer may change the weights."""
-        return self._verdict is Verdict.APPLY and not self._conductor.dropped
+        """The optimizer may change the weights, as far as the host knows."""
+        judged = self._judged
+        refused = judged is None or judged.verdict not in (None, Verdict.APPLY)
+        return not refused and not self._conductor.dropped
 
-    def end_step(self) -> bool:
-        """Counters have moved: journal the step; False when it was dropped and taken back."""
+    def gated(self) -> AbstractContextManager[None]:
+        """The update within is made if the device lets it pass."""
+        held = self._judged.held if self._judged else None
+        return nullcontext() if self.gate is None or held is None else self.gate.closed_if(held)
+
+    def optimizer_stepped(self) -> None:
+        """The weights have changed; behind a gate that is not known yet."""
+        if self.gate is None and self.may_update():
+            self.updated()
+
+    def end_step(self, *, last: bool = False) -> bool:
+        """Counters have moved: journal the step; False when it was dropped and taken back.
+
+        Args:
+            last: no other step follows.
+        """
+        self._under_way = False
         if self._conductor.after_step():
             self._profiled(counted=False)
             return False
-        self.tally.optimizer_s = time.perf_counter() - self._judged_at
-        event = self._event()
+        judged = self._judged
+        assert judged is not None, "judge() comes before end_step()"
+        judged.end()
+        if self.gate is None or last:
+            self.conclude()
+        self._profiled(counted=True)
+        return True
+
+    def conclude(self) -> None:
+        """Journal the step whose update has been asked for; nothing when there is none.
+
+        If that leaves something to do at its boundary, the step in progress is dropped.
+        """
+        step = self._judged
+        if step is None or not step.ended:
+            return
+        held = self.gate is not None and self._pass_late(self.gate, step)
+        self._judged = None
+        self._finish(step)
+        if self._under_way and (held or self._conductor.wanted_at_boundary):
+            self._conductor.dropped = True
+
+    def _pass_late(self, gate: Gate, step: JudgedStep) -> bool:
+        """Decide on an update that the device may have held back; whether it has."""
+        step.step_s = step.clock.took_s()
+        for parameter, gradient in step.gradients:
+            parameter.grad = gradient
+        self._decide(step)
+        held = step.known.held
+        if held and step.verdict is Verdict.APPLY:
+            self._set_lr(step.lr)
+            gate.step()
+            self._set_lr(self._lr())
+        for parameter, _ in step.gradients:
+            parameter.grad = None
+        if step.verdict is Verdict.APPLY:
+            self.updated()
+        return held
+
+    def _finish(self, step: JudgedStep) -> None:
+        event = step.event()
+        self._held_bytes = step.held_bytes(reserves=self._reserves)
         self._chronicle.record(event)
         if self.flow and self.flow.measuring:
             self._chronicle.record(self.flow.after())
-        self._watch.observe(event, self.source)
+        self._watch.observe(event, step.seen)
         self._compare(event)
-        self._act()
-        self._profiled(counted=True)
-        return True
+        self._act(step)
 
     def _compare(self, event: StepFinished) -> None:
         if self.plan is None:
@@ -187,68 +271,12 @@ class Stepper:
         if self.profiler:
             self.profiler.end_step(self.tally.tokens, counted=counted)
 
-    def _clip_factor(self, norm: float) -> float:
-        clipped = self._clip is not None and math.isfinite(norm) and norm > self._clip
-        return self._clip / norm if clipped and self._clip is not None else 1.0
-
-    def _act(self) -> None:
-        way_back = self._watch.way_back() if self._verdict is Verdict.ROLLBACK else None
+    def _act(self, step: JudgedStep) -> None:
+        way_back = self._watch.way_back() if step.verdict is Verdict.ROLLBACK else None
         if way_back is not None:
             self._conductor.demand(way_back)
-        elif self._verdict in (Verdict.HALT, Verdict.ROLLBACK):
+        elif step.verdict in (Verdict.HALT, Verdict.ROLLBACK):
             self._conductor.halted = self._watch.reason
         if wanted := self._watch.wanted(self._conductor.desired.autopilot):
             command, reason = wanted
             self._conductor.demand(command, "autopilot", reason)
-
-    def _event(self) -> StepFinished:
-        assert self._totals is not None, "judge() comes before end_step()"
-        totals, tally = self._totals.read(), self.tally
-        step_s = time.perf_counter() - tally.started
-        schedule, scale = self._used_lr
-        memory = self._reading
-        assert memory is not None, "judge() comes before end_step()"
-        self._held_bytes = memory.reserved_bytes if self._reserves else memory.allocated_bytes
-        parts = {k: v for k, v in totals.parts.items() if k in _LOSS_PARTS}
-        return StepFinished(
-            loss=totals.loss,
-            parts=parts,
-            grad_norm=self._norm,
-            clip=self._clip,
-            clipped=self._clip is not None and self._norm > self._clip,
-            skipped=not self.may_update(),
-            lr=schedule * scale,
-            lr_schedule=schedule,
-            lr_scale=scale,
-            epoch=self.source.epoch,
-            tokens=totals.tokens,
-            samples=totals.samples,
-            step_s=step_s,
-            data_s=tally.data_s,
-            compute_s=tally.compute_s,
-            optimizer_s=tally.optimizer_s,
-            tokens_per_s=totals.tokens / step_s,
-            samples_per_s=totals.samples / step_s,
-            mem_allocated_bytes=memory.allocated_bytes,
-            mem_reserved_bytes=memory.reserved_bytes,
-            mem_total_bytes=memory.total_bytes,
-            rss_bytes=memory.rss_bytes,
-            gpu_util=memory.gpu_util,
-            gpu_temp_c=memory.gpu_temp_c,
-            gpu_power_w=memory.gpu_power_w,
-            skew_s=totals.skew_s,
-            pcie_bytes_per_s=memory.pcie_bytes_per_s,
-            **self._by_rank(totals),
-            extra=self._extra(totals),
-        )
-
-    @staticmethod
-    def _by_rank(totals: StepTotals) -> dict[str, Any]:
-        """Figures of every rank, where there are several."""
-        names = ("rank_s", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
-        several = len(totals.rank_s) > 1
-        return {name: getattr(totals, name) for name in names} if several else {}
-
-    def _extra(self, totals: StepTotals) -> dict[str, float]:
-        found = {k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS}
-        return found if self._scale is None else {**found, "loss_scale": self._scale}

@@ -64,15 +64,34 @@ class OwnStep:
     grad_norm: float
     """After the all-reduce and before clipping: the same on every rank."""
     parts: dict[str, float]
+    held: bool = False
+    """The device has not made the update, because the host has to look at it first."""
 
 
-def settle(tally: StepTally, grad_norm: Tensor) -> OwnStep:
-    """Bring losses and gradient norm to the host: the one wait for the device in a step."""
+def summed(tally: StepTally, grad_norm: Tensor) -> Tensor:
+    """This rank's share of the loss, [] fp32, where it was computed."""
     losses = tally.losses or [grad_norm.new_zeros(())]
-    loss = sum(losses, losses[0].new_zeros(())).float()
-    values = torch.stack([loss, grad_norm.detach().float().to(loss.device), *tally.parts.values()])
-    own_loss, norm, *parts = values.cpu().tolist()
-    return OwnStep(own_loss, norm, dict(zip(tally.parts, parts, strict=True)))
+    return sum(losses, losses[0].new_zeros(())).float()
+
+
+def settle(
+    loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
+) -> Pending[OwnStep]:
+    """Bring the step's figures to the host: the one wait for the device in a step, when read."""
+    norm = grad_norm.detach().float().to(loss.device)
+    flag = loss.new_zeros(()) if held is None else held
+    sent = torch.stack([loss, norm, flag, *parts.values()]).to("cpu", non_blocking=True)
+    arrived = torch.cuda.Event() if loss.is_cuda else None  # type: ignore[no-untyped-call]  # of torch
+    if arrived is not None:
+        arrived.record()
+
+    def read() -> OwnStep:
+        if arrived is not None:
+            arrived.synchronize()
+        own_loss, norm, held_back, *values = sent.tolist()
+        return OwnStep(own_loss, norm, dict(zip(parts, values, strict=True)), held_back > 0)
+
+    return Pending(read)
 
 
 @dataclass(frozen=True)

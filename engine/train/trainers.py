@@ -315,7 +315,7 @@ def build_trainer(
     trainer.fast, trainer.fast_fact = fast_path(config, trainer, pad_id, log)
     trainer.recipe = config.train
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepCallback(stepper, trainer.accelerator))
+    trainer.add_callback(StepCallback(stepper, trainer))
     return trainer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any
 
@@ -13,7 +12,7 @@ from ..config.tasks import JUDGED
 from ..core.anomaly import ALARM, INFO, INSTABILITY, LOCAL, Alert, Detector
 from ..core.autopilot import Autopilot, calls_at_once
 from ..core.control import Desired
-from ..core.guard import Guard, Verdict
+from ..core.guard import NOTHING_PASSES, Guard, Limits, Verdict
 from ..core.judgement import Judgement, describe_stop
 from ..core.meters import Ema, RecentNorms
 from ..core.recovery import Attempt, NoWayBack, Recoveries, Situation, plan_recovery
@@ -32,7 +31,7 @@ from ..run.ledger import Ledger, Manifest
 from .agree import Agreement
 from .chronicle import Chronicle
 from .reporting import Reporter
-from .source import BatchSource
+from .source import SeenExamples
 
 _ALERTS_KEPT = 50
 _FLOW_NORM = 3.0
@@ -107,9 +106,9 @@ class Watch:
         """Percentile of recent gradient norms."""
         return self._norms.percentile(percent)
 
-    def judge(self, loss: float, grad_norm: float, policy: str) -> Verdict:
-        """What becomes of the update of the step in progress."""
-        decision = self._guard.judge(self._chronicle.step() + 1, loss, grad_norm, policy)
+    def judge(self, step: int, loss: float, grad_norm: float, policy: str) -> Verdict:
+        """What becomes of the update of a step."""
+        decision = self._guard.judge(step, loss, grad_norm, policy)
         self.reason = decision.reason
         if decision.verdict is Verdict.HALT:
             self._wanted = ("", decision.reason)
@@ -119,29 +118,36 @@ class Watch:
         """Measure the gradient flow of the next update."""
         self._asked_gradients = "asked"
 
+    def limits(self) -> Limits:
+        """Of an update that needs no look before it is made; the same on every rank.
+
+        Of what may become an alarm the flow is measured before anybody knows.
+        """
+        if self._asked_gradients:
+            return NOTHING_PASSES
+        usual = self._norms.percentile(95)
+        loud = None if usual is None else _FLOW_NORM * usual
+        return Limits.of(self._detector.usual_up_to(), loud)
+
     def wants_gradients(self, loss: float, grad_norm: float) -> str:
         """Why the flow of the update at hand is to be measured; empty when it is not.
 
-        Of what may become an alarm it is measured before anybody knows: the loss is this rank's
-        share only, but the gradients are those of all, so one rank that measures is enough.
+        The loss is this rank's share only, but the gradients are those of all, so one rank that
+        measures is enough.
         """
-        if asked := self._asked_gradients:
-            self._asked_gradients = ""
-            return asked
-        usual = self._norms.percentile(95)
-        odd = not math.isfinite(loss) or not math.isfinite(grad_norm)
-        loud = usual is not None and grad_norm > _FLOW_NORM * usual
-        return "odd" if odd or loud or self._detector.may_alarm(loss) else ""
+        odd = not self.limits().hold(loss, grad_norm)
+        asked, self._asked_gradients = self._asked_gradients, ""
+        return asked or ("odd" if odd else "")
 
-    def observe(self, event: StepFinished, source: BatchSource) -> None:
-        """Take a finished step in; raise what stands out."""
+    def observe(self, event: StepFinished, seen: SeenExamples) -> None:
+        """Take a finished step in, trained on these examples; raise what stands out."""
         self._begun = True
         self._autopilot.step()
         alerts = self._detector.update(self._record(event))
         self._loss.push(event.loss)
         self._norms.push(event.grad_norm, clipped=event.clipped)
         for alert in alerts:
-            self._raise(alert, source, self.reason if event.skipped else "")
+            self._raise(alert, seen, self.reason if event.skipped else "")
         self._tell_verdicts()
         self._judge_probation()
 
@@ -173,12 +179,12 @@ class Watch:
             "rank_mem": event.rank_mem_bytes,
         }
 
-    def _raise(self, alert: Alert, source: BatchSource | None, guard: str = "") -> None:
+    def _raise(self, alert: Alert, seen: SeenExamples | None, guard: str = "") -> None:
         if alert.kind in LOCAL:
-            source = None
+            seen = None
         self._alerts.append(alert)
         public_id = self._reporter.report(
-            alert, norms=self._norms, way_back=self._good(alert), source=source, guard=guard
+            alert, norms=self._norms, way_back=self._good(alert), seen=seen, guard=guard
         )
         self._open[alert.id] = public_id
         if alert.severity == ALARM:

@@ -8,9 +8,11 @@ Needs a CUDA device and nothing else. Prints tables; every `exact` must be yes.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -28,12 +30,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.only_runs is not None:
         with tempfile.TemporaryDirectory() as folder:
+            late(Path(folder))
             runs(Path(folder), options.only_runs)
         return
     optimizers()
     paged()
     memory()
     with tempfile.TemporaryDirectory() as folder:
+        late(Path(folder))
         runs(Path(folder))
 
 
@@ -173,6 +177,33 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             print(f"     {_against_the_ordinary_way(folder, name, task, sets)}", flush=True)
         for line in _fast_mode(first):
             print(f"     {line}", flush=True)
+    return found
+
+
+def late(folder: Path) -> dict[str, bool]:
+    """Runs whose verdicts are read late against those that wait for each: every record."""
+    import fttui.engine.train.bridge as bridge
+    from fttui.engine.protocol.events import GradientsMeasured, StepFinished
+    from fttui.engine.train.gate import gate_of
+    from fttui.engine.train.trainers import TextTrainer
+    from tests.support.odd_steps import odd, told
+    from tests.support.training import new_run, play
+
+    found: dict[str, bool] = {}
+    sets = {"train__fast": "on", "train__deterministic": "true", "train__ema": 0.9}
+    for name, factor in {"as ever": 1.0, "a loss that is NaN": math.nan, "a spike": 300.0}.items():
+        runs = []
+        for way, gate in (("late", gate_of), ("at-once", lambda optimizer: None)):
+            place = folder / f"{name.replace(' ', '-')}-{way}"
+            place.mkdir()
+            with mock.patch.object(bridge, "gate_of", gate), odd(TextTrainer, 5, factor):
+                run = new_run(place, "sft", model__quantize="nf4", **sets)
+                runs.append(play(run, device="cuda"))
+        found[name] = told(runs[0]) == told(runs[1])
+        steps = [event.skipped for event in runs[0].events(StepFinished)]
+        flows = len(runs[0].events(GradientsMeasured))
+        print(f"late verdicts, {name}: records equal {_yes(found[name])}; {len(steps)} steps, "
+              f"{sum(steps)} refused, flow measured {flows} times", flush=True)  # fmt: skip
     return found
 
 

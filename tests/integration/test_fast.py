@@ -85,7 +85,8 @@ def test_two_ranks_average_their_gradients(tmp_path: Path, task: str) -> None:
 
 
 def test_two_ranks_train_and_obey_as_one_with_twice_the_batch(tmp_path: Path) -> None:
-    sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2}
+    # Ranks hear of a command a micro-batch later: with four of them still in the same step.
+    sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2, "train__accumulate": 4}
 
     def script() -> Script:
         return Script(

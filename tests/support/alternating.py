@@ -16,8 +16,8 @@ from torch import Tensor
 
 import fttui.engine.train.bridge as bridge
 import fttui.engine.train.session as session
-import fttui.engine.train.stepper as stepping
 from fttui.engine.protocol.events import AnyEvent, StepFinished
+from fttui.engine.train.gate import Gate
 from fttui.engine.train.source import Batch
 from fttui.engine.train.stepper import Stepper
 from fttui.engine.train.steps import StepTally
@@ -33,11 +33,13 @@ class Ways:
 
     def __init__(self, steps: list[str], seen: Path) -> None:
         self.steps = steps
-        """By step: `watched`, `quiet` or `bare`; `, counted` counts its waits for the device."""
+        """By step: `watched`, `waited` for its verdict as well, `quiet` or `bare`; with `, counted`
+        its waits for the device are counted."""
         self.seen = seen
         """A file that says that the viewers are there."""
         self.marks: list[Any] = []
-        self.turns: list[float] = []
+        self.idle: list[tuple[Any, Any]] = []
+        """From the end of what one step has asked the device for to what the next one asks."""
         self.cold: list[float] = []
         self.burst: list[float] = []
         self.waits = Waits()
@@ -46,19 +48,8 @@ class Ways:
         """From now on the engine's stepper goes these ways."""
         session_patch: Any = session
         session_patch.Stepper = lambda **parts: Alternating(self, **parts)
-        stepping_patch: Any = stepping
-        settle = stepping_patch.settle
-
-        def settled(*arguments: Any) -> Any:
-            found = settle(*arguments)
-            self.settled_at = time.perf_counter()
-            return found
-
-        stepping_patch.settle = settled
         bridge_patch: Any = bridge
         bridge_patch.poison_nonfinite = _poison_unless_bare(bridge.poison_nonfinite)
-
-    settled_at: float | None = None
 
     def measured(self) -> dict[str, Any]:
         """Seconds by step, and the rest."""
@@ -67,7 +58,7 @@ class Ways:
         pairs = zip(self.marks, self.marks[1:], strict=False)
         return {
             "spans": [between(before, after) for before, after in pairs],
-            "turn_s": statistics.median(self.turns),
+            "idle_s": statistics.median(between(*marks) for marks in self.idle),
             "handoff_us": 1e6 * statistics.fmean(self.burst),
             "handoff_cold_us": 1e6 * statistics.median(self.cold),
             "waits": self.waits.found(self.steps),
@@ -84,6 +75,8 @@ class Alternating(Stepper):
         self._publisher: Any = parts["chronicle"]._publisher
         self._number = 0
         self._bare = False
+        self._asked_last: Any = None
+        self._gate: Gate | None = None
         emit = self._publisher.emit
 
         def timed(event: AnyEvent, **where: int) -> None:
@@ -104,11 +97,16 @@ class Alternating(Stepper):
         while self._number == 0 and not self._ways.seen.exists():
             time.sleep(_POLL_S)
         way = self._ways.steps[self._number]
+        if way.startswith(("bare", "waited")):
+            self.conclude()
+        self._gate = self._gate or self.gate
+        self.gate = None if way.startswith("waited") else self._gate
         self._number += 1
         self._ways.marks.append(mark())
         self._ways.waits.watch(way if "counted" in way else "")
         self._bare = way.startswith("bare")
-        self._speaking._publisher = self._publisher if way.startswith("watched") else None
+        watched = way.startswith(("watched", "waited"))
+        self._speaking._publisher = self._publisher if watched else None
         if self._bare:
             self.tally = StepTally()
             return True
@@ -125,18 +123,17 @@ class Alternating(Stepper):
         return batches
 
     def may_continue(self) -> bool:
-        """Also tells how long the host took since the last verdict."""
+        """Also tells how long the device had nothing to do before a step."""
         if self._bare:
             return True
-        if self._ways.settled_at is not None:
-            self._ways.turns.append(time.perf_counter() - self._ways.settled_at)
-            self._ways.settled_at = None
+        if self._asked_last is not None:
+            self._ways.idle.append((self._asked_last, mark()))
+            self._asked_last = None
         return super().may_continue()
 
-    def backward_begins(self) -> None:
-        """Nothing in a bare step."""
-        if not self._bare:
-            super().backward_begins()
+    def may_differentiate(self) -> bool:
+        """Nothing is asked in a bare step."""
+        return self._bare or super().may_differentiate()
 
     def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
         """A bare step is clipped and not judged."""
@@ -146,9 +143,10 @@ class Alternating(Stepper):
         """A bare step always may."""
         return self._bare or super().may_update()
 
-    def end_step(self) -> bool:
+    def end_step(self, *, last: bool = False) -> bool:
         """After the last one, hand many records over."""
-        counted = True if self._bare else super().end_step()
+        self._asked_last = None if self._bare or self.gate is None else mark()
+        counted = True if self._bare else super().end_step(last=last)
         if self._number == len(self._ways.steps):
             self._ways.marks.append(mark())
             self._ways.waits.watch("")

@@ -67,10 +67,10 @@ class Detector:
             state.verdicts.watch(f"{finding.kind}-{step}", state.yardstick(finding))
         return [to_alert(finding, step) for finding in found]
 
-    def may_alarm(self, loss: float) -> bool:
-        """Whether a loss is so far out that its record may become an alarm; learns nothing."""
+    def usual_up_to(self) -> float | None:
+        """The loss beyond which the next record may become an alarm; None while any is fine."""
         state = self._state
-        return state.unstable.stands_out(loss, 1 / math.sqrt(state.sensitivity))
+        return state.unstable.usual_up_to(1 / math.sqrt(state.sensitivity))
 
     def take_verdicts(self) -> list[Verdict]:
         """Verdicts on earlier alerts since the last call."""

@@ -208,13 +208,19 @@ class Instability(msgspec.Struct):
             return False
         return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
 
-    def stands_out(self, loss: float, strictness: float) -> bool:
-        """A loss far enough out to be a spike if the gradient supports it."""
-        if self.scale.unit is None or not math.isfinite(loss):
-            return False
-        reading = self.loss.read(self.scale.to(loss))
-        limit = math.inf if reading is None else reading.limit(LOSS_WAYS, strictness)
-        return reading is not None and reading.residual > SUPPORT_FACTOR * limit
+    def usual_up_to(self, strictness: float) -> float | None:
+        """The loss beyond which a record may be a spike, if the gradient supports it.
+
+        None while any loss is fine.
+        """
+        reading = None if self.scale.unit is None else self.loss.read(0.0)
+        if reading is None:
+            return None
+        limit = SUPPORT_FACTOR * reading.limit(LOSS_WAYS, strictness)
+        try:
+            return self.scale.back(reading.level + limit)
+        except OverflowError:
+            return None
 
     def loss_level(self) -> float | None:
         """The usual loss at present; None while unknown."""

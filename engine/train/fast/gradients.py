@@ -21,10 +21,14 @@ class StaticGradients:
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
 
-    def attach(self) -> None:
-        """Make every `.grad` its view, with the value it had."""
+    def allocate(self) -> None:
+        """Take the memory, if that is not done."""
         if not self._views:
             self._allocate()
+
+    def attach(self) -> None:
+        """Make every `.grad` its view, with the value it had."""
+        self.allocate()
         pairs = zip(self.parameters, self._views, strict=True)
         strangers = [(p, view) for p, view in pairs if p.grad is not view]
         if len(strangers) == len(self._views) and all(p.grad is None for p, _ in strangers):

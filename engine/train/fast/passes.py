@@ -87,8 +87,8 @@ class Captured:
         self._outputs: tuple[Tensor, ...] = ()
         self._incoming: tuple[Tensor, ...] = ()
         self._randomness: Tensor | None = None
-        if batch.form.trained:
-            gradients.attach()
+        if batch.form.trained:  # they may still hold what the step before has left
+            gradients.allocate()
         with torch.random.fork_rng(devices=[self._device]):
             self._rehearse(program, graphs)
             self._record(program, graphs)

@@ -215,8 +215,9 @@ def test_a_loss_that_may_become_an_alarm_is_known_before_its_step_ends() -> None
     detector = Detector()
     told = []
     for record in records:
-        may = detector.may_alarm(record["loss"])
+        usual = detector.usual_up_to()
+        may = usual is not None and record["loss"] > usual
         told.append((may, bool(detector.update(record))))
     assert told[120] == (True, True)
     assert sum(may for may, _ in told) == 1
-    assert not Detector().may_alarm(1e9)
+    assert Detector().usual_up_to() is None
