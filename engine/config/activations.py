@@ -32,13 +32,11 @@ _QK_NORMS = ("qwen3", "gemma3", "olmo2")
 def in_fast_mode(config: RunConfig) -> bool:
     """A run with CUDA graphs is to be expected where there are CUDA devices."""
     train = config.train
-    impossible = (
-        train.fast == "off"
-        or train.activations == "host"
-        or config.model.attention not in ("auto", "sdpa")
+    return (
+        train.fast != "off"
+        and train.activations != "host"
+        and config.model.attention in ("auto", "sdpa")
     )
-    asked_for = train.fast in ("on", "static") or train.memory != "lean"
-    return asked_for and not impossible
 
 
 @dataclass(frozen=True)

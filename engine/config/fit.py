@@ -29,7 +29,8 @@ class Fit:
     """A run as it would be started here, and what it needs."""
 
     config: RunConfig
-    """With `train.memory`, `train.activations` and `train.activation_checkpointing` decided."""
+    """With `train.memory`, `activations` and `activation_checkpointing` decided, and `fast` where
+    graphs would not fit."""
     estimate: MemoryEstimate
     free_bytes: int
     """On the fullest device of the run."""
@@ -47,29 +48,35 @@ class Fit:
 def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     """Decide what the configuration leaves open, so that the run fits if it can.
 
-    What is `auto` stays off as long as even the high estimate fits without it; then activation
-    checkpoints go to the host, which changes no result, and then lean mode is taken. Where nothing
-    of that is needed, activations are kept as far as there is room.
+    What is `auto` stays as it is as long as even the high estimate fits. Otherwise the first of the
+    alternatives is taken whose high estimate fits, or else the smallest, if it is likely to. Where
+    nothing of that is needed, activations are kept as far as there is room.
     """
     free = free_bytes(config, hardware)
     settled = _settled(config)
-    plain = found = estimate_memory(settled, arch, hardware.kind)
-    chosen: list[str] = []
-    for text, change in _open(config) if hardware.kind == "cuda" else ():
-        if found.high <= free:
-            break
-        tried = change(settled)
-        after = estimate_memory(tried, arch, hardware.kind)
-        if found.likely - after.likely < WORTH_SAYING * found.likely:
-            continue
-        settled, found = tried, after
-        chosen.append(text)
-    if plain.likely > free >= found.likely or plain.high > free >= found.high:
-        return Fit(settled, found, free, tuple(chosen))
-    settled = _settled(config)
+    plain = estimate_memory(settled, arch, hardware.kind)
+    if hardware.kind == "cuda" and plain.high > free:
+        found = _smaller(config, plain, free)
+        if found and (plain.likely > free >= found.estimate.likely or found.estimate.high <= free):
+            return found
     if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
         return _roomy(settled, plain, free)
     return Fit(settled, plain, free)
+
+
+def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
+    """The first alternative that fits for sure, or else the smallest."""
+    tried = []
+    for changes in _alternatives(config):
+        settled = _with_train(_settled(config), **changes)
+        need = estimate_memory(settled, plain.architecture, plain.device)
+        if plain.likely - need.likely < WORTH_SAYING * plain.likely:
+            continue
+        said = tuple(f"train.{key}: {value}" for key, value in changes.items())
+        tried.append(Fit(settled, need, free, said))
+        if need.high <= free:
+            return tried[-1]
+    return min(tried, key=lambda one: one.estimate.likely, default=None)
 
 
 def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
@@ -117,12 +124,20 @@ def _settled(config: RunConfig) -> RunConfig:
     )
 
 
-def _open(config: RunConfig) -> Iterator[tuple[str, _Change]]:
+def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
+    """What may be decided about what is `auto`, from what costs least.
+
+    Without graphs or with activation checkpoints on the host, where there are no graphs, a run is
+    slower but the same; in lean mode its head has four bits.
+    """
     train = config.train
-    if train.activations == "auto" and train.recomputes:
-        yield "train.activations: host", lambda c: _with_train(c, activations="host")
+    slower = [{"fast": "off"}] if train.fast == "auto" else []
+    if train.activations == "auto" and train.recomputes and train.fast != "on":
+        slower.append({"activations": "host"})
+    yield from slower
     if train.memory == "auto" and config.model.quantize == "nf4":
-        yield "train.memory: lean", lambda c: _with_train(c, memory="lean")
+        yield {"memory": "lean"}
+        yield from ({"memory": "lean", **change} for change in slower)
 
 
 @dataclass(frozen=True)
@@ -195,6 +210,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
         lambda c: "Set train.optimizer: paged_adamw_8bit",
         lambda c: _with_train(c, optimizer="paged_adamw_8bit"),
     )
+    yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
     yield (
         lambda c: "Set train.activations: host (the same result, somewhat slower)",
         lambda c: _with_train(c, activations="host") if _checkpointed(c) else c,
@@ -215,6 +231,10 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
     for _ in range(3):
         yield lambda c: f"Set train.batch: {c.train.batch} (fewer negatives)", _fewer_pairs
     yield lambda c: f"Set adapter.r: {c.adapter.r}", _lower_rank
+
+
+def _without_graphs(config: RunConfig) -> RunConfig:
+    return _with_train(config, fast="off") if config.train.fast == "auto" else config
 
 
 def _checkpointed(config: RunConfig) -> bool:

@@ -26,6 +26,8 @@ GIB = 2**30
 CONTEXT_BYTES = {"cuda": 0.6 * GIB, "cpu": 1.0 * GIB}
 """CUDA context and loaded kernels; on the CPU the interpreter with the training stack."""
 CONTEXT_SPREAD_BYTES = 0.3 * GIB
+GRAPH_BYTES = 5 * 2**20
+"""Per layer, of the driver for its part of the graphs forward and backward."""
 FRAGMENTATION = 0.04
 """Of what is allocated: reserved by the allocator and of no use."""
 UNCERTAINTY = 0.05
@@ -82,6 +84,8 @@ class MemoryEstimate:
     device: DeviceKind
     paged: int = 0
     """Part of the optimizer that the driver moves to the host when memory is short."""
+    outside: int = 0
+    """Part of the context that no allocator of PyTorch's knows of."""
     graphs: bool = False
     """Activations are in CUDA graphs, which keep their memory between steps."""
 
@@ -98,7 +102,7 @@ class MemoryEstimate:
     @property
     def reserved(self) -> int:
         """What PyTorch's allocator takes of the device for that, graphs included."""
-        return self.likely - self.paged - int(CONTEXT_BYTES[self.device])
+        return self.likely - self.paged - self.outside
 
     @property
     def compared(self) -> int:
@@ -147,6 +151,7 @@ def estimate_memory(
     ).fullest()
     workspace = moment.dequantized + WORKSPACE_BYTES[device] * (1 + _works_beside(config, graphs))
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
+    outside = CONTEXT_BYTES[device] + (GRAPH_BYTES * arch.layers if graphs else 0)
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
     return MemoryEstimate(
         base=int(whole),
@@ -157,10 +162,11 @@ def estimate_memory(
         activations=int(moment.activations),
         logits=int(moment.logits),
         workspace=int(workspace),
-        context=int(CONTEXT_BYTES[device] + wasted),
+        context=int(outside + wasted),
         architecture=arch,
         device=device,
         paged=int(paged),
+        outside=int(outside),
         graphs=graphs,
     )
 

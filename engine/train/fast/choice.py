@@ -13,7 +13,6 @@ from ...config.memory import sequences_per_micro_batch
 from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
-from ...model.lean import HostEmbedding
 from .path import FastPath
 from .program import Program
 
@@ -61,7 +60,7 @@ def fast_path(
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
     """What stands against static shapes, or on a CUDA device against graphs; None is nothing."""
-    reasons = _of_config(config, device), _of_model(model, device, config.train.fast)
+    reasons = _of_config(config, device), _of_model(model, device)
     return next((reason for reason in reasons if reason), None)
 
 
@@ -79,15 +78,13 @@ def _of_config(config: RunConfig, device: torch.device) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _of_model(model: torch.nn.Module, device: torch.device, mode: str) -> str | None:
+def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
     if any((getattr(settings, name, None) or 0) > 1 for name in _EXPERTS):
         return "the model chooses experts by the data"
     if any(parameter.device.type != device.type for parameter in model.parameters()):
         return "a part of the model is not on the device"
-    if mode == "auto" and isinstance(base.get_input_embeddings(), HostEmbedding):
-        return "in lean mode it has to be asked for with train.fast: on"
     try:
         backbone_of(model)
     except (AttributeError, TypeError) as error:

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import msgspec
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from fttui.engine.config.fit import advice, changes_to_fit, fit
 from fttui.engine.config.hardware import Hardware, with_cards
 from fttui.engine.config.memory import GIB, Architecture, estimate_memory
 from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.yaml_tree import parse_scalar
 
 from .test_memory import LLAMA2_7B, LLAMA_1B, LLAMA_8B, QWEN3_4B, QWEN_05B, SMOLLM2, configured
 
@@ -54,7 +54,7 @@ def applied(config: RunConfig, text: str) -> RunConfig:
     tree: dict[str, Any] = msgspec.to_builtins(config)
     for path, value in PART.findall(text.partition("→")[0]):
         section, key = path.split(".")
-        tree[section][key] = yaml.safe_load(value)
+        tree[section][key] = parse_scalar(value)
     return msgspec.convert(tree, RunConfig)
 
 
@@ -117,6 +117,7 @@ def test_an_8b_on_a_card_of_6_gb_is_told_what_costs_least_first() -> None:
         "train.activation_checkpointing",
         "train.batch",
         "train.optimizer",
+        "train.fast",
         "train.activations",
         "train.memory",
     ]

@@ -43,6 +43,27 @@ def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
     assert f"train.activations: {activations}" in found.chosen
 
 
+def test_graphs_are_taken_in_lean_mode_where_they_fit() -> None:
+    lean = lora(memory="lean", activation_checkpointing=True)
+    with_graphs = estimate_memory(lean, LLAMA_8B)
+    without = estimate_memory(replace(lean, train=replace(lean.train, fast="off")), LLAMA_8B)
+    assert with_graphs.graphs
+    assert without.high < with_graphs.high
+    roomy, tight = (fit(lean, LLAMA_8B, card(e.high / GIB)) for e in (with_graphs, without))
+    assert (roomy.config.train.fast, roomy.chosen) == ("auto", ())
+    assert (tight.config.train.fast, tight.chosen) == ("off", ("train.fast: off",))
+
+
+def test_graphs_that_do_not_fit_are_left_out_before_anything_else() -> None:
+    need = estimate_memory(lora(), LLAMA_8B)
+    between = need.high / GIB - 0.05
+    found = fit(lora(), LLAMA_8B, card(between))
+    assert found.chosen == ("train.fast: off",)
+    assert found.estimate.high <= found.free_bytes
+    asked = fit(lora(fast="on", activations="device", memory="plain"), LLAMA_8B, card(between))
+    assert (asked.config.train.fast, asked.chosen) == ("on", ())
+
+
 def test_what_is_set_is_not_overruled() -> None:
     found = fit(lora(memory="plain", activations="device"), LLAMA_8B, card(6.2))
     assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
