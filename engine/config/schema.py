@@ -276,8 +276,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Deterministic kernels: slower, bit-exact on a GPU too."""
     fast: Literal["auto", "on", "off", "static"] = "auto"
     """Micro-batches as CUDA graphs on padded lengths: many times faster where a GPU waits for the
-    host. auto = wherever it is possible and fits; on = refuse to run where it is not; static = the same
-    shapes without graphs, on any device, for comparing."""
+    host. auto = wherever it is possible and fits; on = refuse to run where it is not; static = the
+    same shapes without graphs, on any device, for comparing."""
     ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Decay of a moving average of the adapter, such as 0.99; 0 is off. It is what is evaluated and
     sampled, and is saved beside the adapter."""
