@@ -25,7 +25,7 @@ from .config.load import parse_resolved
 from .core.lr_range import LrRange
 from .errors import FttuiError, TrainingFailed
 from .hub.launch import launch_hub
-from .protocol.events import RunEnded, RunStarted
+from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.control import ControlReader
 from .run.endpoint import EngineMark, ProcessMark, write_mark
@@ -120,6 +120,7 @@ def _session(
     notifier = start_notifier(run.id, chronicle) if publisher else None
     signals = StopSignals(lambda: _close_forced(chronicle, publisher))
     signals.install()
+    _leaves_while_loading(chronicle, signals)
     checkpoint = _checkpoint(run, resume, attempt)
     before = Before(history, checkpoint, control_seq, attempt, profile_steps, lr_range)
     ended = _guarded(run, chronicle, signals, before)
@@ -155,6 +156,26 @@ def _tell_end(chronicle: Chronicle, ended: RunEnded, attempt: Attempt) -> None:
     chronicle.record(ended)
 
 
+class StoppedEarly(BaseException):
+    """A stop before anything was trained; no error, so nothing on the way takes it."""
+
+
+def _leaves_while_loading(chronicle: Chronicle, signals: StopSignals) -> None:
+    """A signal ends this process at the next word about loading, since there is nothing to save.
+
+    Only where it is alone: other ranks would wait for it, and stop together at the first boundary.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return
+
+    def listener(event: AnyEvent) -> None:
+        loading = chronicle.state is RunState.STARTING and isinstance(event, ProgressMade)
+        if loading and signals.count:
+            raise StoppedEarly
+
+    chronicle.listen(listener)
+
+
 def _guarded(
     run: RunDirectory,
     chronicle: Chronicle,
@@ -164,6 +185,8 @@ def _guarded(
     """Train; whatever goes wrong becomes the run's last event."""
     try:
         return _train(run, chronicle, signals, before)
+    except StoppedEarly:
+        return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(run))
     except FttuiError as error:
         log.error("%s", error)
         return _failed(run, str(error), error.exit_code)
@@ -267,13 +290,15 @@ def _mark(run: RunDirectory, incarnation: int, *, launched: bool) -> None:
 
 
 def _failed(run: RunDirectory, error: str, exit_code: int) -> RunEnded:
-    known = Ledger(run).all()
     return RunEnded(
-        state=RunState.FAILED,
-        exit_code=exit_code,
-        error=error,
-        checkpoint=known[-1].name if known else None,
+        state=RunState.FAILED, exit_code=exit_code, error=error, checkpoint=_newest(run)
     )
+
+
+def _newest(run: RunDirectory) -> str | None:
+    """The newest complete checkpoint."""
+    known = Ledger(run).all()
+    return known[-1].name if known else None
 
 
 def explain(error: Exception) -> str:

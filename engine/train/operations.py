@@ -341,6 +341,8 @@ class StepOperations:
     def _stop(self, *, save: bool) -> tuple[str, str]:
         if not save:
             return "running", f"stopped at step {self._chronicle.step()}, nothing saved"
+        if self._chronicle.step() == 0:
+            return "running", "stopped before the first step, so there was nothing to save"
         manifest = self._save()
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"
 

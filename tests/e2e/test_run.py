@@ -63,6 +63,28 @@ def test_the_crash_of_an_engine_tells_its_error_and_exit_code(tmp_path: Path) ->
     assert "Traceback" not in result.stdout + result.stderr
 
 
+def test_ctrl_c_while_it_loads_saves_nothing_and_the_run_can_begin_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    process = start("run", *_config(tmp_path, train__steps=2), "--headless", runs=runs)
+    until(lambda: any(e["type"] == "RunStarted" for e in _so_far(runs)), PATIENCE_S)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    run = only_run(runs)
+    assert not _steps(events(run, runs))
+    assert not _saved(runs, run)
+    ended = events(run, runs)[-1]
+    assert (ended["state"], ended["exit_code"], ended["checkpoint"]) == ("stopped", 0, None)
+    again = fttui("run", "--resume", run, "--headless", runs=runs)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [e["step"] for e in _steps(_since_start(run, runs))] == [1, 2]
+    assert _newest(run, runs)[0] == 2
+
+
+def _so_far(runs: Path) -> list[dict[str, Any]]:
+    return events(only_run(runs), runs) if list(runs.glob("*/journal.log")) else []
+
+
 def test_a_run_steered_interrupted_killed_and_resumed_trains_to_its_end(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     process = start("run", *_config(tmp_path, train__steps=100_000), "--headless", runs=runs)

@@ -26,6 +26,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.train import session, trainers
+from fttui.engine.train.signals import StopSignals
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.state import Counters, TrainingState
 from fttui.engine.train.trainers import PairTrainer
@@ -36,6 +37,20 @@ def test_a_command_sent_while_loading_is_carried_out(tmp_path: Path) -> None:
     played = play(new_run(tmp_path), Script(early=["note early", "stop"]))
     assert [e.command for e in played.events(CommandApplied)] == ["note early", "stop"]
     assert played.outcome.state is RunState.STOPPED
+
+
+@pytest.mark.parametrize("asked", ["stop", "signal"])
+def test_before_the_first_step_there_is_nothing_to_save(tmp_path: Path, asked: str) -> None:
+    run = new_run(tmp_path, train__steps=2)
+    signals = StopSignals()
+    signals.count = int(asked == "signal")
+    stopped = play(run, Script(early=["stop"] * (asked == "stop")), signals=signals)
+    assert (stopped.outcome.state, stopped.outcome.checkpoint) == (RunState.STOPPED, None)
+    assert not list(run.checkpoints.iterdir())
+    assert not stopped.events(CheckpointSaved)
+    begun = play(run)
+    assert sorted(begun.losses()) == [1, 2]
+    assert begun.outcome.state is RunState.FINISHED
 
 
 def test_a_command_left_by_a_dead_engine_is_answered_not_carried_out(

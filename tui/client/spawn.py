@@ -19,6 +19,7 @@ from fttui.engine.run.files import last_lines, write_atomically
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.layout import RunDirectory, create_run
 from fttui.engine.run.ledger import Ledger
+from fttui.engine.run.registry import summarize
 
 _POLL_S = 0.05
 _LOG_LINES = 15
@@ -69,8 +70,8 @@ def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
     write_atomically(run.config, loaded.resolved.encode())
 
 
-def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str:
-    """The name of a complete checkpoint of the run.
+def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
+    """The name of a complete checkpoint of the run; None to begin a run that trained nothing yet.
 
     Raises:
         FttuiError: an engine still works on the run.
@@ -84,6 +85,8 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str:
         )
     ledger = Ledger(run)
     if not wanted and not ledger.all():
+        if summarize(run).step == 0:
+            return None
         raise CheckpointError(
             f"{run.id} has no complete checkpoint to resume from; start anew with: "
             f"fttui run {run.source_config}"

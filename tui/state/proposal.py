@@ -136,6 +136,8 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         return ["The run is already stopping; stop now, without finishing the step or saving?"]
     if state.state is RunState.STARTING:
         return ["The run has not begun to train; end it?"]
+    if run.step == 0:
+        return ["No step has been finished, so there is nothing to save; end the run?"]
     newest = run.checkpoints[-1] if run.checkpoints else None
     since = fmt.plural(run.step - newest.step if newest else run.step, "step")
     if not save:

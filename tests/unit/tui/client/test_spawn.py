@@ -84,6 +84,14 @@ def test_another_configuration_keeps_the_one_before(tmp_path: Path) -> None:
 
 def test_resuming_needs_a_complete_checkpoint_and_no_engine(tmp_path: Path) -> None:
     run = make_run(tmp_path)
+    assert checkpoint_to_resume(run, None) is None, "what trained nothing begins"
+    with pytest.raises(CheckpointError, match="no complete checkpoint '10'"):
+        checkpoint_to_resume(run, "10")
+    engine = EngineDouble(run)
+    engine.start()
+    engine.train(3)
+    engine.end()
+    run.engine.unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match="no complete checkpoint to resume"):
         checkpoint_to_resume(run, None)
     checkpoint(run, "step-10", 10)

@@ -1,0 +1,36 @@
+"""A stop asked for while the model loads ends the process at the next word about loading."""
+
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.__main__ import StoppedEarly, _leaves_while_loading
+from fttui.engine.protocol.states import RunState
+from fttui.engine.train.chronicle import Chronicle
+from fttui.engine.train.signals import StopSignals
+
+
+@pytest.mark.parametrize(
+    ("signalled", "state", "ranks", "leaves"),
+    [
+        (1, RunState.STARTING, 1, True),
+        (0, RunState.STARTING, 1, False),
+        (1, RunState.RUNNING, 1, False),
+        (1, RunState.STARTING, 2, False),
+    ],
+)
+def test_only_a_lone_process_that_loads_leaves(
+    monkeypatch: pytest.MonkeyPatch, signalled: int, state: RunState, ranks: int, leaves: bool
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    chronicle, signals = Chronicle(None), StopSignals()
+    _leaves_while_loading(chronicle, signals)
+    chronicle.progress("Loading weights", 1, 9)
+    chronicle.state, signals.count = state, signalled
+    chronicle.log("info", "no word about loading")
+    try:
+        chronicle.progress("Loading weights", 9, 9)
+    except StoppedEarly:
+        assert leaves
+    else:
+        assert not leaves
