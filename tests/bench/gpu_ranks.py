@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import hashlib
+import math
 import multiprocessing
 import os
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,13 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import RunDirectory
 from fttui.engine.train.device import Place, leave_place, take_place
 from fttui.engine.train.session import Outcome
+from fttui.engine.train.trainers import TextTrainer
+from tests.support.odd_steps import odd
 from tests.support.training import Played, Script, new_run, play, read_records
 
 RANKS = 2
+TASKS = ("sft", "contrastive", "dpo", "kto")
+REFUSED = "sft, a NaN on rank 1"
 CLOSE = 2e-5
 """Relative: fp32 sums in another order."""
 LIMIT_S = 150
@@ -59,7 +65,7 @@ class Runs:
             "train__deterministic": "true",
             "checkpoint__every": 2,
         }
-        for task in ("sft", "contrastive"):
+        for task in TASKS:
             self._add(f"{task}, 1 rank", task, 1, fast=fast, **fp32)
             self._add(f"{task}, off", task, 2, fast="off", **fp32)
             self._add(f"{task}, fast", task, 2, fast=fast, **fp32)
@@ -69,6 +75,7 @@ class Runs:
             self._add(f"{task}, released", task, 2, released, fast, **same)
         steered = Script({2: ["lr scale 0.5", "clip 0.01"], 4: ["skip 1"]})
         self._add("sft, steered", "sft", 2, steered, fast, **same)
+        self._add(REFUSED, "sft", 2, fast=fast, **same)
 
     def _add(
         self, name: str, task: str, ranks: int, script: Script | None = None, fast: str = "",
@@ -130,8 +137,10 @@ def _be_rank(
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
     place = take_place(60)
-    for run, script in runs.values():
-        _play(run, script, place)
+    for name, (run, script) in runs.items():
+        spoiled = name == REFUSED and rank == 1
+        with odd(TextTrainer, 3, math.nan) if spoiled else nullcontext():
+            _play(run, script, place)
     leave_place()
 
 
@@ -168,7 +177,7 @@ def gradients(runs: Runs) -> None:
         mode = [event.facts["fast mode"] for event in played.events(RunStarted) if event.facts]
         said = [e.text for e in played.events(LogEmitted) if "fast mode" in e.text]
         say(f"mode: {name}", not said, [*mode[-1:], *said])
-    for task in ("sft", "contrastive"):
+    for task in TASKS:
         several = runs.played(f"{task}, fast")
         for other in ("off", "1 rank"):
             apart = _apart(several, runs.played(f"{task}, {other}"))
@@ -187,13 +196,16 @@ def _apart(first: Played, second: Played) -> float:
 
 def control(runs: Runs) -> None:
     """Rollback and released memory repeat the straight run; commands are applied on all ranks."""
-    for task in ("sft", "contrastive"):
+    for task in TASKS:
         straight = runs.played(f"{task}, straight").losses()
         for way in ("rolled back", "released"):
             say(f"{task}: {way} = straight", runs.played(f"{task}, {way}").losses() == straight)
     for name in runs._together:
         first, second = runs.adapters(name)
         say(f"same adapter on both ranks: {name}", first == second)
+    refused = runs.played(REFUSED)
+    skipped = [step for step, event in refused.at(StepFinished) if event.skipped]
+    say("a NaN on one rank is refused by both", skipped == [3], skipped)
     steered, straight = runs.played("sft, steered"), runs.played("sft, straight").losses()
     applied = [event.command for event in steered.events(CommandApplied)]
     say("lr, clip and skip applied", len(applied) == 3, applied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,12 +23,16 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.layout import RunDirectory
+from fttui.engine.train.device import Place
 from fttui.engine.train.gate import Gate, gate_of
+from fttui.engine.train.session import Outcome
 from fttui.engine.train.source import BatchSource
 from fttui.engine.train.stepper import Stepper
 from fttui.engine.train.trainers import PairTrainer, TextTrainer
 from tests.support.odd_steps import odd, told
-from tests.support.training import Script, new_run, play, read_records
+from tests.support.ranks import in_ranks
+from tests.support.training import Played, Script, new_run, play, read_records
 
 NAN, LOUD = math.nan, 300.0
 
@@ -51,7 +56,7 @@ def test_every_record_is_as_if_each_verdict_had_been_waited_for(
 ) -> None:
     trainer = PairTrainer if task == "contrastive" else TextTrainer
     runs = []
-    for name, gate in (("late", gate_of), ("at once", lambda optimizer: None)):
+    for name, gate in (("late", gate_of), ("at once", no_gate)):
         with mock.patch.object(bridge, "gate_of", gate), odd(trainer, 5, factor):
             (tmp_path / name).mkdir()
             runs.append(play(new_run(tmp_path / name, task, train__fast="static", **sets)))
@@ -65,11 +70,35 @@ def test_every_record_is_as_if_each_verdict_had_been_waited_for(
         assert any(module.update_norm > 0 for module in measured[0][1].modules)
 
 
+def play_spoiled(place: Place, run: RunDirectory, factor: float, gate: Any) -> None:
+    spoiled = odd(TextTrainer, 5, factor) if place.rank == 1 else nullcontext()
+    with mock.patch.object(bridge, "gate_of", gate), spoiled:
+        play(run, place=place)
+
+
+def no_gate(optimizer: object) -> None:
+    """As where the device cannot give a verdict."""
+
+
+@pytest.mark.parametrize("factor", [NAN, LOUD], ids=["nan", "loud"])
+def test_what_is_odd_on_one_rank_is_held_back_on_both(tmp_path: Path, factor: float) -> None:
+    found = []
+    for name, gate in (("late", gate_of), ("at once", no_gate)):
+        (tmp_path / name).mkdir()
+        sets = {"train__fast": "static", "train__devices": 2, "train__batch": 2}
+        run = new_run(tmp_path / name, "sft", **sets)
+        assert in_ranks(2, play_spoiled, run, factor, gate) == [0, 0]
+        found.append(Played(run, Outcome(RunState.FINISHED, None), read_records(run)))
+    assert told(found[0]) == told(found[1])
+    skipped = [step for step, event in found[0].at(StepFinished) if event.skipped]
+    assert skipped == ([5] if math.isnan(factor) else [])
+
+
 def test_the_autopilot_recovers_from_the_same_boundary(tmp_path: Path) -> None:
     sets = {"train__steps": 34, "policy__autopilot": "act", "checkpoint__every": 5}
     sets["guard__nonfinite"] = "halt"
     runs = []
-    for name, gate in (("late", gate_of), ("at once", lambda optimizer: None)):
+    for name, gate in (("late", gate_of), ("at once", no_gate)):
         with mock.patch.object(bridge, "gate_of", gate), odd(TextTrainer, 28, NAN):
             (tmp_path / name).mkdir()
             runs.append(play(new_run(tmp_path / name, "sft", train__fast="static", **sets)))
