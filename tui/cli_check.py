@@ -84,7 +84,7 @@ def _check(options: argparse.Namespace) -> int:
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     for problem in check_sources(loaded.config):
         print(f"warning: not there yet: {problem.key}: {problem.text}")
-    for line in chain(course(loaded.config), needs(loaded.config, hardware)):
+    for line in chain(course(loaded.config), needs(loaded, hardware)):
         print(line, flush=True)  # one by one: what does not fit is shown before it is refused
     look_into_data(loaded.resolved)
     return 0
@@ -121,18 +121,19 @@ def course(config: RunConfig) -> Iterator[str]:
     yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} steps of warm-up"
 
 
-def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
+def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     """Memory by named terms and whether it fits on this machine.
 
     Raises:
+        ConfigError: the model does not have what is asked of it.
         ModelError: it does not fit; the text says what to change.
     """
+    from fttui.engine.config.fast import fast_fact, why_not_fast
     from fttui.engine.config.fit import advice, fit
 
-    try:
-        architecture = architecture_of(config)
-    except FttuiError as error:
-        yield f"memory: not known without {config.model.id}'s config.json: {error}"
+    config, architecture = loaded.config, known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
+        yield f"memory: not known without {config.model.id}'s config.json: {architecture}"
         return
     found = fit(config, architecture, hardware)
     estimate = found.estimate
@@ -143,6 +144,7 @@ def needs(config: RunConfig, hardware: Hardware) -> Iterator[str]:
     for name, size_bytes in estimate.terms().items():
         yield f"  {_named(name):<24} {gibibytes(size_bytes):>10}"
     yield from decided(found)
+    yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
     if not found.fits:
         raise ModelError(_too_large(found))
     yield from advice(estimate, found.free_bytes, found.config)
@@ -175,15 +177,15 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         say: told what was decided, and what is needed.
 
     Raises:
+        ConfigError: the model does not have what is asked of it.
         ModelError: it does not fit; the text says what to change.
     """
     from fttui.engine.config.fit import fit
     from fttui.engine.config.hardware import probe_hardware
     from fttui.engine.config.load import dump_config
 
-    try:
-        architecture = architecture_of(loaded.config)
-    except FttuiError:
+    architecture = known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
         return loaded
     found = fit(loaded.config, architecture, probe_hardware())
     if not found.fits and not force:
@@ -214,6 +216,27 @@ def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
         same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
     config = with_fields(loaded.config, train=same)
     return replace(loaded, config=config, resolved=dump_config(config))
+
+
+def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
+    """The model's shape, or why it is not known.
+
+    Raises:
+        ConfigError: the model does not have what the configuration asks of it.
+    """
+    from fttui.engine.config.architecture import MixtureOfExperts
+    from fttui.engine.config.checks import check_experts, check_model, require
+
+    found: Architecture | FttuiError
+    try:
+        found = architecture_of(loaded.config)
+        problems = check_model(loaded.config, found.layers)
+    except MixtureOfExperts as error:
+        found, problems = error, check_experts(loaded.config)
+    except FttuiError as error:
+        found, problems = error, []
+    require(problems, loaded.places, "the configuration")
+    return found
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:

@@ -117,10 +117,12 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
-    """A configuration that is whole, and whose model and data are there."""
-    from fttui.engine.config.checks import check_sources, require
+    """A configuration that is whole, whose data are there, and that this machine can run."""
+    from fttui.engine.config.checks import check_hardware, check_sources, require
+    from fttui.engine.config.hardware import probe_hardware
     from fttui.engine.config.load import load_config
 
     loaded = load_config(path, overrides)
-    require(check_sources(loaded.config), loaded.places, str(path))
+    here = check_hardware(loaded.config, probe_hardware())
+    require([*check_sources(loaded.config), *here], loaded.places, str(path))
     return loaded

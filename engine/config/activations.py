@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .architecture import Architecture
 from .candidates import looks_ahead
+from .fast import why_not_fast
 from .schema import RunConfig
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
@@ -31,12 +32,7 @@ _QK_NORMS = ("qwen3", "gemma3", "olmo2")
 
 def in_fast_mode(config: RunConfig) -> bool:
     """A run with CUDA graphs is to be expected where there are CUDA devices."""
-    train = config.train
-    return (
-        train.fast != "off"
-        and train.activations != "host"
-        and config.model.attention in ("auto", "sdpa")
-    )
+    return why_not_fast(config, "cuda") is None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,12 @@ _UNGATED = (
     "nemotron",
     "apertus",
 )
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Settings of which one above 1 says that the model is a mixture of experts."""
+
+
+class MixtureOfExperts(ModelError):
+    """A model whose layers choose by the data what they compute."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,14 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
     """Read the shape out of a model folder, a config.json or its parsed content.
 
     Raises:
-        ModelError: There is no config.json, a size is missing in it, or the model is a mixture
-            of experts, whose memory is not predicted.
+        MixtureOfExperts: Its memory is not predicted.
+        ModelError: There is no config.json, or a size is missing in it.
     """
     raw = source if isinstance(source, Mapping) else _parsed(source)
     config = raw.get("text_config") or raw
-    experts = _first(config, _EXPERTS)
+    experts = _first(config, EXPERTS)
     if experts is not None and experts > 1:
-        raise ModelError(
+        raise MixtureOfExperts(
             f"The model has {experts} experts per layer, and memory is predicted for dense models "
             f"only. Watch the memory plot of the first steps instead."
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .candidates import candidates_per_anchor
 from .data_checks import DATA
+from .fast import CHOOSES_EXPERTS, refusal, why_not_fast
 from .hardware import Hardware
 from .problem import STDLIB_PAIRS, Problem
 from .recipe_checks import RECIPE
@@ -51,14 +52,32 @@ def check_config(config: RunConfig) -> list[Problem]:
         _check_way,
         _check_metrics,
         _check_memory,
+        _check_fast,
     )
     return [problem for check in (*checks, *DATA, *RECIPE) for problem in check(config)]
 
 
 def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
     """What this machine cannot do."""
-    checks = (_check_devices, _check_precision, _check_attention)
+    checks = (_check_devices, _check_precision, _check_attention, _check_graphs)
     return [problem for check in checks for problem in check(config, hardware)]
+
+
+def check_model(config: RunConfig, layers: int) -> list[Problem]:
+    """What a dense model with so many layers does not have."""
+    whole = config.train.whole_layers
+    if whole <= layers:
+        return []
+    text = (
+        f"got {whole}, but the model has {layers} layers; lower it, or set "
+        "train.activation_checkpointing: false, which keeps the activations of all"
+    )
+    return [Problem("train.whole_layers", text)]
+
+
+def check_experts(config: RunConfig) -> list[Problem]:
+    """What a mixture of experts cannot do."""
+    return [Problem("train.fast", refusal(CHOOSES_EXPERTS))] if config.train.fast == "on" else []
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
@@ -326,6 +345,12 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_fast(config: RunConfig) -> Iterator[Problem]:
+    """What stands against graphs on any machine."""
+    if config.train.fast == "on" and (reason := why_not_fast(config, "cuda")) is not None:
+        yield Problem("train.fast", refusal(reason))
+
+
 def metrics_of(config: RunConfig) -> list[str]:
     """What the evaluations of a run measure."""
     if config.task in JUDGED:
@@ -373,6 +398,11 @@ def _check_precision(config: RunConfig, hardware: Hardware) -> Iterator[Problem]
 def _oldest(hardware: Hardware) -> str:
     """The name of a device that cannot do bf16."""
     return next((device.name for device in hardware.devices if not device.bf16), "this one")
+
+
+def _check_graphs(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.train.fast == "on" and (reason := why_not_fast(config, hardware.kind)) is not None:
+        yield Problem("train.fast", refusal(reason))
 
 
 def _check_attention(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:

@@ -132,7 +132,7 @@ def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
     """
     train = config.train
     slower = [{"fast": "off"}] if train.fast == "auto" else []
-    if train.activations == "auto" and train.recomputes and train.fast != "on":
+    if train.activations == "auto" and _may_wait_on_host(config):
         slower.append({"activations": "host"})
     yield from slower
     if train.memory == "auto" and config.model.quantize == "nf4":
@@ -213,7 +213,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
     yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
     yield (
         lambda c: "Set train.activations: host (the same result, somewhat slower)",
-        lambda c: _with_train(c, activations="host") if _checkpointed(c) else c,
+        lambda c: _with_train(c, activations="host") if _may_wait_on_host(c) else c,
     )
     yield (
         lambda c: "Set train.memory: lean (embedding on the host, head in four bits)",
@@ -237,8 +237,9 @@ def _without_graphs(config: RunConfig) -> RunConfig:
     return _with_train(config, fast="off") if config.train.fast == "auto" else config
 
 
-def _checkpointed(config: RunConfig) -> bool:
-    return config.train.recomputes
+def _may_wait_on_host(config: RunConfig) -> bool:
+    """There are activation checkpoints, and no graphs are asked for, which need them here."""
+    return config.train.recomputes and config.train.fast != "on"
 
 
 def _with_model(config: RunConfig, **values: object) -> RunConfig:

@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from .schema import RunConfig, Section
+from .schema import MOST, RunConfig, Section
 from .schema_export import field_docs, sections_in
 from .wording import describe_type, is_section
 
-_INTRO = """\
+_INTRO = f"""\
 # Configuration
 
 Every key of a configuration file, by section; `fttui check FILE` says what is wrong with one, and
-`--set section.key=value` overrides a key. Generated from `engine/config/schema.py` with
-`python -m fttui.engine.config.reference docs/configuration.md`.
+`--set section.key=value` overrides a key. No whole number is above {MOST:,}. Generated from
+`engine/config/schema.py` with `python -m fttui.engine.config.reference docs/configuration.md`.
 """
 
 
@@ -51,7 +51,7 @@ def _section(struct: type[Section], path: str) -> Iterator[str]:
 
 
 def _accepts(field: msgspec.structs.FieldInfo) -> str:
-    return describe_type(field.type).removeprefix("one of ")
+    return describe_type(field.type).removeprefix("one of ").replace(f" and ≤ {MOST:,}", "")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -16,8 +16,11 @@ NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Dropout = Annotated[float, Meta(ge=0, lt=1)]
 Temperature = Annotated[float, Meta(ge=0.001, le=1)]
-Count = Annotated[int, Meta(ge=1)]
-CountOrZero = Annotated[int, Meta(ge=0)]
+MOST = 10**9
+"""No number of anything is larger; what is beyond it does not fit where it is used."""
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+CountOrZero = Annotated[int, Meta(ge=0, le=MOST)]
+Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +88,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
         "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
     ] = "auto"
     """Record shape; auto looks at the columns."""
-    max_length: Annotated[int, Meta(ge=8)] = 1024
+    max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer ones are cut and counted."""
     train_limit: Count | None = None
     """Use only the first records."""
@@ -207,7 +210,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
 
     steps: Count | None = None
     """Optimizer steps; give this or `epochs`."""
-    epochs: Positive | None = None
+    epochs: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     batch: Count = 1
     """Sequences (or pairs) per rank and micro-batch."""
     accumulate: Count = 8
@@ -230,7 +233,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Where the schedule ends, as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
     schedule_cycles: Count = 2
     """Times that cosine_restarts comes down."""
-    warmup: NonNegative = 0.03
+    warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
     """Below 1: share of all steps; from 1 on: steps."""
     optimizer: Literal[
         "adamw",
@@ -263,7 +266,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     activations: Literal["auto", "device", "host"] = "auto"
     """Where activation checkpoints wait for the backward pass; auto: on the host where `fttui run`
     finds that it is needed."""
-    seed: CountOrZero = 0
+    seed: Seed = 0
     devices: Count = 1
     """Processes, one per device, started by torchrun when more than one."""
     restarts: CountOrZero = 0

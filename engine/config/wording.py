@@ -116,7 +116,11 @@ def _describe(info: inspect.Type) -> str:
 
 def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
     limits = ((">", info.gt), ("≥", info.ge), ("<", info.lt), ("≤", info.le))
-    parts = [f"{sign} {limit:g}" for sign, limit in limits if limit is not None]
+    parts = [
+        f"{sign} {limit:,}" if isinstance(limit, int) else f"{sign} {limit:g}"
+        for sign, limit in limits
+        if limit is not None
+    ]
     return f" {' and '.join(parts)}" if parts else ""
 
 

@@ -20,6 +20,7 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 
+from ..config.checks import check_model, require
 from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .failures import naming_the_way_out
@@ -88,11 +89,15 @@ def equip(
         config: Sections `model`, `adapter` and `train` are read.
         device: Where the adapters go.
         progress: Told (label, done, total).
+
+    Raises:
+        ConfigError: The model does not have what is asked of it.
     """
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
     _leave_weights_packed_as_they_are(base)
+    require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
     model = _attach_adapters(base, config.adapter, config.train.seed, device)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from accelerate.utils import AutocastKwargs
 
+from ...config.architecture import EXPERTS
+from ...config.fast import CHOOSES_EXPERTS, fast_fact, refusal, why_not_fast
 from ...config.memory import sequences_per_micro_batch
 from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
 from .path import FastPath
 from .program import Program
-
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def fast_path(
@@ -29,14 +29,11 @@ def fast_path(
     """
     mode = config.train.fast
     device = trainer.args.device
-    reason = "train.fast is off" if mode == "off" else why_not(config, trainer.model, device)
+    reason = why_not(config, trainer.model, device)
     if reason is not None:
         if mode == "on":
-            raise ConfigError(
-                f"train.fast: on is not possible: {reason}. Set train.fast: auto, which trains "
-                "the ordinary way where it has to"
-            )
-        return None, f"off: {reason}"
+            raise ConfigError(f"train.fast: {refusal(reason)}")
+        return None, fast_fact(config, reason)
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
     precision = functools.partial(trainer.accelerator.autocast, no_cache)
     path = FastPath(
@@ -55,34 +52,19 @@ def fast_path(
     )
     # The trainer's own noise would be made for rows as long as the buffers.
     trainer.neftune_noise_alpha = None
-    return path, "static shapes" if mode == "static" else "CUDA graphs"
+    return path, fast_fact(config, None)
 
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
     """What stands against static shapes, or on a CUDA device against graphs; None is nothing."""
-    reasons = _of_config(config, device), _of_model(model, device)
-    return next((reason for reason in reasons if reason), None)
-
-
-def _of_config(config: RunConfig, device: torch.device) -> str | None:
-    train, attention = config.train, config.model.attention
-    reasons = {
-        f"there are CUDA graphs on CUDA devices only, and this is {device.type}": (
-            train.fast != "static" and device.type != "cuda"
-        ),
-        "train.activations are on the host": train.activations == "host",
-        f"model.attention {attention} depends on the data; auto does not": (
-            attention not in ("auto", "sdpa")
-        ),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    return why_not_fast(config, device.type) or _of_model(model, device)
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
-    if any((getattr(settings, name, None) or 0) > 1 for name in _EXPERTS):
-        return "the model chooses experts by the data"
+    if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):
+        return CHOOSES_EXPERTS
     if any(parameter.device.type != device.type for parameter in model.parameters()):
         return "a part of the model is not on the device"
     try:

@@ -5,7 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.config.checks import check_config, check_hardware, check_sources, require
+from fttui.engine.config.checks import (
+    check_config,
+    check_hardware,
+    check_model,
+    check_sources,
+    require,
+)
 from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.problem import Problem
 from fttui.engine.config.schema import RunConfig
@@ -179,6 +185,16 @@ def test_sound_configurations_pass(changes):
             "memory: plain",
         ),
         (
+            ({"train": {"fast": "on", "activations": "host"}},),
+            "train.fast",
+            "got on, but train.activations are on the host; set train.fast: auto",
+        ),
+        (
+            ({"train": {"fast": "on"}, "model": {"attention": "eager"}},),
+            "train.fast",
+            "model.attention eager depends on the data",
+        ),
+        (
             ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0, "at_start": False}},),
             "guard.nonfinite",
             "at_start: true",
@@ -201,6 +217,8 @@ def test_contradictions_name_key_and_next_step(changes, key, next_step):
         ({"train": {"devices": 2}}, CPU),
         ({"train": {"devices": 2}}, gpu(count=2)),
         ({"model": {"attention": "flash_attention_2"}}, gpu(flash=True)),
+        ({"train": {"fast": "on"}}, gpu()),
+        ({"train": {"fast": "static"}}, CPU),
     ],
 )
 def test_hardware_that_suffices(change, hardware):
@@ -222,6 +240,7 @@ def test_hardware_that_suffices(change, hardware):
         ({"train": {"devices": 3}}, CPU, "train.devices", "2 CPU cores"),
         ({"model": {"attention": "flash_attention_2"}}, CPU, "model.attention", "sdpa"),
         ({"model": {"attention": "flash_attention_2"}}, gpu(), "model.attention", "pip install"),
+        ({"train": {"fast": "on"}}, CPU, "train.fast", "this is cpu; set train.fast: auto"),
     ],
 )
 def test_hardware_that_does_not(change, hardware, key, next_step):
@@ -294,3 +313,11 @@ def test_a_folder_with_the_name_of_a_file_is_told_as_one(tmp_path):
 )
 def test_what_judged_completions_do_not_go_with(change, key):
     assert keys(check_config(config(change))) == [key]
+
+
+def test_more_whole_layers_than_there_are_are_refused():
+    all_of_them = config({"train": {"activation_checkpointing": True, "whole_layers": 16}})
+    assert check_model(all_of_them, layers=16) == []
+    (problem,) = check_model(all_of_them, layers=15)
+    assert problem.key == "train.whole_layers"
+    assert "got 16, but the model has 15 layers; lower it" in problem.text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.config.fit import fit
+from fttui.engine.config.fit import changes_to_fit, fit
 from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.memory import GIB, estimate_memory
 from fttui.engine.config.schema import RunConfig
@@ -68,6 +68,13 @@ def test_what_is_set_is_not_overruled() -> None:
     found = fit(lora(memory="plain", activations="device"), LLAMA_8B, card(6.2))
     assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
     assert not found.fits
+
+
+def test_activations_stay_where_graphs_are_asked_for() -> None:
+    found = fit(lora(length=4096, fast="on"), LLAMA_8B, card(7.5))
+    assert (found.config.train.memory, found.config.train.activations) == ("lean", "device")
+    advised = list(changes_to_fit(found.estimate, 4 * GIB, found.config))
+    assert not any("host" in change.text.split("(")[0] for change in advised)
 
 
 def test_what_does_not_help_enough_is_not_done() -> None:

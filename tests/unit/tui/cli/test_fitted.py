@@ -119,3 +119,45 @@ def test_check_tells_for_a_card_that_is_not_here(loaded, tmp_path, capsys) -> No
     with pytest.raises(SystemExit):
         main(["check", config, "--free", "nothing"])
     assert "expected GiB of free memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shape", "sets", "says"),
+    [
+        ({}, ["train.fast=on"], "train.fast: got on, but there are CUDA graphs on CUDA devices"),
+        (
+            {"num_local_experts": 8},
+            ["train.fast=on"],
+            "train.fast: got on, but the model chooses experts by the data; set train.fast: auto",
+        ),
+        (
+            {},
+            ["train.activation_checkpointing=true", "train.whole_layers=999"],
+            "train.whole_layers: got 999, but the model has 32 layers; lower it",
+        ),
+    ],
+    ids=["no device", "experts", "layers"],
+)
+def test_check_refuses_what_machine_or_model_cannot_do(
+    loaded, tmp_path, capsys, shape, sets, says
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | shape))
+    here = [] if says.endswith("devices") else ["--free", "40"]
+    settings = [word for one in sets for word in ("--set", one)]
+    assert main(["check", str(tmp_path / "run.yaml"), *here, *settings]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        ([], "CUDA graphs"),
+        (["train.fast=off"], "off: train.fast is off"),
+        (["train.activations=host"], "off: train.activations are on the host"),
+        (["train.fast=static"], "static shapes"),
+    ],
+)
+def test_check_says_how_it_will_train(loaded, tmp_path, capsys, sets, says) -> None:
+    settings = [word for one in sets for word in ("--set", one)]
+    main(["check", str(tmp_path / "run.yaml"), "--free", "40", *settings])
+    assert f"fast mode: {says}\n" in capsys.readouterr().out
