@@ -43,6 +43,8 @@ class Peaks:
         self.notes: list[str] = []
         self._on_gpu = device == "cuda"
         self._reset = torch.cuda.reset_peak_memory_stats
+        if self._on_gpu:
+            torch.cuda.init()  # nothing is counted before
         vars(torch.cuda)["reset_peak_memory_stats"] = self._gather_and_reset
 
     def begin(self) -> None:

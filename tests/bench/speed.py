@@ -297,7 +297,7 @@ def _play(case: Case, folder: Path) -> tuple[list[float], list[str]]:
     from fttui.engine.run.layout import create_run
     from tests.support.training import play
 
-    steps = case.steps + WARM_STEPS + 1
+    steps = case.steps + WARM_STEPS + 2
     data = folder / "texts.jsonl"
     rows = ({"text": text(case.length, number)} for number in range(steps * ACCUMULATE))
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -323,12 +323,15 @@ checkpoint: {{every: 0, at_start: false}}
         resolved=loaded.resolved, overrides=sets, version="0",
     )  # fmt: skip
     played = play(run, device=case.device)
-    ended = [r for r in played.records if isinstance(r.event, StepFinished)]
-    facts = played.events(RunStarted)[-1].facts
+    facts, steps_done = played.events(RunStarted)[-1].facts, played.events(StepFinished)
     said = [e.text for e in played.events(LogEmitted) if e.level != "info"]
-    losses = said_losses([step.loss for step in played.events(StepFinished)])
-    notes = [facts["fast mode"], facts.get("memory of a step", ""), losses, *said]
-    return [r.time for r in ended], [note for note in notes if note]
+    held = max(step.mem_reserved_bytes or 0 for step in steps_done)
+    notes = [facts["fast mode"], facts.get("memory of a step", ""), *said,
+             said_losses([step.loss for step in steps_done]),
+             f"{held / 2**30:.3f} GiB reserved between steps"]  # fmt: skip
+    # A step is journaled while the next one runs, but for the last.
+    ends = [r.time for r in played.records if isinstance(r.event, StepFinished)][:-1]
+    return ends, [note for note in notes if note]
 
 
 if __name__ == "__main__":
