@@ -79,8 +79,8 @@ class Meters:
         return marked
 
     def _by_step(self, end_step: Any) -> Any:
-        def ended(stepper: Stepper) -> bool:
-            counted: bool = end_step(stepper)
+        def ended(stepper: Stepper, **named: bool) -> bool:
+            counted: bool = end_step(stepper, **named)
             self._agreement.append(self._now)
             self._now = 0.0
             return counted
