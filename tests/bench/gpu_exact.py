@@ -133,7 +133,15 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             "sft",
             {"train__fast": "on", "model__quantize": "nf4", "train__optimizer": "adamw_8bit"},
         ),
+        "sft, graphs, fp16": (
+            "sft",
+            {"train__fast": "on", "model__precision": "fp16", "model__quantize": "nf4"},
+        ),
         "contrastive, graphs": ("contrastive", {"train__fast": "on"}),
+        "contrastive, graphs, fp16": (
+            "contrastive",
+            {"train__fast": "on", "model__precision": "fp16"},
+        ),
         "sft, noise, smoothing, graphs": (
             "sft",
             {"train__fast": "on", "train__neftune": 5.0, "train__label_smoothing": 0.1},
@@ -208,19 +216,21 @@ def late(folder: Path) -> dict[str, bool]:
 
 
 def _against_the_ordinary_way(folder: Path, name: str, task: str, sets: dict[str, Any]) -> str:
-    """How far the losses of a run in fp32 without dropout and noise are from the ordinary way's."""
+    """How far the losses of a run without dropout and noise are from the ordinary way's; in fp32 or,
+    where another precision is the point, in that."""
     from tests.support.training import new_run, play
 
     losses = []
     for fast in ("on", "off"):
         place = folder / f"{fast}-{name.replace(', ', '-')}"
         place.mkdir()
-        same: dict[str, Any] = {"model__precision": "fp32", "train__fast": fast}
-        same |= {"adapter__dropout": 0.0, "train__neftune": 0.0}
-        run = new_run(place, task, train__deterministic="true", **(sets | same))
+        same: dict[str, Any] = {"adapter__dropout": 0.0, "train__neftune": 0.0}
+        asked: dict[str, Any] = {"model__precision": "fp32", **sets, **same, "train__fast": fast}
+        run = new_run(place, task, train__deterministic="true", **asked)
         losses.append(play(run, device="cuda").losses())
     apart = max(abs(losses[0][step] / losses[1][step] - 1) for step in losses[1])
-    return f"largest difference of a loss from the ordinary way in fp32: {apart:.1e}"
+    precision = asked["model__precision"]
+    return f"largest difference of a loss from the ordinary way in {precision}: {apart:.1e}"
 
 
 def _fast_mode(played: Any) -> list[str]:
