@@ -216,8 +216,10 @@ def late(folder: Path) -> dict[str, bool]:
 
 
 def _against_the_ordinary_way(folder: Path, name: str, task: str, sets: dict[str, Any]) -> str:
-    """How far the losses of a run without dropout and noise are from the ordinary way's; in fp32 or,
-    where another precision is the point, in that."""
+    """How far the losses of a run without dropout and noise are from the ordinary way's.
+
+    In fp32, or in the precision that is the point of the run.
+    """
     from tests.support.training import new_run, play
 
     losses = []
