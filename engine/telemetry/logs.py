@@ -20,6 +20,8 @@ _QUIET = (
     "torch",
     "urllib3",
 )
+_UNUSED = ("bitsandbytes.backends.cpu",)
+"""Warns, on some CPUs, of a kernel that is missing and that nothing here would use."""
 _LEVELS = (
     (logging.ERROR, "error"),
     (logging.WARNING, "warning"),
@@ -56,6 +58,8 @@ def quieten_libraries() -> None:
     """Raise the level of loggers that would bury what a person wants to read."""
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _UNUSED:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 class CallbackHandler(logging.Handler):

@@ -140,10 +140,13 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         return ["No step has been finished, so there is nothing to save; end the run?"]
     newest = run.checkpoints[-1] if run.checkpoints else None
     since = fmt.plural(run.step - newest.step if newest else run.step, "step")
+    held = state.state in (RunState.PAUSED, RunState.HALTED)
     if not save:
-        return [f"End the run after step {run.step + 1:,}; {since} of work are lost."]
+        where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
+        return [f"End the run {where}; {since} of work are lost."]
+    first = "Write" if held else f"Finish step {run.step + 1:,}, write"
     return [
-        f"Finish step {run.step + 1:,}, write a checkpoint, end the run.",
+        f"{first} a checkpoint, end the run.",
         f"Go on later with: fttui run --resume {state.run_id}",
         f"Without saving, you lose {since} of work.",
     ]

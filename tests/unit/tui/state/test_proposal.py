@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -66,5 +67,8 @@ def test_each_has_its_own_name_and_says_what_it_does(state: AppState, way: str) 
 def test_stopping_says_what_is_lost(state: AppState) -> None:
     assert "41 steps of work are lost" in in_words(state, Stop(save=False))[0]
     assert "write a checkpoint" in in_words(state, Stop())[0]
+    held = AppState(run=replace(state.run, state=RunState.PAUSED))
+    assert in_words(held, Stop())[0] == "Write a checkpoint, end the run."
+    assert in_words(held, Stop(save=False))[0].startswith("End the run at step 1,241;")
     assert "not begun to train" in in_words(AppState(), Stop())[0]
     assert AppState().state is RunState.STARTING
