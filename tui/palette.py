@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from .actions import Action, why_not
+from .actions import Action, label_of, why_not
 
 if TYPE_CHECKING:
     from .app import FttuiApp
@@ -27,7 +27,7 @@ class ActionCommands(Provider):
                 continue
             reason = why_not(action, self._fttui.state)
             note = f" (not now: {reason})" if reason else ""
-            name = f"{action.group.lower()}: {action.label}"
+            name = f"{action.group.lower()}: {label_of(action, self._fttui.state)}"
             yield action, name, f"{action.key}  {action.help}{note}"
 
     async def discover(self) -> Hits:

@@ -29,7 +29,8 @@ class Place:
     def description(self) -> str:
         """The device as a person knows it."""
         if self.device.type != "cuda":
-            return f"cpu ({torch.get_num_threads()} threads)"
+            threads = torch.get_num_threads()
+            return f"cpu ({threads} thread{'s' if threads > 1 else ''})"
         properties = torch.cuda.get_device_properties(self.device)
         name = f"{self.device} {properties.name} {properties.total_memory / 2**30:.1f} GiB"
         links = GpuSampler(self.device.index or 0).links()

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from ..actions import Action, why_not
 from ..state.app import AppState
-from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble, lines
+from ..widgets.text import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (
     "◆ checkpoint · ↺ rollback · ▲ anomaly · ✓ verdict · ✎ note · ┴ command · ✗ NaN · ↑ off the "
@@ -48,10 +48,9 @@ class HelpScreen(ModalScreen[None]):
         for group, actions in groupby(self._actions, key=lambda a: a.group):
             rows.append(assemble((group, BOLD)))
             for action in actions:
-                pieces: list[Piece] = [(f"  {action.key:<7}", ACCENT), action.help]
+                rows.append(assemble((f"  {action.key:<7}", ACCENT), action.help))
                 if action.commands and (reason := why_not(action, self._state)):
-                    pieces.append((f"  {reason}", f"{WATCH} dim"))
-                rows.append(assemble(*pieces))
+                    rows.append(assemble((f"{'':9}{reason}", f"{WATCH} dim")))
         rows.append(Content(""))
         rows.append(assemble((SIGNS, DIM)))
         return lines(*rows)

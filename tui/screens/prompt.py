@@ -65,4 +65,5 @@ class PromptScreen(Modal[Asked]):
     def _preview(self, asked: Asked) -> None:
         line = self.query_one("#preview", Line)
         line.set_class(bool(asked.error), "-error")
-        line.put(Content(asked.error or asked.preview))
+        room = line.content_size.width or self.app.size.width
+        line.put(Content(asked.error or asked.preview).truncate(room, ellipsis=True))

@@ -83,10 +83,12 @@ def size_of(used: float, total: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units: `0.4 s`, `12 s`, `3 m 20 s`, `1 h 12 m`, `2 d 3 h`."""
+    """The two largest units: `74 ms`, `0.4 s`, `12 s`, `3 m 20 s`, `1 h 12 m`, `2 d 3 h`."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     seconds = max(0.0, seconds)
+    if 0 < seconds < 0.0995:
+        return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -101,7 +103,9 @@ def duration(seconds: float | None) -> str:
 
 def age(seconds: float | None) -> str:
     """The one largest unit, for things that are looked at in passing: `0.2 s`, `3 m`, `5 h`."""
-    text = duration(seconds)
+    text = duration(0.0 if seconds is not None and seconds < 0.05 else seconds)
+    if text.endswith("ms"):
+        return "0.1 s"  # what changes all the time keeps its unit
     return text if text == "–" else " ".join(text.split()[:2])
 
 

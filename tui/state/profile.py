@@ -25,7 +25,7 @@ def _parts(found: StepsProfiled) -> list[str]:
         share = part.host_s / found.step_s if found.step_s else 0.0
         device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
         drawn = ("█" * round(_BAR * share)).ljust(_BAR)
-        rows.append(f"{part.name:<9}{share:>5.0%} {drawn} {_time(part.host_s):>8}{device}")
+        rows.append(f"{part.name:<9}{100 * share:>4.0f} % {drawn} {_time(part.host_s):>8}{device}")
     return rows
 
 
@@ -37,13 +37,17 @@ def _time(seconds: float) -> str:
 def _device(found: StepsProfiled) -> list[str]:
     rows = []
     if found.idle is not None:
-        rows.append(f"device waits {found.idle:.0%} of it; {found.launches:,.0f} kernels a step")
+        rows.append(
+            f"device waits {fmt.percent(found.idle, 0)} of it; {found.launches:,.0f} kernels a step"
+        )
     if found.mfu is not None and found.peak_flops_per_s:
         peak = found.peak_flops_per_s
         rate = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:,.0f} GFLOP/s"
-        rows.append(f"MFU {found.mfu:.1%} of {rate}, a large matrix product's rate")
+        rows.append(f"MFU {fmt.percent(found.mfu)} of {rate}, a large matrix product's rate")
     busy = sum(found.kinds.values())
     if busy:
-        shares = (f"{kind} {seconds / busy:.0%}" for kind, seconds in found.kinds.items())
+        shares = (
+            f"{kind} {fmt.percent(seconds / busy, 0)}" for kind, seconds in found.kinds.items()
+        )
         rows.append("work: " + ", ".join(shares))
     return rows

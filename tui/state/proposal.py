@@ -30,6 +30,7 @@ from .app import AppState
 from .cost import consequence
 from .run import Anomaly, RunView
 
+_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 _NAMES: dict[type, str] = {
     Recover: "recover",
     Rollback: "roll back",
@@ -96,7 +97,8 @@ def _in_passing(state: AppState, command: AnyCommand) -> Iterator[str]:
         case Evaluate():
             took = run.evaluation.seconds if run.evaluation else None
             span = f"; the last one took {fmt.duration(took)}" if took else ""
-            yield f"Measures the held-out loss now, then training goes on{span}."
+            then = "the run stays held" if state.state in _HELD else "then training goes on"
+            yield f"Measures the held-out loss now, {then}{span}."
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"
             yield f"Records where the time of {them} goes; nothing that is trained changes."
@@ -140,7 +142,7 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         return ["No step has been finished, so there is nothing to save; end the run?"]
     newest = run.checkpoints[-1] if run.checkpoints else None
     since = fmt.plural(run.step - newest.step if newest else run.step, "step")
-    held = state.state in (RunState.PAUSED, RunState.HALTED)
+    held = state.state in _HELD
     if not save:
         where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
         return [f"End the run {where}; {since} of work are lost."]

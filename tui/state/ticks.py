@@ -36,11 +36,17 @@ _SPANS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
 )  # fmt: skip
 """Seconds that make round steps on a time axis."""
+_MORE = 3
 
 
 def axis_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
-    """Round places on an x axis."""
+    """Round places on an x axis; some more than `most` where one alone would give no scale."""
     most = max(1, most)
+    tries = (_x_ticks(axis, low, high, amount) for amount in range(most, most + _MORE))
+    return next((found for found in tries if len(found) > 1), _x_ticks(axis, low, high, most))
+
+
+def _x_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
     if axis != "time":
         whole = axis == "step"
         return [tick for tick in ticks(low, high, most) if not whole or tick.is_integer()]

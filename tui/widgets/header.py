@@ -25,8 +25,10 @@ class RunHeader(Line):
             self.put(spread(left, right, width))
         else:
             top = spread(_name(state), link_text(state, now), width)
-            below = spread(_progress(state, brief=width < 76), control_text(state), width)
-            self.put(lines(top, below))
+            left, right = _progress(state, brief=False), control_text(state)
+            if left.cell_length + 2 + right.cell_length > width:
+                left = _progress(state, brief=True)
+            self.put(lines(top, spread(left, right, width)))
 
 
 def _name(state: AppState) -> Content:

@@ -148,7 +148,7 @@ class Detector:
         if level is None and state.unstable.scale.unit is not None:
             flat = state.plateau.update(state.unstable.scale.to(loss), lr)
             level = state.unstable.loss_level() if flat else None
-            tail = f"has not improved measurably for {FLAT_RECORDS} records"
+            tail = f"has not improved measurably for {FLAT_RECORDS} steps"
         if level is None:
             return []
         return [Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)]
@@ -175,7 +175,7 @@ class Detector:
         state, found = self._state, []
         lr, scale = record.get("lr"), record.get("loss_scale")
         if lr is not None and record.get("loss") is not None and state.lr_zero.update(lr):
-            what, tail = "learning rate", "for ten records: nothing is learned"
+            what, tail = "learning rate", "for ten steps: nothing is learned"
             found.append(
                 Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail)
             )

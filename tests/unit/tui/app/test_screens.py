@@ -432,3 +432,25 @@ async def test_a_list_offers_only_keys_that_do_something_now(make, offered) -> N
         assert all(way in hint for way in offered)
         assert offered or "enter" not in hint
         assert offered or "save" not in hint
+
+
+async def test_a_narrow_header_drops_the_epoch_before_it_cuts_a_number() -> None:
+    session = FakeSession(eventful())
+    async with driven(session, size=(80, 24)) as (app, pilot):
+        assert "epoch" in text_of(app)
+        session.controller = None
+        session.beat()
+        await until(pilot, lambda: "nobody controls" in text_of(app))
+        session.controller = ("other", "a-colleague@workstation")
+        session.beat()
+        await until(pilot, lambda: "a-colleague" in text_of(app))
+        line = text_of(app).splitlines()[1]
+        assert "ETA 5 h 0 m " in line
+        assert "epoch" not in line
+
+
+async def test_a_long_error_keeps_to_its_line() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("N", *"abcdefgh" * 14)
+        await until(pilot, lambda: "got 'abcdefgh" in text_of(app))
+        assert "…" in text_of(app)

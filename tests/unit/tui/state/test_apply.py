@@ -11,18 +11,20 @@ from fttui.engine.protocol.events import (
     CommandAccepted,
     CommandFailed,
     LogEmitted,
+    NoteAdded,
     ProgressMade,
     RunEnded,
     RunStarted,
+    SampleGenerated,
     StateChanged,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.tui.state.apply import LOG_LIMIT, apply, apply_many
+from fttui.tui.state.apply import LIST_LIMIT, LOG_LIMIT, apply, apply_many
 from fttui.tui.state.curves import live_ends, smoothed, stretches
 from fttui.tui.state.interventions import Phase
 from fttui.tui.state.run import RunView
-from tests.support.session_double import Script, eventful, failed, live_spike, loading
+from tests.support.session_double import Script, eventful, failed, live_spike, loading, spike
 
 
 def _fold(script: Script) -> RunView:
@@ -203,3 +205,22 @@ def test_the_same_state_twice_is_harmless() -> None:
     script = Script().start().run().run().train(1)
     script.add(RunEnded(state=RunState.STOPPED, exit_code=0))
     assert _fold(script).state is RunState.STOPPED
+
+
+def test_a_view_does_not_grow_with_the_length_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves merge their older points, and of everything else the newest are kept."""
+    monkeypatch.setattr("fttui.tui.state.series.CAPACITY", 256)
+    script = Script().start().run()
+    view, sizes, seen = RunView(), [], 0
+    for _ in range(5):
+        for _ in range(LIST_LIMIT):
+            script.train(1).command("lr scale 1", "1", "1").add(spike(script))
+            script.add(NoteAdded(text="n")).add(LogEmitted(level="info", text="l"))
+            script.add(SampleGenerated(prompt="p", text="t"))
+        view = apply_many(view, script.records[seen:])
+        seen = len(script.records)
+        curves = [series._store._buffer.nbytes for series in view.branch.curves.values()]
+        lists = [len(view.log), len(view.marks), len(view.anomalies), len(view.samples)]
+        sizes.append([sum(curves), *lists, len(view.interventions)])
+    assert sizes[-1] == sizes[-2] == sizes[-3]
+    assert max(sizes[-1][1:]) <= LOG_LIMIT

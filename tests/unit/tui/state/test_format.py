@@ -22,7 +22,8 @@ def test_numbers(value: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.24, "0.2 s"), (9.96, "10 s"), (59.6, "1 m 0 s"), (200, "3 m 20 s"),
+        (0.24, "0.2 s"), (0.0736, "74 ms"), (0.0001, "1 ms"), (0.0996, "0.1 s"), (0, "0.0 s"),
+        (9.96, "10 s"), (59.6, "1 m 0 s"), (200, "3 m 20 s"),
         (4320, "1 h 12 m"), (183_600, "2 d 3 h"), (None, "–"), (-1, "0.0 s"), (math.inf, "–"),
     ],
 )  # fmt: skip
@@ -32,6 +33,7 @@ def test_durations(seconds: float | None, text: str) -> None:
 
 def test_an_age_is_the_largest_unit() -> None:
     assert (fmt.age(0.21), fmt.age(200), fmt.age(4320)) == ("0.2 s", "3 m", "1 h")
+    assert (fmt.age(0.01), fmt.age(0.07), fmt.age(None)) == ("0.0 s", "0.1 s", "–")
 
 
 def test_sizes() -> None:

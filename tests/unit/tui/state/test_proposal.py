@@ -10,7 +10,8 @@ import pytest
 
 from fttui.engine.core.advice import CAUSES, Situation, recommend
 from fttui.engine.core.anomaly import ALARM, WATCH, Alert
-from fttui.engine.protocol.commands import Recover, Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import Evaluate, Recover, Rollback, Stop, parse_command
+from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.state.app import AppState
 from fttui.tui.state.apply import apply_many
@@ -72,3 +73,10 @@ def test_stopping_says_what_is_lost(state: AppState) -> None:
     assert in_words(held, Stop(save=False))[0].startswith("End the run at step 1,241;")
     assert "not begun to train" in in_words(AppState(), Stop())[0]
     assert AppState().state is RunState.STARTING
+
+
+@pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])
+def test_what_is_held_does_not_go_on_after_an_evaluation(held: RunState) -> None:
+    script = live_spike().add(StateChanged(state=held))
+    state = AppState(run=apply_many(RunView(), script.records))
+    assert "the run stays held" in in_words(state, Evaluate())[0]

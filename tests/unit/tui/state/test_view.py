@@ -32,7 +32,7 @@ from fttui.tui.state.interventions import UNDO, Intervention, Interventions, Pha
 from fttui.tui.state.panels import DASHBOARD, GRAD_NORM, MEMORY, metrics_of, panel_for, value_at
 from fttui.tui.state.picture import Curve, column_of, limits, picture
 from fttui.tui.state.plotview import PlotView
-from fttui.tui.state.ticks import log_ticks, ticks
+from fttui.tui.state.ticks import axis_ticks, log_ticks, ticks
 from tests.support.session_double import EPOCH, GIB, Script, eventful
 
 NOW = EPOCH + 100
@@ -243,6 +243,10 @@ def test_ticks_are_round_and_few() -> None:
     assert ticks(0, 1240, 4) == [0, 500, 1000]
     assert ticks(1.1, 4.3, 4) == [2, 3, 4]
     assert ticks(1, 1, 4) == []
+    assert axis_ticks("step", 0, 470, 2) == [0, 200, 400], "one place alone is no scale"
+    assert axis_ticks("step", 0, 1240, 2) == [0, 1000]
+    assert axis_ticks("time", 0, 470, 1) == [0, 300]
+    assert axis_ticks("step", 0, 0, 2) == []
     assert [round(10**t, 6) for t in log_ticks(-1, 2, 4)] == [0.1, 1, 10, 100]
     assert [round(10**t, 6) for t in log_ticks(0.1, 0.7, 6)] == [2, 3, 4, 5]
     assert column_of(1240, (0, 1240), 60) == 59
