@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fttui.engine.protocol.commands import Rollback
+from fttui.engine.protocol.states import RunState
 
 from . import format as fmt
 from .app import AppState
@@ -41,8 +42,7 @@ def consequence(state: AppState, command: Rollback, checkpoint: Checkpoint) -> l
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
     rows = [
         f"Back to step {checkpoint.step:,}: {loss.words} of work stay on the curves, dimmed.",
-        f"Training goes on from there as timeline {_next_timeline(state)}; "
-        "the base model stays loaded.",
+        f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (as now)"
     rows.append(f"LR scale ×{fmt.factor(scale)}{kept}, about {fmt.learning_rate(schedule * scale)}")
@@ -52,6 +52,12 @@ def consequence(state: AppState, command: Rollback, checkpoint: Checkpoint) -> l
         first = checkpoint.step + 1
         rows.append(f"the data of steps {first:,}–{checkpoint.step + command.skip:,} is skipped")
     return rows
+
+
+def _afterwards(state: AppState) -> str:
+    """A halt is over by going back; a pause is not."""
+    paused = state.state is RunState.PAUSED
+    return "It stays paused there" if paused else "Training goes on from there"
 
 
 def _next_timeline(state: AppState) -> int:

@@ -76,7 +76,11 @@ def test_stopping_says_what_is_lost(state: AppState) -> None:
 
 
 @pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])
-def test_what_is_held_does_not_go_on_after_an_evaluation(held: RunState) -> None:
+def test_a_pause_lasts_over_what_is_done_meanwhile_and_a_halt_ends_by_going_back(
+    held: RunState,
+) -> None:
     script = live_spike().add(StateChanged(state=held))
     state = AppState(run=apply_many(RunView(), script.records))
     assert "the run stays held" in in_words(state, Evaluate())[0]
+    back = in_words(state, Rollback(checkpoint="last"))[1]
+    assert back.startswith("It stays paused" if held is RunState.PAUSED else "Training goes on")
