@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=["1b:512", "8b:1024"])
     parser.add_argument("--what", nargs="+", default=WHAT)
     parser.add_argument("--steps", type=int, default=3, help="measured ones, after two")
-    parser.add_argument("--limit-s", type=float, default=60.0, help="of a row")
+    parser.add_argument("--limit-s", type=float, default=80.0, help="of a row")
     parser.add_argument("--budget-s", type=float, default=240.0, help="no row begins after it")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", nargs="*", default=[], help="of our configuration")
