@@ -9,6 +9,7 @@ it is measured), and what it computes can be compared by its first losses:
     bare          layers as transformers and PEFT have them
     layers        fused, and every decoder layer's forward by `torch.compile`
     bare-layers   the same of bare layers
+    half-layers   as layers; the compiler computes again what saves half of what it would keep
     pieces        fused, but for norms; norms, rotary and the product of gate and up compiled alone
 
 With + at the end activations are kept, without it layers are computed again. Compiled is in the
@@ -30,8 +31,8 @@ from typing import Any
 from .children import GROWING_SEGMENTS
 from .speed import Case, measure, measured, ours, write_models
 
-WHAT = ["fast", "layers", "fast+", "layers+", "pieces+", "bare-layers+", "pieces", "bare-layers",
-        "bare+", "bare"]  # fmt: skip
+WHAT = ["fast", "layers", "fast+", "layers+", "pieces+", "half-layers+", "bare-layers+", "pieces",
+        "bare-layers", "bare+", "bare"]  # fmt: skip
 """By worth: what does not fit into the time is left out at the end."""
 MOST_GRAPHS = 256
 """That may be compiled of one function; by default a ninth is an end to compiling, in silence."""
@@ -62,8 +63,11 @@ def main() -> None:
 def _measured(case: Case) -> dict[str, Any]:
     from torch._dynamo import config
     from torch._dynamo.utils import counters
+    from torch._functorch import config as functorch
 
     config.recompile_limit = MOST_GRAPHS
+    if case.what.startswith("half"):
+        functorch.activation_memory_budget = 0.5
     change = compile_layers if "layers" in case.what else keep
     if "pieces" in case.what:
         change = compile_pieces
