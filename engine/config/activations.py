@@ -174,8 +174,9 @@ class Pass:
             norms += (4 + number) * (query + arch.kv_width)
         # Queries, keys, values and the output of attention, with one fp32 number per head.
         attention = number * (2 * query + 2 * arch.kv_width) + 4 * arch.heads
-        # With a gate: its input and output, the other branch, and their product.
-        mlp = number * (4 if arch.gated else 2) * inner
+        # With a gate: its input and output, the other branch, and their product; in fast mode its
+        # output is made again.
+        mlp = number * ((3 if self.fast else 4) if arch.gated else 2) * inner
         inputs = number * 2 * hidden
         low_rank = number * r * len(arch.linears)
         return norms + attention + mlp + inputs + low_rank + self._dropped_per_token()

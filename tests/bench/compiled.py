@@ -1,16 +1,16 @@
-"""Whether compiling layers beats the layers that fast mode fuses by hand, in the same graphs.
+"""What compiling brings in fast mode: of what is computed number by number, or of whole layers.
 
     python -m tests.bench.compiled [--cases 1b:512 8b:1024] [--what fast layers layers+ …]
 
 Every row is a whole run of ours in fast mode, in a process of its own (`tests.bench.speed` says how
 it is measured), and what it computes can be compared by its first losses:
 
-    fast          adapted linears and norms fused by hand, as users have it
+    fast          as users have it: fused by hand, gates and rotary positions compiled
+    eager         fused by hand, nothing compiled
     bare          layers as transformers and PEFT have them
-    layers        fused, and every decoder layer's forward by `torch.compile`
+    layers        fused by hand, and every decoder layer's forward by `torch.compile`
     bare-layers   the same of bare layers
     half-layers   as layers; the compiler computes again what saves half of what it would keep
-    pieces        fused, but for norms; norms, rotary and the product of gate and up compiled alone
 
 With + at the end activations are kept, without it layers are computed again. Compiled is in the
 default mode, for fixed shapes, without CUDA graphs of its own: kernels go into ours. Rows share a
@@ -31,8 +31,8 @@ from typing import Any
 from .children import GROWING_SEGMENTS
 from .speed import Case, measure, measured, ours, write_models
 
-WHAT = ["fast", "layers", "fast+", "layers+", "pieces+", "half-layers+", "bare-layers+", "pieces",
-        "bare-layers", "bare+", "bare"]  # fmt: skip
+WHAT = ["fast", "eager", "fast+", "eager+", "layers+", "half-layers+", "bare-layers+", "bare+",
+        "bare", "layers", "bare-layers"]  # fmt: skip
 """By worth: what does not fit into the time is left out at the end."""
 MOST_GRAPHS = 256
 """That may be compiled of one function; by default a ninth is an end to compiling, in silence."""
@@ -65,12 +65,15 @@ def _measured(case: Case) -> dict[str, Any]:
     from torch._dynamo.utils import counters
     from torch._functorch import config as functorch
 
+    from fttui.engine.train.fast import choice
+    from fttui.engine.train.fast.pointwise import Kernels
+
     config.recompile_limit = MOST_GRAPHS
     if case.what.startswith("half"):
         functorch.activation_memory_budget = 0.5
+    if not case.what.startswith("fast"):
+        vars(choice)["kernels_for"] = lambda device: (Kernels(), "")
     change = compile_layers if "layers" in case.what else keep
-    if "pieces" in case.what:
-        change = compile_pieces
     row = measured(case, functools.partial(ours, change=change))
     graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     kernels = counters["inductor"]
@@ -92,25 +95,6 @@ def compile_layers(loaded: Any) -> None:
     backbone: Any = backbone_of(loaded.model)
     for layer in backbone.layers:
         layer.forward = torch.compile(layer.forward, dynamic=False)
-
-
-def compile_pieces(loaded: Any) -> None:
-    """What is computed number by number: norms, rotary, the product of gate and up."""
-    import torch
-    from transformers.models.llama import modeling_llama
-
-    from fttui.engine.model.hidden import backbone_of
-    from fttui.engine.train.fast import fusion
-
-    def gated(mlp: Any, x: Any) -> Any:
-        return mlp.down_proj(product(mlp.act_fn, mlp.gate_proj(x), mlp.up_proj(x)))
-
-    product = torch.compile(lambda act, gate, up: act(gate) * up, dynamic=False)
-    for owner, name in ((fusion, "_normed"), (modeling_llama, "apply_rotary_pos_emb")):
-        vars(owner)[name] = torch.compile(vars(owner)[name], dynamic=False)
-    backbone: Any = backbone_of(loaded.model)
-    for layer in backbone.layers:
-        layer.mlp.forward = functools.partial(gated, layer.mlp)
 
 
 if __name__ == "__main__":

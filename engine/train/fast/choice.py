@@ -16,6 +16,7 @@ from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
 from .path import FastPath
+from .pointwise import kernels_for
 from .program import Program
 
 
@@ -36,12 +37,16 @@ def fast_path(
         return None, fast_fact(config, reason)
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
     precision = functools.partial(trainer.accelerator.autocast, no_cache)
+    kernels, failed = kernels_for(device)
+    if failed:
+        log("info", f"fast mode: layers are not compiled, which costs some percent: {failed}")
     path = FastPath(
         Program(
             trainer.model,
             precision,
             smoothing=config.train.label_smoothing,
             noise=config.train.neftune,
+            kernels=kernels,
         ),
         device,
         longest=config.data.max_length,

@@ -1,4 +1,4 @@
-"""Fewer and larger kernels for the same arithmetic: adapted linears and root-mean-square norms.
+"""Fewer and larger kernels for the same arithmetic: linears with adapters, norms, gates, positions.
 
 A layer is replaced only where its replacement computes the same; everything else stays as it is.
 A layer that is not in training mode is as it was.
@@ -6,7 +6,10 @@ A layer that is not in training mode is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,25 +18,38 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .pointwise import Kernels
+
 CLOSE = 1e-5
-"""Largest difference, relative to the norm, between a norm and its replacement in fp32."""
+"""Largest difference, relative to its size, between a result and that of a replacement in fp32."""
+_Replacement = Callable[[Any, Tensor], Tensor | None]
+_GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
 
 
-def fuse(model: nn.Module) -> list[nn.Module]:
+def fuse(model: nn.Module, kernels: Kernels) -> list[nn.Module]:
     """Replace what can be replaced, in place; returns those layers."""
     fused: list[nn.Module] = []
-    module: Any
+    gated: dict[type, bool] = {}
     for module in model.modules():
-        if isinstance(module, LoraLayer) and _is_plain(module):
-            _replace(module, _adapted)
-            fused.append(module)
-        elif _is_rms_norm(module):
-            _replace(module, _normed)
+        if function := _replacement(module, kernels, gated):
+            _replace(module, function)
             fused.append(module)
     return fused
 
 
-def _replace(module: Any, function: Callable[[Any, Tensor], Tensor | None]) -> None:
+def _replacement(module: Any, kernels: Kernels, gated: dict[type, bool]) -> _Replacement | None:
+    if isinstance(module, LoraLayer):
+        return _adapted if _is_plain(module) else None
+    if _is_rms_norm(module):
+        return _normed
+    if not all(hasattr(module, name) for name in _GATED):
+        return None
+    if type(module) not in gated:
+        gated[type(module)] = _is_gated(module)
+    return partial(_product_of, kernels) if gated[type(module)] else None
+
+
+def _replace(module: Any, function: _Replacement) -> None:
     """Call `function` first; where it returns None the module's own forward counts."""
     original = module.forward
 
@@ -153,6 +169,61 @@ def _is_rms_norm(module: Any) -> bool:
         right = module(x).float()
         found = F.rms_norm(x, weight.shape, weight.float(), eps)
     return bool((found - right).norm() <= CLOSE * right.norm())
+
+
+def _is_gated(mlp: Any) -> bool:
+    """Whether it computes `down(SiLU(gate(x)) · up(x))`, found out by trying."""
+    weight = mlp.gate_proj.weight
+    dtype = weight.dtype if weight.is_floating_point() else torch.float32
+    x = torch.linspace(-2, 3, 2 * mlp.gate_proj.in_features, device=weight.device, dtype=dtype)
+    was_training = mlp.training
+    mlp.eval()
+    try:
+        with torch.no_grad():
+            right = mlp(x.view(2, -1)).float()
+            found = _product_of(Kernels(), mlp, x.view(2, -1)).float()
+    finally:
+        mlp.train(was_training)
+    return bool((found - right).norm() <= CLOSE * right.norm())
+
+
+def _product_of(kernels: Kernels, mlp: Any, x: Tensor) -> Tensor:
+    out: Tensor = mlp.down_proj(kernels.multiply(mlp.gate_proj(x), mlp.up_proj(x)))
+    return out
+
+
+@contextmanager
+def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
+    """The model's code turns queries and keys in one kernel each, if it does what ours does."""
+    code = vars(sys.modules[type(model).__module__])
+    usual = code.get("apply_rotary_pos_emb")
+    if usual is None or not _is_rotary(usual):
+        yield
+        return
+
+    def turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        return kernels.turn(q, cos, sin), kernels.turn(k, cos, sin)
+
+    code["apply_rotary_pos_emb"] = turned
+    try:
+        yield
+    finally:
+        code["apply_rotary_pos_emb"] = usual
+
+
+@cache
+def _is_rotary(function: Any) -> bool:
+    """Whether it turns pairs that are half a head apart, found out by trying."""
+    q, k = torch.linspace(-2, 3, 96).view(2, 1, 1, 6, 8)
+    angles = torch.linspace(0, 3, 24).view(1, 6, 4).repeat(1, 1, 2)
+    try:
+        found = function(q, k, angles.cos(), angles.sin())
+    except Exception:  # noqa: BLE001 -- it takes other arguments
+        return False
+    cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+    right = [Kernels().rotated(x, cos, sin) for x in (q, k)]
+    return all((a - b).norm() <= CLOSE * b.norm() for a, b in zip(found, right, strict=True))
 
 
 def _normed(module: Any, x: Tensor) -> Tensor | None:

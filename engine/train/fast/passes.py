@@ -115,7 +115,7 @@ class Captured:
         """Load kernels, and find what cannot be captured while that is still harmless."""
         graphs.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(graphs.stream):
-            if not graphs.warm:
+            if not graphs.warm or program.kernels.compiled:  # for this shape
                 with as_in_a_capture("default"):
                     self._once(program)
                 graphs.warm = True

@@ -19,7 +19,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.lean import HostEmbedding, on_host
-from .fusion import fuse
+from .fusion import fuse, rotary
+from .pointwise import Kernels
 
 Want = Literal["hidden", "ce", "log_probs"]
 """`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32;
@@ -95,10 +96,16 @@ class Program:
     """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
 
     def __init__(
-        self, model: nn.Module, precision: Any, smoothing: float = 0.0, noise: float = 0.0
+        self,
+        model: nn.Module,
+        precision: Any,
+        smoothing: float = 0.0,
+        noise: float = 0.0,
+        kernels: Kernels = Kernels(),  # noqa: B008 -- a frozen value
     ) -> None:
         self.model: Any = model
-        self._fused = fuse(model)
+        self.kernels = kernels
+        self._fused = fuse(model, kernels)
         self._smoothing, self._noise = smoothing, noise
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
@@ -130,6 +137,7 @@ class Program:
             self._in(form.way),
             self._mixed(),
             padding_is_at_the_right(),
+            rotary(self._backbone, self.kernels),
         ):
             hidden = self._hidden(batch)
             found = {"hidden": hidden}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fttui.engine.train.fast.fusion import fuse
+from fttui.engine.train.fast.fusion import fuse, rotary
+from fttui.engine.train.fast.pointwise import Kernels, kernels_for
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -71,20 +72,20 @@ def distance(found: list[Tensor], right: list[Tensor]) -> float:
 def test_outputs_and_gradients_stay(nf4: bool, dropout: float) -> None:
     model = adapted(nf4=nf4, dropout=dropout)
     right = result(model)
-    assert len(fuse(model)) == 2
+    assert len(fuse(model, Kernels())) == 2
     assert distance(result(model), right) < 1e-5
 
 
 def test_in_mixed_precision_they_are_as_exact() -> None:
     model = adapted(nf4=False)
     exact, before = result(model), result(model, mixed=True)
-    fuse(model)
+    fuse(model, Kernels())
     assert distance(result(model, mixed=True), exact) < 1.2 * distance(before, exact)
 
 
 def test_outside_training_and_without_adapter_the_layers_are_their_own() -> None:
     model = adapted(nf4=False)
-    fuse(model)
+    fuse(model, Kernels())
     x = torch.ones(1, WIDTH)
     with model.disable_adapter():
         base = model(x)
@@ -99,7 +100,7 @@ def test_outside_training_and_without_adapter_the_layers_are_their_own() -> None
 
 @pytest.mark.parametrize("lora", [{"use_dora": True}, {"lora_bias": True}])
 def test_other_adapters_are_left_alone(lora: dict[str, Any]) -> None:
-    assert len(fuse(adapted(nf4=False, **lora))) == 1
+    assert len(fuse(adapted(nf4=False, **lora), Kernels())) == 1
 
 
 def test_another_norm_is_left_alone() -> None:
@@ -113,4 +114,92 @@ def test_another_norm_is_left_alone() -> None:
 
     other = copy.deepcopy(model)
     other.get_base_model().get_submodule("norm").__class__ = OneMoreRMSNorm
-    assert len(fuse(other)) == 1
+    assert len(fuse(other, Kernels())) == 1
+
+
+def turned(function: Any, x: Tensor, *others: Tensor) -> list[Tensor]:
+    """A result and its gradients by everything that has one."""
+    out = function(x, *others)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(3), dtype=out.dtype)
+    by = [one for one in (x, *others) if one.requires_grad]
+    return [out, *torch.autograd.grad((out * weights).sum(), by)]
+
+
+def test_a_product_behind_a_gate_and_its_gradients() -> None:
+    gate, up = torch.randn(2, 3, 4, 8, dtype=torch.float64).requires_grad_().unbind()
+    right = turned(lambda g, u: torch.nn.functional.silu(g) * u, gate, up)
+    assert distance(turned(Kernels().multiply, gate, up), right) < 1e-12
+
+
+def test_rotary_positions_and_their_gradients() -> None:
+    from transformers.models.llama import modeling_llama
+
+    def usual(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return modeling_llama.apply_rotary_pos_emb(q, q, cos, sin, unsqueeze_dim=0)[0]
+
+    x = torch.randn(2, 4, 6, 8, dtype=torch.float64).requires_grad_()
+    cos, sin = torch.randn(2, 6, 8, dtype=torch.float64)
+    assert distance(turned(Kernels().turn, x, cos, sin), turned(usual, x, cos, sin)) < 1e-12
+
+
+@pytest.fixture
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
+    torch.manual_seed(0)
+    return LlamaModel(LlamaConfig(**sizes, **heads)).train()
+
+
+def test_gates_are_replaced_where_they_are_what_they_seem(llama: Any) -> None:
+    x = torch.randn(2, 5, 32)
+    before = llama.layers[0].mlp(x)
+    assert len(fuse(llama, Kernels())) == 2 + 5, "two gates, five norms"
+    assert torch.allclose(llama.layers[0].mlp(x), before, atol=1e-7)
+    assert torch.allclose(llama.eval().layers[0].mlp(x), before, atol=1e-7)
+
+
+def test_another_activation_is_left_alone(llama: Any) -> None:
+    for layer in llama.layers:
+        layer.mlp.act_fn = nn.GELU()
+    assert len(fuse(llama, Kernels())) == 5
+
+
+def test_positions_are_turned_by_ours_only_within(llama: Any) -> None:
+    from transformers.models.llama import modeling_llama
+
+    usual, calls = modeling_llama.apply_rotary_pos_emb, []
+    ids = torch.arange(6)[None]
+    right = llama(ids).last_hidden_state
+
+    class Counted(Kernels):
+        def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            calls.append(x.shape)
+            return super().turn(x, cos, sin)
+
+    with rotary(llama, Counted()):
+        found = llama(ids).last_hidden_state
+    assert len(calls) == 2 * 2
+    assert torch.allclose(found, right, atol=1e-6)
+    assert modeling_llama.apply_rotary_pos_emb is usual
+
+
+def test_another_kind_of_rotary_positions_is_left_alone(llama: Any, monkeypatch: Any) -> None:
+    from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", apply_rotary_pos_emb)
+    with rotary(llama, Kernels()):
+        assert modeling_llama.apply_rotary_pos_emb is apply_rotary_pos_emb
+
+
+def test_where_nothing_can_be_compiled_it_says_why_and_goes_on(monkeypatch: Any) -> None:
+    def no_compiler() -> Kernels:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+    monkeypatch.setattr("fttui.engine.train.fast.pointwise._compiled", no_compiler)
+    kernels, why = kernels_for(torch.device("cuda"))
+    assert not kernels.compiled
+    assert why == "RuntimeError: Failed to find C compiler."
+    assert kernels_for(torch.device("cpu")) == (Kernels(), "")

@@ -1,0 +1,126 @@
+"""What a layer computes number by number: a gate's product and rotary positions.
+
+Each is one function forward and one backward, so that the compiler makes one kernel of it where
+PyTorch runs several, and nothing in between is kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MOST_SHAPES = 256
+"""That one function may be compiled for; beyond them it would silently stay uncompiled."""
+
+
+def product(gate: Tensor, up: Tensor) -> Tensor:
+    """SiLU(gate) · up, of any shape."""
+    return F.silu(gate) * up
+
+
+def product_gradients(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """By gate and by up."""
+    return torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of numbers, half a head apart, turned by their position's angles.
+
+    Args:
+        x: [B, heads, T, D].
+        cos: [B, 1, T, D].
+        sin: [B, 1, T, D].
+    """
+    return x * cos + _quarter_turn(x) * sin
+
+
+def rotated_gradient(grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """By x."""
+    return grad * cos - _quarter_turn(grad * sin)
+
+
+def _quarter_turn(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """These functions, as they are or compiled."""
+
+    product: Callable[[Tensor, Tensor], Tensor] = product
+    product_gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = product_gradients
+    rotated: Callable[[Tensor, Tensor, Tensor], Tensor] = rotated
+    rotated_gradient: Callable[[Tensor, Tensor, Tensor], Tensor] = rotated_gradient
+    compiled: bool = False
+
+    def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
+        """`product` in an autograd graph, which keeps its factors alone."""
+        apply: Callable[..., Tensor] = _Product.apply
+        return apply(gate, up, self)
+
+    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`rotated` in an autograd graph, by angles that are not trained."""
+        apply: Callable[..., Tensor] = _Rotated.apply
+        return apply(x, cos, sin, self)
+
+
+def kernels_for(device: torch.device) -> tuple[Kernels, str]:
+    """Compiled ones on a CUDA device, and why not where that fails: it needs a C compiler.
+
+    They are compiled anew for every shape, which takes a second, or a moment once it is cached.
+    """
+    if device.type != "cuda":
+        return Kernels(), ""
+    try:
+        found = _compiled()
+        x = torch.ones(1, 2, 16, 16, device=device)
+        found.rotated(x, x, x)
+    except Exception as error:  # noqa: BLE001 -- compilers and drivers fail in many ways
+        return Kernels(), f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return found, ""
+
+
+def _compiled() -> Kernels:
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * MOST_SHAPES)
+    inductor.compile_threads = 1  # no processes of its own beside the engine
+
+    def fixed(function: Any) -> Any:
+        return torch.compile(function, dynamic=False)
+
+    return Kernels(
+        fixed(product), fixed(product_gradients), fixed(rotated), fixed(rotated_gradient), True
+    )
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, kernels: Kernels) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        ctx.kernels = kernels
+        return kernels.product(gate, up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *ctx.kernels.product_gradients(grads[0], *ctx.saved_tensors), None
+
+
+class _Rotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, kernels: Kernels) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.kernels = kernels
+        return kernels.rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.kernels.rotated_gradient(grads[0], *ctx.saved_tensors), None, None, None
