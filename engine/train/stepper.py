@@ -221,9 +221,10 @@ class Stepper:
         step = self._judged
         if step is None or not step.ended:
             return
-        held = self.gate is not None and self._pass_late(self.gate, step)
-        self._judged = None
-        self._finish(step)
+        with span("judge"):
+            held = self.gate is not None and self._pass_late(self.gate, step)
+            self._judged = None
+            self._finish(step)
         if self._under_way and (held or self._conductor.wanted_at_boundary):
             self._conductor.dropped = True
 
