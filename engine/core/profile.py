@@ -14,6 +14,8 @@ from ..protocol.events import KernelTime, ProfilePart, StepsProfiled
 
 STEP, MICRO_BATCH = "step", "micro-batch"
 PARTS = ("data", "forward", "backward", "judge", "update")
+VERDICT = "verdict"
+"""Judging the step before, within the first micro-batch of the next."""
 _LONGEST = 12
 _NS = 1e9
 
@@ -123,9 +125,11 @@ def _parts(
 
 
 def _of_part(name: str, times: dict[str, int]) -> int:
-    """Parts lie beside each other, but for the backward pass within its micro-batch."""
+    """Parts lie beside each other, but for what is within a micro-batch."""
     if name == "forward":
-        return max(0, times[MICRO_BATCH] - times["backward"])
+        return max(0, times[MICRO_BATCH] - times["backward"] - times[VERDICT])
+    if name == "judge":
+        return times["judge"] + times[VERDICT]
     if name == "other":
         inside = times[MICRO_BATCH] + sum(times[part] for part in ("data", "judge", "update"))
         return max(0, times[STEP] - inside)

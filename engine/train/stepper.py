@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..core.guard import Verdict
 from ..core.memory_plan import PlanWatch
+from ..core.profile import VERDICT
 from ..protocol.events import StepFinished
 from .agree import Agreement
 from .chronicle import Chronicle
@@ -121,7 +122,8 @@ class Stepper:
         The first one would overwrite the gradients of the step before, so until here it is known
         what became of them.
         """
-        self.conclude()
+        with span(VERDICT):
+            self.conclude()
         self._clock.lap()
         return not self._conductor.dropped
 
@@ -221,10 +223,9 @@ class Stepper:
         step = self._judged
         if step is None or not step.ended:
             return
-        with span("judge"):
-            held = self.gate is not None and self._pass_late(self.gate, step)
-            self._judged = None
-            self._finish(step)
+        held = self.gate is not None and self._pass_late(self.gate, step)
+        self._judged = None
+        self._finish(step)
         if self._under_way and (held or self._conductor.wanted_at_boundary):
             self._conductor.dropped = True
 

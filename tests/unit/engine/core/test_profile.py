@@ -43,6 +43,15 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert found.idle is None
 
 
+def test_judging_the_step_before_within_a_micro_batch_is_no_part_of_its_forward_pass() -> None:
+    late = [*step(), activity("verdict", 35, 50)]
+    found = summarise(Recording(late, [], []), SETTING)
+    assert found is not None
+    assert {p.name: round(p.host_s * 1e3) for p in found.parts} == {
+        "data": 5, "forward": 25, "backward": 30, "judge": 25, "update": 5, "other": 10,
+    }  # fmt: skip
+
+
 def test_a_device_is_idle_where_no_kernel_runs_however_they_overlap() -> None:
     kernels = [activity("gemm", 20, 40), activity("nccl", 30, 50), activity("gemm", 60, 80),
                activity("outside", 150, 160)]  # fmt: skip
