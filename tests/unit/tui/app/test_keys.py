@@ -233,7 +233,7 @@ async def test_an_outcome_is_toasted_where_no_list_shows_it(way, toasted) -> Non
         await pilot.press("e")
         await until(pilot, lambda: app.state.run.interventions.items[-1].settled)
         await pilot.pause()
-        assert ("eval: applied" in told(app)) is toasted
+        assert ("eval: done at 1,240" in told(app)) is toasted
         session.refuse = "not now"
         await pilot.press("e")
         await until(pilot, lambda: app.state.run.interventions.items[-1].refusal == "not now")

@@ -17,7 +17,11 @@ from tests.support.engine_double import make_run
 def test_what_would_end_the_client_stops_the_engine_instead(
     tmp_path: Path, ending: signal.Signals
 ) -> None:
-    engine = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    # Whatever starts the tests in the background may have SIGINT ignored, which is inherited.
+    waits = "from signal import *; signal(SIGINT, SIG_DFL); print(flush=True); pause()"
+    engine = subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE)
+    assert engine.stdout is not None
+    engine.stdout.readline()
     before = signal.getsignal(ending)
     interrupts = Interrupts(StartedEngine(make_run(tmp_path), engine, None))
     try:
