@@ -210,7 +210,8 @@ def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
     train, before = loaded.config.train, parse_resolved(resolved.read_text(), str(resolved)).train
     memory = before.memory if train.memory == "auto" else train.memory
     activations = before.activations if train.activations == "auto" else train.activations
-    same = with_fields(train, memory=memory, activations=activations)
+    fast = before.fast if train.fast == "auto" else train.fast
+    same = with_fields(train, memory=memory, activations=activations, fast=fast)
     if train.activation_checkpointing == "auto":
         kept = before.activation_checkpointing, before.whole_layers
         same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])

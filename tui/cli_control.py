@@ -130,7 +130,7 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
     try:
         run = find_run(root, words[0])
     except NoSuchRun:
-        if whole is None and words[0] in _FIRST_WORDS:
+        if whole is None and (words[0] in _FIRST_WORDS or not words[1:]):
             _parsed(words)
         if whole is None:
             raise

@@ -100,7 +100,7 @@ def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
     said = (
         "train.activation_checkpointing: false"
         if count == layers
-        else f"train.whole_layers: {count} of {layers}"
+        else f"train.whole_layers: {count} (of {layers}; they keep their activations)"
     )
     return Fit(settled, found, free, faster=(said,))
 
@@ -181,13 +181,19 @@ def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list
     need, lines = estimate, []
     for change in changes_to_fit(estimate, free_bytes, config):
         need = change.need
-        fits = need.high <= free_bytes
-        lines.append(f"{change.text} → {_gib(need)}{', fits' * fits}")
+        lines.append(f"{change.text} → {_gib(need)}{_verdict(need, free_bytes)}")
     if need.high <= free_bytes:
         return lines
     tight = need.likely <= free_bytes
     last = "It may still fit: try it" if tight else "Choose a smaller model"
     return [*lines, f"{last}; {_gib(need)} is needed and {free_bytes / GIB:.1f} GiB is free"]
+
+
+def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
+    """Whether a run starts with it, and whether that is safe."""
+    if need.high <= free_bytes:
+        return ", fits"
+    return ", likely fits" if need.likely <= free_bytes else ""
 
 
 def _gib(need: MemoryEstimate) -> str:

@@ -1,7 +1,4 @@
-"""JSON Schema of the configuration, for editors that complete and check YAML.
-
-`python -m fttui.engine.config.schema_export FILE` writes it.
-"""
+"""JSON Schema of the configuration, for editors that complete and check YAML."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import ast
 import inspect
 import itertools
 import json
-import sys
 import textwrap
-from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -72,7 +67,3 @@ def sections_in(annotation: Any) -> list[type[Section]]:
     if is_section(annotation):
         return [annotation]
     return [section for part in get_args(annotation) for section in sections_in(part)]
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(schema_text(), encoding="utf-8")

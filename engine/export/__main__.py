@@ -14,6 +14,7 @@ from pathlib import Path
 from ..config.load import parse_resolved
 from ..errors import FttuiError
 from ..run.layout import RunDirectory
+from ..telemetry.logs import quieten_libraries
 from .checkpoint import read_adapter
 from .folder import new_folder
 from .story import read_story
@@ -54,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--ema", action="store_true", help="the moving average of the adapter")
     options = parser.parse_args(arguments)
+    quieten_libraries()
     try:
         _export(options)
     except FttuiError as error:

@@ -271,6 +271,8 @@ def _since(then: float | None, now: float | None) -> str:
     """How the loss has changed since: `▾ 0.12`."""
     if then is None or now is None or not math.isfinite(then - now):
         return "–"
+    if math.isclose(then, now, rel_tol=1e-9):  # the same, but for the rounding of the smoothing
+        return "–"
     return f"{'▾' if now <= then else '▴'} {fmt.number(abs(now - then))}"
 
 

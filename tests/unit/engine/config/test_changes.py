@@ -74,7 +74,7 @@ def test_what_is_advised_fits_when_it_is_done(
         assert estimate_memory(followed, arch) == change.need
     needs = [before.likely, *(change.need.likely for change in changes)]
     assert all(after < 0.99 * need for need, after in itertools.pairwise(needs))
-    if lines and lines[-1].endswith("fits"):
+    if lines and lines[-1].endswith(", fits"):
         assert estimate_memory(followed, arch).high <= free
     else:
         assert not lines or len(lines) == len(changes) + 1, (
@@ -121,4 +121,18 @@ def test_an_8b_on_a_card_of_6_gb_is_told_what_costs_least_first() -> None:
         "train.activations",
         "train.memory",
     ]
-    assert lines[-1].endswith("fits")
+    assert lines[-1].endswith(", fits")
+
+
+def test_it_is_said_from_which_change_on_a_run_would_start() -> None:
+    config = configured(data={"max_length": 2048}, train={"batch": 2, "accumulate": 8})
+    free = int(5.6 * GIB)
+    before = estimate_memory(config, LLAMA_8B)
+    changes = list(changes_to_fit(before, free, config))
+    verdicts = [line.rpartition(")")[2] for line in advice(before, free, config)]
+    expected = [
+        ", fits" if c.need.high <= free else ", likely fits" if c.need.likely <= free else ""
+        for c in changes
+    ]
+    assert verdicts == expected
+    assert set(verdicts) == {"", ", likely fits", ", fits"}

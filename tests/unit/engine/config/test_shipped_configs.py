@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fttui.engine.config.load import load_config
+from fttui.engine.config.memory import GIB, Architecture, estimate_memory
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.config.schema_export import config_schema, field_docs, schema_text
 from fttui.engine.config.wording import is_section, key_paths
 
+from .test_memory import LLAMA_8B, QWEN_05B
+
+QWEN25_15B = Architecture(1536, 28, 12, 2, 128, 8960, 151936, tied=True)
+QWEN25_7B = Architecture(3584, 28, 28, 4, 128, 18944, 152064, tied=False)
 CONFIGS = Path(__file__).parents[4] / "configs"
 FILES = sorted(CONFIGS.glob("*.yaml"))
 
@@ -37,11 +43,26 @@ def test_two_gpus_means_two():
     assert load_config(CONFIGS / "ddp-2gpu.yaml").config.train.devices == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("contrastive", QWEN_05B),
+        ("ddp-2gpu", QWEN25_7B),
+        ("dpo", QWEN_05B),
+        ("lean-8b-6gb", LLAMA_8B),
+        ("sft-6gb", QWEN25_15B),
+        ("sft-8b-24gb", LLAMA_8B),
+    ],
+)
+def test_the_memory_in_a_header_is_the_estimate(name: str, arch: Architecture):
+    loaded = load_config(CONFIGS / f"{name}.yaml", ["train.activation_checkpointing=true"])
+    said = re.findall(r"By estimate (\d+\.\d) GiB", loaded.source.split("\n\n")[0])
+    assert said == [f"{estimate_memory(loaded.config, arch).likely / GIB:.1f}"]
+
+
 def test_committed_schema_is_the_generated_one():
     committed = (CONFIGS / "schema.json").read_text(encoding="utf-8")
-    assert committed == schema_text(), (
-        "regenerate with: python -m fttui.engine.config.schema_export configs/schema.json"
-    )
+    assert committed == schema_text(), "regenerate with: fttui check --schema > configs/schema.json"
 
 
 def test_schema_has_every_key_and_refuses_others():

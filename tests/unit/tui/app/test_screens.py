@@ -24,6 +24,7 @@ from fttui.tui.app import FttuiApp
 from fttui.tui.client.port import Link
 from fttui.tui.screens.confirm import ConfirmScreen
 from fttui.tui.screens.help import HelpScreen
+from fttui.tui.screens.lists import _since
 from fttui.tui.screens.modal import Palette
 from fttui.tui.screens.prompt import PromptScreen
 from fttui.tui.screens.rollback import RollbackScreen
@@ -454,3 +455,10 @@ async def test_a_long_error_keeps_to_its_line() -> None:
         await pilot.press("N", *"abcdefgh" * 14)
         await until(pilot, lambda: "got 'abcdefgh" in text_of(app))
         assert "…" in text_of(app)
+
+
+@pytest.mark.parametrize(
+    ("then", "words"), [(5.5, "▾ 0.500"), (4.5, "▴ 0.500"), (5.0 + 1e-15, "–"), (None, "–")]
+)
+def test_a_loss_that_is_the_same_but_for_rounding_has_not_changed(then, words) -> None:
+    assert _since(then, 5.0) == words

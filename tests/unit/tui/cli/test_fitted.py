@@ -12,6 +12,7 @@ import pytest
 from fttui.engine.config import hardware
 from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
+from fttui.engine.config.memory import estimate_memory, read_architecture
 from fttui.engine.errors import ModelError
 from fttui.tui.cli import main
 from fttui.tui.cli_check import as_before, fitted
@@ -75,7 +76,8 @@ def test_activations_kept_for_speed_stay_kept_when_the_run_goes_on(
     assert train.activation_checkpointing is True
     assert 0 < train.whole_layers < 32
     assert said[2:] == [
-        f"chosen, because there is room: train.whole_layers: {train.whole_layers} of 32"
+        f"chosen, because there is room: train.whole_layers: {train.whole_layers} "
+        "(of 32; they keep their activations)"
     ]
     before = tmp_path / "resolved.yaml"
     before.write_text(found.resolved)
@@ -83,6 +85,20 @@ def test_activations_kept_for_speed_stay_kept_when_the_run_goes_on(
     again: Any = as_before(loaded, before).config.train
     assert again.activation_checkpointing is True
     assert again.whole_layers == train.whole_layers
+
+
+def test_graphs_left_out_so_that_it_fits_stay_out_when_the_run_goes_on(
+    loaded, monkeypatch, tmp_path
+) -> None:
+    shorter = load_config(tmp_path / "run.yaml", ["data.max_length=2048"])
+    need = estimate_memory(shorter.config, read_architecture(LLAMA_8B))
+    on_a_card(monkeypatch, need.high / GIB - 0.05)
+    found = fitted(shorter, force=False, say=lambda _: None)
+    assert found.config.train.fast == "off"
+    before = tmp_path / "resolved.yaml"
+    before.write_text(found.resolved)
+    on_a_card(monkeypatch, 80)
+    assert as_before(shorter, before).config.train.fast == "off"
 
 
 def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> None:

@@ -228,6 +228,8 @@ def test_the_first_word_is_the_run_unless_only_the_whole_is_a_command(tmp_path: 
     assert _addressed(["note", "pause"], tmp_path) == (run, AddNote(text="pause"))
     with pytest.raises(ConfigError, match="unknown command 'fly'"):
         _addressed([run.id, "fly"], tmp_path)
+    with pytest.raises(ConfigError, match="unknown command 'pauze'"):
+        _addressed(["pauze"], tmp_path)
     with pytest.raises(NoSuchRun):
         _addressed(["other", "pause"], tmp_path)
 
