@@ -205,7 +205,8 @@ class Conductor:
             urgent = any(
                 isinstance(entry.command, Pause | Recover | Rollback) for entry in self._due
             )
-            self.dropped = self.desired.paused or self._signalled or urgent
+            # Looking may have concluded the step before, and dropped this one because of it.
+            self.dropped |= self.desired.paused or self._signalled or urgent
         if not self.dropped:
             self._inbox.ask()
         return self.dropped

@@ -55,6 +55,8 @@ class StepProfiler:
         self._tokens = 0
         self.done: Callable[[], None] = lambda: None
         """Called when a profile has been told."""
+        self.conclude: Callable[[], None] = lambda: None
+        """Called before one is told: its last step is told of first."""
 
     def ask(self, steps: int, after: int = 0) -> None:
         """Profile the steps that follow the next few."""
@@ -102,7 +104,9 @@ class StepProfiler:
         self._tokens += tokens
         self._left -= 1
         if not self._left:
-            self._tell(self._end())
+            taken = self._end()
+            self.conclude()
+            self._tell(taken)
 
     def _sync(self) -> None:
         if self._device.type == "cuda":

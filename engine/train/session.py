@@ -318,6 +318,7 @@ def add_profiler(
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
         profiler.done = lambda: conductor.demand(Stop(save=False), "profile", "it is taken")
     operations.profile = profiler.ask
+    profiler.conclude = stepper.conclude
     stepper.profiler = profiler
 
 

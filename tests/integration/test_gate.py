@@ -21,6 +21,7 @@ from fttui.engine.protocol.events import (
     RolledBack,
     StateChanged,
     StepFinished,
+    StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.layout import RunDirectory
@@ -125,6 +126,61 @@ def test_what_a_person_asks_for_meets_the_boundary_it_was_asked_at(tmp_path: Pat
     numbers = [(r.timeline, r.step) for r in run.records if isinstance(r.event, StepFinished)]
     assert numbers == [(1, 1), (1, 2), (1, 3), *((2, step) for step in range(3, 9))]
     assert [step for step, _ in run.at(CheckpointSaved)] == [0, 2, 4, 6, 8]
+
+
+def sent_in_step(number: int, text: str) -> Any:
+    """A context in which a command comes while the first pass of a step is computed."""
+    fetch, waiting = Stepper.fetch, [text]
+
+    def fetched(self: Stepper, micro_batches: int) -> Any:
+        batches = fetch(self, micro_batches)
+        if self._chronicle.step() + 1 == number and waiting:
+            self._chronicle.send(waiting.pop())  # type: ignore[attr-defined]  # of the tests
+        return batches
+
+    return mock.patch.object(Stepper, "fetch", fetched)
+
+
+@pytest.mark.parametrize(
+    "command", ["lr scale 0.5", "clip 0.3", "note here", "checkpoint", "pause"]
+)
+def test_a_step_that_looked_ahead_with_old_weights_is_begun_again(
+    tmp_path: Path, command: str
+) -> None:
+    sets = {"train__fast": "static", "train__accumulate": 4, "train__batch": 2}
+    runs = []
+    for name, gate in (("late", gate_of), ("at once", no_gate)):
+        script = Script(states={RunState.PAUSED: ["resume"]})
+        with (
+            mock.patch.object(bridge, "gate_of", gate),
+            odd(PairTrainer, 5, LOUD, micro_batches=4),
+            sent_in_step(6, command),
+        ):
+            (tmp_path / name).mkdir()
+            run = new_run(
+                tmp_path / name, "contrastive", contrastive__cross_accumulation="on", **sets
+            )
+            runs.append(play(run, script))
+    late, at_once = ([one for one in told(run) if one[2] == "StepFinished"] for run in runs)
+    assert late == at_once
+    assert 5 in [step for step, _ in runs[0].at(GradientsMeasured)], "it was held back"
+
+
+def test_a_setting_does_not_train_past_a_halt(tmp_path: Path) -> None:
+    script = Script(states={RunState.HALTED: ["stop"]})
+    sets = {"train__fast": "static", "contrastive__cross_accumulation": "on"}
+    with odd(PairTrainer, 3, NAN), sent_in_step(4, "lr scale 0.5"):
+        run = play(new_run(tmp_path, "contrastive", guard__nonfinite="halt", **sets), script)
+    assert [step for step, _ in run.at(StepFinished)] == [1, 2, 3]
+
+
+def test_a_profile_is_told_after_the_steps_it_is_of(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "sft", train__fast="static", checkpoint__every=0)
+    played = play(run, Script({2: ["profile 2"]}))
+    told_of = [(r.step, type(r.event)) for r in played.records]
+    profiled = next(index for index, (_, kind) in enumerate(told_of) if kind is StepsProfiled)
+    finished = [step for step, kind in told_of[:profiled] if kind is StepFinished]
+    assert finished[-1] == told_of[profiled][0]
 
 
 def test_a_step_is_told_of_though_the_next_one_cannot_begin(

@@ -27,7 +27,7 @@ def told(run: Played) -> list[Any]:
     return [one for one in found if one[2] not in ("RunStarted", "ProgressMade")]
 
 
-def odd(trainer: type, step: int, factor: float) -> Any:
+def odd(trainer: type, step: int, factor: float, micro_batches: int = 2) -> Any:
     """A context in which the loss of one step is multiplied, the first time it is trained."""
     compute_loss: Any = vars(trainer)["compute_loss"]
     seen: list[int] = []
@@ -35,7 +35,7 @@ def odd(trainer: type, step: int, factor: float) -> Any:
     def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
         loss = compute_loss(self, *args, **kwargs)
         seen.append(self.state.global_step + 1)
-        first = seen.count(step) <= 2
+        first = seen.count(step) <= micro_batches
         return loss * factor if seen[-1] == step and first else loss
 
     return mock.patch.object(trainer, "compute_loss", changed)
