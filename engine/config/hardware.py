@@ -14,6 +14,16 @@ import psutil
 BF16_CAPABILITY = (8, 0)
 """Compute capability from which NVIDIA cards calculate in bfloat16 (Ampere)."""
 
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory this process may use, which a container can make less than the machine's."""
+
+    total_bytes: int
+    available_bytes: int
+
 
 @dataclass(frozen=True)
 class Device:
@@ -52,16 +62,39 @@ class Hardware:
 
 def probe_hardware() -> Hardware:
     """Look at this machine; an accelerator counts only if the installed torch can use it."""
-    memory = psutil.virtual_memory()
+    memory = host_memory()
     devices = _nvidia_devices(memory) if _torch_has_cuda() else ()
     return Hardware(
         kind="cuda" if devices else "cpu",
-        host_total_bytes=memory.total,
-        host_free_bytes=memory.available,
+        host_total_bytes=memory.total_bytes,
+        host_free_bytes=memory.available_bytes,
         processors=len(os.sched_getaffinity(0)),
         devices=devices,
         flash_attention=find_spec("flash_attn") is not None,
     )
+
+
+def host_memory() -> HostMemory:
+    """Return the machine's memory, or the container's where that is the tighter limit.
+
+    What a container has cached of files counts as used there, but makes room for whoever asks.
+    """
+    machine = psutil.virtual_memory()
+    limit, used = _number("memory.max"), _number("memory.current")
+    if limit is None or used is None or limit >= machine.total:
+        return HostMemory(machine.total, machine.available)
+    free = limit - used + (_number("memory.stat", "inactive_file") or 0)
+    return HostMemory(limit, min(machine.available, max(free, 0)))
+
+
+def _number(file: str, key: str = "") -> int | None:
+    """A number of this control group; None where there is none or it says `max`."""
+    try:
+        text = (CGROUP / file).read_text()
+    except OSError:
+        return None
+    found = re.search(rf"^{key} ?(\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def with_cards(here: Hardware, count: int, free_bytes: int) -> Hardware:
@@ -106,7 +139,7 @@ def _torch_has_cuda() -> bool:
     return re.search(r"^cuda\b[^=\n]*=\s*['\"]", text, re.MULTILINE) is not None
 
 
-def _nvidia_devices(host: Any) -> tuple[Device, ...]:
+def _nvidia_devices(host: HostMemory) -> tuple[Device, ...]:
     import pynvml  # deferred: without a driver there is no need for it
 
     try:
@@ -126,13 +159,13 @@ def _nvidia_devices(host: Any) -> tuple[Device, ...]:
         pynvml.nvmlShutdown()
 
 
-def _describe_device(nvml: Any, handle: Any, host: Any) -> Device:
+def _describe_device(nvml: Any, handle: Any, host: HostMemory) -> Device:
     """One device's facts; where it shares the host's memory NVML has no numbers of its own."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)
     except nvml.NVMLError:
-        total, free = host.total, host.available
+        total, free = host.total_bytes, host.available_bytes
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     name = nvml.nvmlDeviceGetName(handle)
     return Device(name=name, total_bytes=total, free_bytes=free, bf16=capability >= BF16_CAPABILITY)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
 import torch
 
+from ..config.hardware import host_memory
 from ..telemetry.gpu import BackgroundSampler, GpuSampler
 from ..telemetry.process import rss_bytes
 
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """Memory at the end of a step; None where there is no such thing."""
+    """Memory when a step is judged; None where there is no such thing."""
 
     allocated_bytes: int | None
-    """Peak of the step."""
+    """Peak since the step before was judged."""
     reserved_bytes: int | None
     total_bytes: int | None
     rss_bytes: int
@@ -31,15 +31,15 @@ class MemoryMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._host_bytes = host_memory().total_bytes
         self._gpu: BackgroundSampler | None = None
         if device.type == "cuda":
             self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
 
     def read(self) -> MemoryReading:
-        """The reading of the step that ends now."""
+        """The reading of the step that is judged now."""
         if self._gpu is None:
-            total = psutil.virtual_memory().total
-            return MemoryReading(None, None, total, rss_bytes())
+            return MemoryReading(None, None, self._host_bytes, rss_bytes())
         known = torch.cuda.memory_stats_as_nested_dict(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         sample = self._gpu.last

@@ -238,7 +238,6 @@ THROUGHPUT = Panel(
     label=fmt.short_count,
     floor=0.0,
 )
-DASHBOARD = (LOSS, GRAD_NORM, LEARNING_RATE, MEMORY, THROUGHPUT)
 
 
 def panel_for(metric: str) -> Panel:

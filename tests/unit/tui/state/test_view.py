@@ -29,7 +29,16 @@ from fttui.tui.state import format as fmt
 from fttui.tui.state.app import AppState, fold, submitted, take_slice
 from fttui.tui.state.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.state.interventions import UNDO, Intervention, Interventions, Phase
-from fttui.tui.state.panels import DASHBOARD, GRAD_NORM, MEMORY, metrics_of, panel_for, value_at
+from fttui.tui.state.panels import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    MEMORY,
+    THROUGHPUT,
+    metrics_of,
+    panel_for,
+    value_at,
+)
 from fttui.tui.state.picture import Curve, column_of, limits, picture
 from fttui.tui.state.plotview import PlotView
 from fttui.tui.state.ticks import axis_ticks, log_ticks, ticks
@@ -254,7 +263,7 @@ def test_ticks_are_round_and_few() -> None:
 
 def test_every_panel_has_a_title_with_and_without_steps() -> None:
     full, empty = _state(eventful()), AppState()
-    for panel in DASHBOARD:
+    for panel in (LOSS, GRAD_NORM, LEARNING_RATE, MEMORY, THROUGHPUT):
         assert panel.title(full)
         panel.title(empty)
         at_cursor = replace(full, plot=PlotView(cursor=805))
