@@ -195,7 +195,7 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
         f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
     )
-    say(", ".join(f"{_named(name)} {gibibytes(size)}" for name, size in estimate.terms().items()))
+    say("; ".join(f"{_named(name)} {gibibytes(size)}" for name, size in estimate.terms().items()))
     for line in decided(found):
         say(line)
     return replace(loaded, config=found.config, resolved=dump_config(found.config))

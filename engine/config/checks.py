@@ -98,9 +98,9 @@ def describe_missing(path: Path) -> str:
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)
-    hint = f"did you mean {folder / close[0]}? " if close else ""
+    hint = f"; did you mean {folder / close[0]}?" if close else "."
     return (
-        f"{path}: no such file (seen from {Path.cwd()}); {hint}Accepted: files ending in "
+        f"{path}: no such file (seen from {Path.cwd()}){hint} Accepted: files ending in "
         f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or {STDLIB_PAIRS}"
     )
 

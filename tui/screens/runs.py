@@ -129,8 +129,8 @@ class RunList(ListScreen):
 
 def _distance(run: RunSummary, *, brief: bool) -> str:
     step = f"{run.step:>{7 if brief else 9},}"
-    if brief and run.total_steps:
-        return f"{step} {fmt.percent(run.step / run.total_steps, 0):>5}"
-    if not run.total_steps or run.state is RunState.FINISHED:
+    if not run.total_steps or (run.state is RunState.FINISHED and not brief):
         return step
-    return f"{step} / {run.total_steps:,}  {fmt.percent(run.step / run.total_steps, 0):>5}"
+    # A run that goes on may be given fewer steps than it has made.
+    share = fmt.percent(min(run.step / run.total_steps, 1.0), 0)
+    return f"{step} {share:>5}" if brief else f"{step} / {run.total_steps:,}  {share:>5}"

@@ -19,6 +19,8 @@ from fttui.engine.protocol.events import (
     StepFinished,
     StepsProfiled,
 )
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.registry import RunSummary
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
 from fttui.tui.client.port import Link
@@ -28,7 +30,7 @@ from fttui.tui.screens.lists import _since
 from fttui.tui.screens.modal import Palette
 from fttui.tui.screens.prompt import PromptScreen
 from fttui.tui.screens.rollback import RollbackScreen
-from fttui.tui.screens.runs import RunList
+from fttui.tui.screens.runs import RunList, _distance
 from fttui.tui.screens.welcome import Welcome
 from fttui.tui.settings import Settings, with_file
 from fttui.tui.widgets.plot import Plot
@@ -462,3 +464,16 @@ async def test_a_long_error_keeps_to_its_line() -> None:
 )
 def test_a_loss_that_is_the_same_but_for_rounding_has_not_changed(then, words) -> None:
     assert _since(then, 5.0) == words
+
+
+@pytest.mark.parametrize(
+    ("state", "brief", "words"),
+    [
+        (RunState.FINISHED, True, "137 100 %"),
+        (RunState.FINISHED, False, "137"),
+        (RunState.STOPPED, False, "137 / 3  100 %"),
+    ],
+)
+def test_a_run_that_was_given_fewer_steps_than_it_has_made_is_done(state, brief, words) -> None:
+    run = RunSummary(id="a", name="a", path="a", created=0, state=state, step=137, total_steps=3)
+    assert _distance(run, brief=brief).strip() == words

@@ -55,7 +55,7 @@ def test_what_was_decided_is_said_and_written_down(loaded, monkeypatch, tmp_path
     written = parse_resolved(found.resolved).train
     assert (written.memory, written.activations) == ("lean", "host")
     assert "6.5 GiB free" in said[0]
-    assert re.search(r"base weights \d\.\d GiB, .*, activations \d\.\d GiB", said[1])
+    assert re.search(r"base weights \d\.\d GiB; .*; activations \d\.\d GiB", said[1])
     assert said[2:] == [
         "chosen, so that it fits: train.memory: lean",
         "chosen, so that it fits: train.activations: host",
