@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from ..config.fit import advice
-from ..config.memory import MemoryEstimate, estimate_memory, read_architecture
+from ..config.memory import GIB, MemoryEstimate, estimate_memory, read_architecture
 from ..config.schema import RunConfig
 from ..errors import FttuiError, ModelError
 from .rng import capture_rng, restore_rng
 from .source import Batch
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
