@@ -105,8 +105,9 @@ class ShuffledRows:
         followed = self._next == start
         if not followed:
             self._reading, self._next = self._open(start), start
+        self._next = -1  # what fails while it is read is no end: it has to be opened again
         rows = list(islice(self._reading, self._block))
-        self._next += len(rows)
+        self._next = start + len(rows)
         if len(rows) < self._block:
             if self.size is None:
                 # Opened past the end, a source says nothing about where the end was.

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from ..data.dataset import Example
 from ..data.stream import BatchStream
-from ..errors import FttuiError
 
 Batch = dict[str, Any]
 Made = tuple[list[Example], Batch]
@@ -77,7 +76,7 @@ class BatchSource:
 
     def prepare(self, micro_batches: int) -> None:
         """Make what `fetch` will ask for if nobody moves the position, while there is time."""
-        with suppress(FttuiError):  # `fetch` meets it again, where it is heard of
+        with suppress(Exception):  # `fetch` meets it again, where it is heard of
             self._ahead = self.position, self._make(micro_batches)
 
     def _made(self, count: int) -> list[Made]:

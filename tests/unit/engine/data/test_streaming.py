@@ -65,6 +65,28 @@ def test_another_seed_is_another_order() -> None:
     assert ids(Numbers(8).rows(), range(8)) != ids(Numbers(8).rows(seed=1), range(8))
 
 
+@pytest.mark.parametrize("broken", [0, 3, 4, 6, 9])
+def test_a_row_that_cannot_be_read_is_no_end_of_the_data(broken: int) -> None:
+    whole = Numbers(10)
+    trouble = [True]
+
+    def breaks(start: int) -> Iterator[Record]:
+        for record in whole(start):
+            if trouble and record.id == f"n{broken}":
+                raise DataError(f"row {broken} is broken")
+            yield record
+
+    rows = ShuffledRows("n", breaks, block=4, seed=0)
+    first = broken // 4 * 4
+    ids(rows, range(first))
+    for _ in range(3):
+        with pytest.raises(DataError, match=f"row {broken} is broken"):
+            rows.row(first)
+    assert rows.size is None
+    trouble.clear()
+    assert ids(rows, range(20)) == ids(Numbers(10).rows(), range(20))
+
+
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match="no records"):
         Numbers(0).rows().row(0)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from fttui.engine.data.examples import Example, TextExample
 from fttui.engine.errors import DataError
 from fttui.engine.train.source import BatchSource
@@ -51,6 +53,20 @@ def test_going_elsewhere_forgets_what_was_prepared() -> None:
     assert tokens(source.fetch(2)) == [1, 2]
     source.prepare(2)
     assert tokens(source.fetch(1)) == [3]
+
+
+def test_whatever_goes_wrong_beforehand_is_met_again_when_it_is_fetched() -> None:
+    class Unplugged(Counted):
+        def take(self, position: int) -> list[Example]:
+            if position >= 2:
+                raise ConnectionError("the network is gone")
+            return super().take(position)
+
+    source = BatchSource(Unplugged(), collate)
+    source.fetch(2)
+    source.prepare(2)
+    with pytest.raises(ConnectionError, match="gone"):
+        source.fetch(2)
 
 
 def test_data_that_end_are_heard_of_when_they_are_needed() -> None:
