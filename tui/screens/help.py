@@ -18,8 +18,8 @@ from ..state.app import AppState
 from ..widgets.text import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (
-    "◆ checkpoint · ↺ rollback · ▲ anomaly · ✓ verdict · ✎ note · ┴ command · ✗ NaN · ↑ off the "
-    "scale"
+    "◆ checkpoint · ↺ rollback · ▲ alarm · △ watch · ✓ verdict · ✎ note · ┴ command · ✗ NaN · "
+    "↑ off the scale"
 )
 
 

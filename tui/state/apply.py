@@ -313,7 +313,7 @@ def _wishes(view: RunView, command: AnyCommand | None) -> dict[str, Any]:
 def _anomaly_raised(view: RunView, record: Record, event: AnomalyRaised) -> RunView:
     raised = Anomaly(record.step, record.time, record.timeline, event)
     view = replace(view, anomalies=(*view.anomalies, raised)[-LIST_LIMIT:])
-    return _mark(view, record, "anomaly", event.headline)
+    return _mark(view, record, event.severity, event.headline)
 
 
 def _anomaly_resolved(view: RunView, record: Record, event: AnomalyResolved) -> RunView:

@@ -30,9 +30,11 @@ from ..state.ticks import axis_label, axis_ticks, log_ticks, ticks
 GUTTER = 8
 """Cells left of the canvas: label and axis."""
 MARK_SHAPE = {
-    "checkpoint": "◆", "rollback": "↺", "anomaly": "▲", "note": "✎", "command": "┴", "verdict": "✓",
+    "info": "·", "command": "┴", "checkpoint": "◆", "verdict": "✓", "note": "✎", "rollback": "↺",
+    "watch": "△", "alarm": "▲",
 }  # fmt: skip
-MARK_RANK = {"command": 0, "checkpoint": 1, "verdict": 2, "note": 3, "rollback": 4, "anomaly": 5}
+"""The weightier one comes later."""
+MARK_RANK = {kind: rank for rank, kind in enumerate(MARK_SHAPE)}
 _BLANK = Style()
 """Textual's NO_COLOR filter needs a style on every segment."""
 
@@ -41,8 +43,8 @@ class Plot(Widget, can_focus=True):
     """One panel of curves, in the looks of the `PlotScreen` it is on."""
 
     LOOKS: ClassVar[tuple[str, ...]] = (
-        "axis", "mark", "alarm", "cursor", "raw", "ema", "live", "eval", "clip", "old", "band",
-        "limit", "run1", "run2", "run3", "run4",
+        "axis", "mark", "alarm", "watch", "cursor", "raw", "ema", "live", "eval", "clip", "old",
+        "band", "limit", "run1", "run2", "run3", "run4",
     )  # fmt: skip
 
     @dataclass
@@ -232,7 +234,7 @@ class Plot(Widget, can_focus=True):
         for mark in sorted(self._marks(state), key=lambda m: MARK_RANK[m.kind]):
             x = place_of_mark(state.run.branches, state.plot.axis, mark)
             if window[0] <= x <= window[1]:
-                look = "alarm" if mark.kind == "anomaly" else "mark"
+                look = mark.kind if mark.kind in ("alarm", "watch") else "mark"
                 self._put(sheet, self.lines, x, MARK_SHAPE[mark.kind], look)
 
     def _marks(self, state: AppState) -> Iterable[Mark]:

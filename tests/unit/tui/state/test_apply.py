@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from fttui.engine.protocol.events import (
+    AnomalyRaised,
     AnomalyResolved,
     CheckpointRemoved,
     CommandAccepted,
@@ -13,6 +14,7 @@ from fttui.engine.protocol.events import (
     LogEmitted,
     NoteAdded,
     ProgressMade,
+    Record,
     RunEnded,
     RunStarted,
     SampleGenerated,
@@ -24,6 +26,7 @@ from fttui.tui.state.apply import LIST_LIMIT, LOG_LIMIT, apply, apply_many
 from fttui.tui.state.curves import live_ends, smoothed, stretches
 from fttui.tui.state.interventions import Phase
 from fttui.tui.state.run import RunView
+from fttui.tui.widgets.plot import MARK_SHAPE
 from tests.support.session_double import Script, eventful, failed, live_spike, loading, spike
 
 
@@ -224,3 +227,12 @@ def test_a_view_does_not_grow_with_the_length_of_its_run(monkeypatch: pytest.Mon
         sizes.append([sum(curves), *lists, len(view.interventions)])
     assert sizes[-1] == sizes[-2] == sizes[-3]
     assert max(sizes[-1][1:]) <= LOG_LIMIT
+
+
+@pytest.mark.parametrize("severity", ["alarm", "watch", "info"])
+def test_an_anomaly_is_marked_by_how_grave_it_is(severity: str) -> None:
+    raised = AnomalyRaised(id="a7", kind="plateau", severity=severity, headline="flat")
+    view = apply_many(RunView(), [Record(seq=1, time=1.0, step=7, timeline=1, event=raised)])
+    (mark,) = view.marks
+    assert (mark.kind, mark.step) == (severity, 7)
+    assert mark.kind in MARK_SHAPE
