@@ -206,7 +206,6 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         guard_optimizer(optimizer, stepper)
         if self._trainer.fast:  # elsewhere gradients do not outlive the step
             stepper.gate = gate_of(optimizer)
-            stepper.gradients = lambda: gradients_of(optimizer)
         if (scaler := accelerator.scaler) is not None:
             stepper.loss_scale = lambda: float(scaler.get_scale())
         poison_nonfinite(accelerator, stepper)
@@ -227,8 +226,3 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         counted = self._stepper.end_step(last=not planned)
         if not counted or planned:
             control.should_training_stop = False
-
-
-def gradients_of(optimizer: Any) -> list[tuple[Tensor, Tensor | None]]:
-    """What an optimizer changes, each with its gradient."""
-    return [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]

@@ -19,6 +19,9 @@ from torch.optim import Adam
 
 from ..core.guard import Limits
 
+Gradients = list[tuple[Tensor, Tensor | None]]
+"""Parameters, each with its gradient."""
+
 
 class Gate:
     """In front of one optimizer."""
@@ -48,6 +51,11 @@ class Gate:
             yield
         finally:
             del self._optimizer.found_inf
+
+    def gradients(self) -> Gradients:
+        """What the optimizer changes, each with its gradient."""
+        groups = self._optimizer.param_groups
+        return [(parameter, parameter.grad) for group in groups for parameter in group["params"]]
 
     def step(self) -> None:
         """The update after all."""

@@ -13,6 +13,7 @@ from ..core.guard import Verdict
 from ..protocol.events import StepFinished
 from .agree import Pending
 from .device import StepClock
+from .gate import Gradients
 from .memory import MemoryReading
 from .source import SeenExamples
 from .steps import OwnStep, StepTally, StepTotals
@@ -30,8 +31,8 @@ class JudgedStep:
     figures: Pending[OwnStep]
     held: Tensor | None
     """[] fp32, on the device: 1 where it does not make the update; None where the host decides."""
-    gradients: list[tuple[Tensor, Tensor | None]]
-    """Parameters and their clipped gradients, for an update that is held back."""
+    gradients: Gradients
+    """Clipped, for an update that is held back."""
     clip: float | None
     """Max grad norm; None is off."""
     lr_schedule: float
@@ -59,8 +60,9 @@ class JudgedStep:
 
     @property
     def known(self) -> OwnStep:
-        """This rank's figures, once they have been read."""
-        assert self.own is not None, "figures are read before they are asked for"
+        """This rank's figures; waits for them when they are asked for first."""
+        if self.own is None:
+            self.own = self.figures.read()
         return self.own
 
     @property

@@ -73,8 +73,6 @@ class Stepper:
         """Says when steps take more memory than planned."""
         self.loss_scale: Callable[[], float | None] = lambda: None
         """What fp16 training multiplies its losses with now."""
-        self.gradients: Callable[[], list[tuple[Tensor, Tensor | None]]] = list
-        """Every trained parameter with its gradient."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
         self._judged: JudgedStep | None = None
@@ -149,7 +147,7 @@ class Stepper:
             clock=self._clock,
             figures=figures,
             held=held,
-            gradients=self.gradients() if self.gate else [],
+            gradients=self.gate.gradients() if self.gate else [],
             clip=limit,
             lr_schedule=self._lr(),
             lr_scale=desired.lr_scale,
@@ -168,7 +166,7 @@ class Stepper:
 
     def _decide(self, step: JudgedStep) -> None:
         """Read the figures, measure what stands out, and give the verdict."""
-        own = step.own = step.figures.read()
+        own = step.known
         step.loss_scale = self.loss_scale()
         reason = self._watch.wants_gradients(own.loss, own.grad_norm)
         if self.flow and reason and (step.held is None or own.held):
@@ -232,15 +230,15 @@ class Stepper:
     def _pass_late(self, gate: Gate, step: JudgedStep) -> bool:
         """Decide on an update that the device may have held back; whether it has."""
         step.step_s = step.clock.took_s()
-        for parameter, gradient in step.gradients:
+        held = step.known.held
+        for parameter, gradient in step.gradients if held else ():
             parameter.grad = gradient
         self._decide(step)
-        held = step.known.held
         if held and step.verdict is Verdict.APPLY:
             self._set_lr(step.lr)
             gate.step()
             self._set_lr(self._lr())
-        for parameter, _ in step.gradients:
+        for parameter, _ in step.gradients if held else ():
             parameter.grad = None
         if step.verdict is Verdict.APPLY:
             self.updated()

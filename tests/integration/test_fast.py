@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers.models.llama import modeling_llama
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
@@ -47,6 +49,23 @@ def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: An
     static = played(tmp_path, "static", task, train__fast="static", **same)
     assert static.losses() == pytest.approx(ordinary, rel=2e-6)
     assert static.events(RunStarted)[-1].facts["fast mode"] == "static shapes"
+
+
+def test_a_layer_that_is_computed_again_is_computed_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = modeling_llama.apply_rotary_pos_emb
+    with_gradient: list[bool] = []
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        with_gradient.append(torch.is_grad_enabled() and args[0].requires_grad)
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", told)
+    sets: dict[str, Any] = {"train__fast": "static", "train__activation_checkpointing": "true"}
+    played(tmp_path, "again", "sft", **sets)
+    assert with_gradient, "evaluations turn as the model's own code does"
+    assert not any(with_gradient)
 
 
 @pytest.mark.parametrize("task", ["sft", "dpo", "kto"])

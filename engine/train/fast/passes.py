@@ -42,15 +42,9 @@ class Direct:
     def backward(self, gradients: Sequence[Tensor]) -> None:
         """Run the backward pass and let the graph go."""
         self._gradients.attach()
-        self._gradients.add(differentiate(self._outputs, self._gradients, gradients))
+        found = self._program.differentiate(self._outputs, self._gradients.parameters, gradients)
+        self._gradients.add(found)
         self._outputs = ()
-
-
-def differentiate(
-    outputs: Sequence[Tensor], of: StaticGradients, gradients: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """The gradient by every trained parameter; None where the outputs do not depend on it."""
-    return torch.autograd.grad(outputs, of.parameters, gradients, allow_unused=True)
 
 
 class Graphs:
@@ -128,7 +122,8 @@ class Captured:
     def _once(self, program: Program) -> None:
         outputs = program(self.batch)
         if self.batch.form.trained:
-            differentiate(outputs, self._gradients, [torch.zeros_like(o) for o in outputs])
+            zeros = [torch.zeros_like(output) for output in outputs]
+            program.differentiate(outputs, self._gradients.parameters, zeros)
 
     def _record(self, program: Program, graphs: Graphs) -> None:
         how: dict[str, Any] = {
@@ -142,7 +137,9 @@ class Captured:
             if self.batch.form.trained:
                 self._incoming = tuple(torch.zeros_like(output) for output in outputs)
                 with torch.cuda.graph(self._backward, **how):
-                    found = differentiate(outputs, self._gradients, self._incoming)
+                    found = program.differentiate(
+                        outputs, self._gradients.parameters, self._incoming
+                    )
                     self._gradients.add(found)
                     # A graph that draws nothing would not be told where the generator stands.
                     torch.rand(1, device=self._device)

@@ -6,7 +6,7 @@ it follows from the batch's form alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,6 +146,19 @@ class Program:
             if "log_probs" in form.wants:
                 found["log_probs"] = static_log_probs(hidden, labels, self._head)
             return tuple(found[want] for want in form.wants)
+
+    def differentiate(
+        self,
+        outputs: Sequence[Tensor],
+        parameters: Sequence[nn.Parameter],
+        gradients: Sequence[Tensor],
+    ) -> tuple[Tensor | None, ...]:
+        """The gradient by every parameter; None where the outputs do not depend on it.
+
+        A layer that is computed again here has to be computed as it was.
+        """
+        with rotary(self._backbone, self.kernels):
+            return torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
 
     @contextmanager
     def _in(self, way: Way) -> Iterator[None]:
