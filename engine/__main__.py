@@ -27,22 +27,22 @@ from .errors import FttuiError, TrainingFailed
 from .hub.launch import launch_hub
 from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
 from .protocol.states import RunState
-from .run.control import ControlReader
-from .run.endpoint import EngineMark, ProcessMark, write_mark
+from .run.checkpoint_store import Ledger
+from .run.control_log import ControlReader
 from .run.files import last_lines, process_started
 from .run.journal import FrameReader, JournalLocked
-from .run.layout import RunDirectory
-from .run.ledger import Ledger
+from .run.process_marks import EngineMark, ProcessMark, write_mark
+from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
-from .train.chronicle import Chronicle
-from .train.history import History, read_history
-from .train.notify import start_notifier
-from .train.publish import Publisher
-from .train.restarts import Attempt
+from .train.distributed.elastic import Attempt
+from .train.event_log import Chronicle
+from .train.journal_writer import Publisher
+from .train.monitoring.notify import start_notifier
+from .train.run_history import History, read_history
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 if TYPE_CHECKING:
-    from .train.device import Place
+    from .train.distributed.place import Place
 
 log = logging.getLogger("fttui.engine")
 _LOST_RANK_SIGNS = ("Connection closed by peer", "Connection reset", "Read error", "gloo", "NCCL")
@@ -202,7 +202,7 @@ def _train(
     before: Before,
 ) -> RunEnded:
     started = _announce(run, chronicle, before.history)
-    from .train.device import leave_place, take_place
+    from .train.distributed.place import leave_place, take_place
     from .train.session import Start, train
 
     place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
@@ -227,7 +227,7 @@ def _peers_watched(
     run: RunDirectory, chronicle: Chronicle, place: Place, attempt: Attempt
 ) -> Iterator[None]:
     """While training, a lost rank ends this one too, with a word about which one it was."""
-    from .train.peers import PeerWatch
+    from .train.distributed.rank_watchdog import PeerWatch
 
     def lost(rank: int) -> None:
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)

@@ -34,9 +34,9 @@ from fttui.engine.protocol.commands import (
 )
 from fttui.engine.protocol.states import RunState
 
-from .client.port import Link
-from .state.app import AppState
-from .state.proposal import name_of, recommended
+from .dialogs.command_text import name_of, recommended
+from .view_model.app_state import AppState
+from .view_model.connection_port import Link
 
 Asks = Literal["no", "inline", "confirm"]
 Scope = Literal["run", "plots", "list", "runs"]

@@ -24,26 +24,26 @@ from textual.screen import Screen
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.run.layout import RunDirectory, runs_root
+from fttui.engine.run.run_dir import RunDirectory, runs_root
 
 from .actions import ACTION_OF, bindings, keyed, rebound, why_not
-from .client.catalogue import Listed
-from .client.port import Delivery, Session
+from .connection.runs import Listed
 from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
 from .screens.base import PlotScreen, RunScreen
-from .screens.deeds import ask_rollback, perform
+from .screens.handlers.action_handlers import ask_rollback, perform
+from .screens.handlers.background import change_control, compare, learn_about, open_report
 from .screens.lists import ListScreen
-from .screens.modal import Palette
-from .screens.modes import SCREENS
-from .screens.reading import ReadingScreen
-from .screens.visits import change_control, compare, learn_about, open_report
+from .screens.modals.modal import Palette
+from .screens.registry import SCREENS
+from .screens.text_page import ReadingScreen
 from .screens.welcome import Welcome
 from .settings import Settings, note_seen, present_settings
-from .state.app import AppState, fold, submitted, take_slice
-from .state.interventions import Phase
-from .state.plotview import PlotView
 from .styles.themes import THEMES
+from .view_model.app_state import AppState, fold, submitted, take_slice
+from .view_model.connection_port import Delivery, Session
+from .view_model.interventions import Phase
+from .view_model.plot_view import PlotView
 from .widgets.ascii import AsciiFilter
 
 SLICE = 500

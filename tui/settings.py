@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fttui.engine.run.known import state_folder
+from fttui.engine.run.known_runs import state_folder
 
 from .actions import key_faults, textual_key
 

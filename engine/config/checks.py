@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import ConfigError
-from .candidates import candidates_per_anchor
+from .contrastive_candidates import candidates_per_anchor
 from .data_checks import DATA
 from .fast import CHOOSES_EXPERTS, refusal, why_not_fast
-from .hardware import Hardware
-from .problem import STDLIB_PAIRS, Problem
-from .recipe_checks import RECIPE
+from .memory.hardware import Hardware
+from .optim_checks import RECIPE
+from .problems import STDLIB_PAIRS, Problem
 from .schema import RunConfig
 from .tasks import FORMATS_OF, JUDGED
 

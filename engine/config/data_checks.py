@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .problem import STDLIB_PAIRS, Problem
+from .problems import STDLIB_PAIRS, Problem
 from .schema import RunConfig
 
 

@@ -14,8 +14,7 @@ import yaml
 
 from ..errors import ConfigError
 from .checks import check_config, require
-from .schema import DataSource, RunConfig, Section
-from .wording import (
+from .messages import (
     describe_type,
     describe_value,
     is_section,
@@ -23,6 +22,7 @@ from .wording import (
     suggest_key,
     suggest_value,
 )
+from .schema import DataSource, RunConfig, Section
 from .yaml_tree import Value, parse_scalar, parse_yaml
 
 

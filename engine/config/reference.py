@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from .messages import describe_type, is_section
 from .schema import MOST, RunConfig, Section
 from .schema_export import field_docs, sections_in
-from .wording import describe_type, is_section
 
 _INTRO = f"""\
 # Configuration

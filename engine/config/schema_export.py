@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from .messages import is_section
 from .schema import RunConfig, Section
-from .wording import is_section
 
 
 def config_schema() -> dict[str, Any]:

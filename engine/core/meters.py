@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from .windows import Window
+from .sliding_window import Window
 
 
 class Ema(msgspec.Struct):

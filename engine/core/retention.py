@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from .anomaly.alerts import INFO, INSTABILITY, Alert
-from .judgement import LOWER_IS_BETTER
+from .model_selection import LOWER_IS_BETTER
 
 WATCH_WINDOW_STEPS = 20
 """A checkpoint this close behind a warning already holds what led to it."""

@@ -10,18 +10,18 @@ from operator import add
 from pathlib import Path
 from typing import TypeVar
 
-from ..config.candidates import pairs_compared
-from ..config.problem import STDLIB_PAIRS
+from ..config.contrastive_candidates import pairs_compared
+from ..config.problems import STDLIB_PAIRS
 from ..config.schema import RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
 from .examples import Example, PackedExample, PairExample, TextExample, Tokenized
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
+from .hashes import file_hashes
 from .packing import pack_examples
-from .provenance import file_hashes
+from .sampler import Mix, epoch_order
 from .sources import Row, open_rows, read_rows
 from .stdlib_pairs import stdlib_pairs
-from .stream import Mix, epoch_order
 from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
 

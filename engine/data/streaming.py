@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import DataError
 from .examples import Example
 from .formats import Record
-from .stream import shares_of
+from .sampler import shares_of
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from .formats import (
     Record,
     TextRecord,
 )
-from .judged import Judged, Rating, judge, sides_of, with_mismatched
+from .preference import Judged, Rating, judge, sides_of, with_mismatched
 
 CHUNK = 256
 """Records tokenized at a time: enough for the tokenizer to be fast, few enough to show progress."""

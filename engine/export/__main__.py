@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ..config.load import parse_resolved
 from ..errors import FttuiError
-from ..run.layout import RunDirectory
+from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
 from .checkpoint import read_adapter
 from .folder import new_folder
-from .story import read_story
+from .lineage import read_story
 
 INTERRUPTED = 130
 _EVERY_S = 1.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ..config.schema import RunConfig
-from ..run.ledger import Manifest
-from .story import Intervention, Story
+from ..run.checkpoint_store import Manifest
+from .lineage import Intervention, Story
 
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Beginnings or ends of facts that are about the data."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import CheckpointError
-from ..run.layout import RunDirectory
-from ..run.ledger import Ledger, Manifest
+from ..run.checkpoint_store import Ledger, Manifest
+from ..run.run_dir import RunDirectory
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"

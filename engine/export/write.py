@@ -25,7 +25,7 @@ from .card import Base, Card, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
-from .story import Story
+from .lineage import Story
 
 Progress = Callable[[str, float, float], None]
 _ADAPTER_ALONE = (

@@ -14,17 +14,17 @@ from types import FrameType
 import yaml
 
 from ..errors import FttuiError
-from ..run.control import ControlWriter
-from ..run.endpoint import (
+from ..run.control_log import ControlWriter
+from ..run.journal import JournalLocked
+from ..run.known_runs import remember_run
+from ..run.process_marks import (
     Endpoint,
     ProcessMark,
     read_endpoint,
     runtime_folder,
     write_mark,
 )
-from ..run.journal import JournalLocked
-from ..run.known import remember_run
-from ..run.layout import RunDirectory
+from ..run.run_dir import RunDirectory
 from .server import Hub
 from .sockets import HubSockets
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..protocol.command_args import CommandError
 from ..protocol.commands import (
     AnyCommand,
     ResetLr,
@@ -24,8 +25,7 @@ from ..protocol.commands import (
 )
 from ..protocol.requests import Accepted, Rejected, SubmitCommand
 from ..protocol.states import RunState
-from ..protocol.words import CommandError
-from ..run.control import ControlEntry
+from ..run.control_log import ControlEntry
 
 _VERSIONED = (ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Rollback)
 """Commands that change the desired control state, and so its generation."""

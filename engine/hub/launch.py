@@ -7,9 +7,9 @@ import sys
 import time
 
 from ..errors import FttuiError
-from ..run.endpoint import Endpoint, read_endpoint
 from ..run.files import last_lines
-from ..run.layout import RunDirectory
+from ..run.process_marks import Endpoint, read_endpoint
+from ..run.run_dir import RunDirectory
 
 _POLL_S = 0.02
 _RELAUNCH_S = 2.0

@@ -31,16 +31,16 @@ from ..protocol.requests import (
     TakeControl,
     Welcome,
 )
-from ..run.control import ControlWriter
-from ..run.endpoint import read_engine
+from ..run.control_log import ControlWriter
 from ..run.files import free_bytes, last_lines
-from ..run.layout import RunDirectory
-from .folder import from_folder
+from ..run.process_marks import read_engine
+from ..run.run_dir import RunDirectory
+from .file_requests import from_folder
 from .history import History
 from .intake import Intake
+from .live_status import RunWatch
 from .sockets import HubSockets
 from .viewers import Viewer, Viewers
-from .watch import RunWatch
 
 BEAT_S = 1.0
 BUSY_POLL_S = 0.01

@@ -26,7 +26,7 @@ from ..errors import ModelError
 from .failures import naming_the_way_out
 from .hidden import backbone_of
 from .host_activations import HostActivations
-from .lean import QuantizedHead, ends_on_host, make_lean
+from .host_embedding import QuantizedHead, ends_on_host, make_lean
 from .package_model import PREFIX, package_model
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from .command_args import CommandError, count, number, one, text_of
 from .states import RunState
-from .words import CommandError, count, number, one, text_of
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):

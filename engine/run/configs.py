@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import FttuiError
 from ..protocol.requests import ConfigTexts
-from .layout import RunDirectory
+from .run_dir import RunDirectory
 
 
 def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import FttuiError
-from .layout import RunDirectory
+from .run_dir import RunDirectory
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 

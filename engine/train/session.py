@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from ..config.candidates import candidate_facts
+from ..config.contrastive_candidates import candidate_facts
 from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
-from ..core.control import Desired
 from ..core.lr_range import LrRange
-from ..core.memory_plan import PlanWatch
+from ..core.memory_watch import PlanWatch
+from ..core.settings import Desired
+from ..data.batch_source import Batch, BatchSource, HeldBatches
 from ..data.collate import (
     collate_packed,
     collate_pairs,
@@ -26,39 +27,38 @@ from ..data.collate import (
     collate_text,
 )
 from ..data.dataset import ExampleSets, load_examples, stream_batches
-from ..data.stream import BatchStream
+from ..data.sampler import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import AnomalyResolved, RolledBack, RunStarted
 from ..protocol.states import RunState
-from ..run.layout import RunDirectory
-from ..run.ledger import Manifest
-from . import trial
-from .agree import Agreement
-from .arguments import trainer_arguments
-from .checkpoints import Checkpointer
-from .chronicle import Chronicle
-from .conductor import Conductor
-from .desired import load_desired, store_desired
-from .device import Place
-from .ema import AdapterEma
-from .evaluate import Evaluator
-from .gradient_flow import GradientFlow
-from .history import History
-from .inbox import Inbox
-from .lr_find import LrFind
-from .memory import MemoryMeter
-from .offload import Lending, Offload
-from .operations import StepOperations
-from .optimizers import rate_of
-from .profiler import WARM_UP_STEPS, StepProfiler
-from .reporting import Reporter
+from ..run.checkpoint_store import Manifest
+from ..run.run_dir import RunDirectory
+from .checkpoint.checkpointer import Checkpointer
+from .checkpoint.ema import AdapterEma
+from .checkpoint.training_state import TrainingState, adapter_weights
+from .control.command_executor import StepOperations
+from .control.command_queue import Inbox
+from .control.command_scheduler import Conductor
+from .control.offload import Lending, Offload
+from .control.settings_store import load_desired, store_desired
+from .distributed.place import Place
+from .distributed.rank_agreement import Agreement
+from .event_log import Chronicle
+from .loop.memory_meter import MemoryMeter
+from .loop.optimizers import rate_of
+from .loop.step_loop import Stepper
+from .monitoring.anomaly_reporter import Reporter
+from .monitoring.gradient_flow import GradientFlow
+from .monitoring.lr_find import LrFind
+from .monitoring.monitor import Watch
+from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
+from .objectives.evaluator import Evaluator
+from .run_history import History
 from .signals import StopSignals
-from .source import Batch, BatchSource, HeldBatches
-from .state import TrainingState, adapter_weights
-from .stepper import Stepper
-from .trainers import AnyTrainer, build_trainer
-from .watch import Watch
+from .trainers import memory_probe
+from .trainers.arguments import trainer_arguments
+from .trainers.build import AnyTrainer, build_trainer
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def before_steps(
     stepper: Stepper,
 ) -> tuple[dict[str, int], dict[str, str]]:
     """The memory planned for a rank by term, and what else to say; steps are compared with it."""
-    planned = trial.planned_of(config, trainer)
+    planned = memory_probe.planned_of(config, trainer)
     if planned is not None and planned.device == "cuda":
         stepper.plan = PlanWatch(planned.compared, "reserved" if planned.graphs else "allocated")
     facts = facts_before(config, trainer, place, loaded, examples)
@@ -182,10 +182,10 @@ def facts_before(
     """What to say of the run before its first step; the longest batch is tried where it can be."""
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.fast_fact}
-    if not trial.may_try(trainer, place.world_size, examples.per_epoch is not None):
+    if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, loaded, packed=config.data.packing)
-    return facts | trial.try_longest(config, trainer, examples.train, collate)
+    return facts | memory_probe.try_longest(config, trainer, examples.train, collate)
 
 
 def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fttui.engine.train.agree import Agreement
-from fttui.engine.train.device import Place
+from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.distributed.rank_agreement import Agreement
 from tests.support.ranks import in_ranks
 
 NEWS = [7, 0]

@@ -35,16 +35,16 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import MAGIC, FrameReader, frame
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import SETTLED_S, FttuiApp
-from fttui.tui.client.journal import JournalSession
-from fttui.tui.client.port import Link
-from fttui.tui.state import raster
-from fttui.tui.state.apply import apply_many
-from fttui.tui.state.curves import Branch
-from fttui.tui.state.picture import Curve, picture
-from fttui.tui.state.run import RunView
-from fttui.tui.state.series import Series
+from fttui.tui.connection.offline import JournalSession
+from fttui.tui.plot import raster
+from fttui.tui.plot.layers import Curve, picture
+from fttui.tui.view_model.branches import Branch
+from fttui.tui.view_model.connection_port import Link
+from fttui.tui.view_model.reducer import apply_many
+from fttui.tui.view_model.run_view import RunView
+from fttui.tui.view_model.series import Series
 from fttui.tui.widgets.plot import Plot
 from tests.support.session_double import FakeSession, eventful
 

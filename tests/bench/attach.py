@@ -24,12 +24,12 @@ from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import Record, RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameWriter
-from fttui.engine.run.known import remember_run
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.far import Connection
-from fttui.tui.client.port import Delivery, PreviewArrived, RecordsArrived
-from fttui.tui.client.remote import RemoteSession
-from fttui.tui.client.ssh import Far
+from fttui.engine.run.known_runs import remember_run
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.remote import RemoteSession
+from fttui.tui.connection.ssh.ssh import Far
+from fttui.tui.connection.ssh.ssh_connection import Connection
+from fttui.tui.view_model.connection_port import Delivery, PreviewArrived, RecordsArrived
 from tests.support.engine_double import make_run
 from tests.support.far_machine import SshServer, pipe_ssh
 from tests.support.link import Link

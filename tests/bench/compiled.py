@@ -65,14 +65,14 @@ def _measured(case: Case) -> dict[str, Any]:
     from torch._dynamo.utils import counters
     from torch._functorch import config as functorch
 
-    from fttui.engine.train.fast import choice
-    from fttui.engine.train.fast.pointwise import Kernels
+    from fttui.engine.train.cuda_graphs import eligibility
+    from fttui.engine.train.cuda_graphs.pointwise import Kernels
 
     config.recompile_limit = MOST_GRAPHS
     if case.what.startswith("half"):
         functorch.activation_memory_budget = 0.5
     if not case.what.startswith("fast"):
-        vars(choice)["kernels_for"] = lambda device: (Kernels(), "")
+        vars(eligibility)["kernels_for"] = lambda device: (Kernels(), "")
     change = compile_layers if "layers" in case.what else keep
     row = measured(case, functools.partial(ours, change=change))
     graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())

@@ -31,7 +31,7 @@ import torch
 
 from fttui.engine.config.load import load_config
 from fttui.engine.protocol.events import EvalFinished, StepFinished
-from fttui.engine.run.layout import create_run
+from fttui.engine.run.run_dir import create_run
 from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, play
 

@@ -190,10 +190,10 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
 
 def late(folder: Path) -> dict[str, bool]:
     """Runs whose verdicts are read late against those that wait for each: every record."""
-    import fttui.engine.train.bridge as bridge
     from fttui.engine.protocol.events import GradientsMeasured, StepFinished
-    from fttui.engine.train.gate import gate_of
-    from fttui.engine.train.trainers import TextTrainer
+    from fttui.engine.train.loop import hf_bridge
+    from fttui.engine.train.loop.update_gate import gate_of
+    from fttui.engine.train.trainers.build import TextTrainer
     from tests.support.odd_steps import odd, told
     from tests.support.training import new_run, play
 
@@ -204,7 +204,7 @@ def late(folder: Path) -> dict[str, bool]:
         for way, gate in (("late", gate_of), ("at-once", lambda optimizer: None)):
             place = folder / f"{name.replace(' ', '-')}-{way}"
             place.mkdir()
-            with mock.patch.object(bridge, "gate_of", gate), odd(TextTrainer, 5, factor):
+            with mock.patch.object(hf_bridge, "gate_of", gate), odd(TextTrainer, 5, factor):
                 run = new_run(place, "sft", model__quantize="nf4", **sets)
                 runs.append(play(run, device="cuda"))
         found[name] = told(runs[0]) == told(runs[1])

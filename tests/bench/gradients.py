@@ -23,8 +23,8 @@ from fttui.engine.config.load import parse_resolved
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.model.hidden import backbone_of, lm_head_of
 from fttui.engine.model.load import equip
-from fttui.engine.train.fast.path import FastPath
-from fttui.engine.train.fast.program import Program
+from fttui.engine.train.cuda_graphs.graph_forward import FastPath
+from fttui.engine.train.cuda_graphs.static_forward import Program
 from tests.support.shapes import random_llama
 from tests.support.tiny import byte_tokenizer
 

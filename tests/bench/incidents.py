@@ -29,6 +29,7 @@ from unittest import mock
 import msgspec
 
 from fttui.engine.config.load import load_config
+from fttui.engine.data.batch_source import BatchSource, HeldBatches
 from fttui.engine.data.examples import Example, PairExample
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
@@ -43,9 +44,8 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameWriter
-from fttui.engine.run.layout import RunDirectory, create_run
-from fttui.engine.train.source import BatchSource, HeldBatches
-from fttui.engine.train.trainers import PairTrainer
+from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, ScriptedChronicle, play
 

@@ -11,9 +11,9 @@ import torch
 
 import fttui.engine.train.session as session
 from fttui.engine.config.load import load_config
-from fttui.engine.config.memory import estimate_memory, read_architecture
+from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
 from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
-from fttui.engine.run.layout import create_run
+from fttui.engine.run.run_dir import create_run
 from tests.support.shapes import SHAPES
 from tests.support.training import Script, play
 
@@ -79,7 +79,7 @@ def use_model(case: Case, device: str, shape: str, folder: Path, peaks: Peaks) -
 
 def rehearse_in_the_pool() -> None:
     """Try what it saves when a rehearsal takes the memory of the graphs instead of its own."""
-    from fttui.engine.train.fast.passes import Captured
+    from fttui.engine.train.cuda_graphs.graph_pass import Captured
 
     rehearse = Captured._rehearse
 

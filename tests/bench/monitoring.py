@@ -26,8 +26,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.spawn import start_engine
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.spawn import start_engine
 from tests.support.shaped_run import Shaped, records_of, shaped_run
 
 ARMS = ("watched", "waited", "quiet", "bare")

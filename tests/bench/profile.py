@@ -46,7 +46,7 @@ def main() -> None:
 
 def _show(shape: str, length: int, fast: bool, accumulate: int, device: str) -> None:
     from fttui.engine.protocol.events import StepsProfiled
-    from fttui.tui.state.profile import profile_lines
+    from fttui.tui.dialogs.profile_text import profile_lines
 
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,7 @@ def profiled(
     from fttui.engine.config.load import load_config
     from fttui.engine.model.load import equip
     from fttui.engine.model.precision import compute_dtype
-    from fttui.engine.run.layout import create_run
+    from fttui.engine.run.run_dir import create_run
     from tests.support.shapes import random_llama
     from tests.support.tiny import byte_tokenizer
     from tests.support.training import play

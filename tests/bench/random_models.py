@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fttui.engine.config.architecture import read_architecture
-from fttui.engine.model.lean import make_lean
+from fttui.engine.config.memory.architecture import read_architecture
+from fttui.engine.model.host_embedding import make_lean
 from fttui.engine.model.load import equip, load_model
 from fttui.engine.model.precision import compute_dtype
 from tests.support.shapes import SHAPES, random_llama

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from fttui.engine.protocol.events import Record, RunStarted, StepFinished, StepsProfiled
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.spawn import StartedEngine, start_engine
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.spawn import StartedEngine, start_engine
 from tests.support.shaped_run import PROFILED_AFTER, Shaped, records_of, shaped_run
 
 WARM_STEPS = 2

@@ -23,11 +23,11 @@ from rich.cells import cell_len
 from rich.style import Style
 from textual.pilot import Pilot
 
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
-from fttui.tui.client.journal import JournalSession
-from fttui.tui.client.port import Link, Session
-from fttui.tui.screens.reading import ReadingScreen
+from fttui.tui.connection.offline import JournalSession
+from fttui.tui.screens.text_page import ReadingScreen
+from fttui.tui.view_model.connection_port import Link, Session
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
 
 CELL = (8, 16)

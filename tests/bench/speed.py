@@ -269,7 +269,7 @@ def ours(
         change: Done to the loaded model before the trainer is made.
     """
     import fttui.engine.train.session as session
-    from fttui.engine.train.fast import program
+    from fttui.engine.train.cuda_graphs import static_forward
 
     from .random_models import counted_loader
 
@@ -281,7 +281,7 @@ def ours(
         loaded_at = time.time()
 
     if case.what.startswith("bare"):
-        vars(program)["fuse"] = lambda model, kernels: []
+        vars(static_forward)["fuse"] = lambda model, kernels: []
     vars(session)["load_model"] = counted_loader(
         case.shape, peaks, from_disk=case.model is not None, loaded=loaded
     )
@@ -294,7 +294,7 @@ def ours(
 def _play(case: Case, folder: Path) -> tuple[list[float], list[str]]:
     from fttui.engine.config.load import load_config
     from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
-    from fttui.engine.run.layout import create_run
+    from fttui.engine.run.run_dir import create_run
     from tests.support.training import play
 
     steps = case.steps + WARM_STEPS + 2

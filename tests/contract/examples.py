@@ -8,10 +8,10 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from msgspec import inspect
 
-from fttui.engine.protocol.bridge import BridgeTalk, ViewerTalk
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import AnyEvent, Record
 from fttui.engine.protocol.requests import AnyClientMessage, AnyHubMessage, Beat, SubmitCommand
+from fttui.engine.protocol.ssh_protocol import BridgeTalk, ViewerTalk
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from fttui.engine.core.advice import CAUSES, Situation, recommend
 from fttui.engine.core.anomaly import Alert
+from fttui.engine.core.reports.advice import CAUSES, Situation, recommend
 from fttui.engine.protocol.commands import COMMANDS
 from fttui.tui.actions import ACTIONS
 

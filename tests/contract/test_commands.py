@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from fttui.engine.core.control import SETTINGS
+from fttui.engine.core.settings import SETTINGS
 from fttui.engine.protocol.commands import (
     COMMANDS,
     SPEC_OF,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fttui.engine.config.messages import key_paths
 from fttui.engine.config.reference import reference_text
 from fttui.engine.config.schema import RunConfig
-from fttui.engine.config.wording import key_paths
 
 from .links import ROOT
 

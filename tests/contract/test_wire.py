@@ -13,16 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.protocol.bridge import (
-    MAGIC,
-    BridgeTalk,
-    Channel,
-    Greeting,
-    ViewerTalk,
-    decode_bridge_talk,
-    decode_viewer_talk,
-    frames_of,
-)
 from fttui.engine.protocol.codec import (
     PROTOCOL_VERSION,
     decode_beat,
@@ -33,6 +23,16 @@ from fttui.engine.protocol.codec import (
 )
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.protocol.requests import AnyClientMessage
+from fttui.engine.protocol.ssh_protocol import (
+    MAGIC,
+    BridgeTalk,
+    Channel,
+    Greeting,
+    ViewerTalk,
+    decode_bridge_talk,
+    decode_viewer_talk,
+    frames_of,
+)
 
 from .examples import all_messages, record
 

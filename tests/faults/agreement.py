@@ -9,8 +9,8 @@ from functools import partial
 
 from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.ledger import Ledger
-from fttui.engine.run.registry import run_state
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_index import run_state
 
 from .book import Box, Figures, fault, spread
 from .invariants import check_run, require
@@ -119,7 +119,7 @@ def straggle(box: Box) -> Figures:
 
 
 def _sleep_at_boundaries(rank: int, *, longest_s: float, seed: float) -> None:
-    from fttui.engine.train.stepper import Stepper
+    from fttui.engine.train.loop.step_loop import Stepper
 
     rng, begin_step = random.Random(seed), Stepper.begin_step
 
@@ -157,9 +157,9 @@ def pause_long(box: Box) -> Figures:
 
 
 def _short_agreement_timeout(_rank: int, *, seconds: float) -> None:
-    from fttui.engine.train import agree
+    from fttui.engine.train.distributed import rank_agreement
 
-    agree.TIMEOUT_S = seconds
+    rank_agreement.TIMEOUT_S = seconds
 
 
 @fault(

@@ -13,12 +13,12 @@ from unittest import mock
 
 from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import StepFinished
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client import hub as hub_session
-from fttui.tui.client.hub import HubSession
-from fttui.tui.client.port import CommandAnswered, Delivery, Link
-from fttui.tui.state.app import AppState, fold
-from fttui.tui.state.format import number
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection import local as hub_session
+from fttui.tui.connection.local import HubSession
+from fttui.tui.text.format import number
+from fttui.tui.view_model.app_state import AppState, fold
+from fttui.tui.view_model.connection_port import CommandAnswered, Delivery, Link
 from tests.support.engine_double import EngineDouble, make_run, step_event
 
 from .audience import kill, streaming

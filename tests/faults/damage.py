@@ -14,9 +14,9 @@ from fttui.engine.hub.__main__ import main as serve_hub
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Accepted
+from fttui.engine.run.checkpoint_store import Ledger, Manifest, seal_files
 from fttui.engine.run.journal import FrameReader, FrameWriter, frame
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger, Manifest, seal_files
+from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run, step_event
 from tests.support.waiting import until
 

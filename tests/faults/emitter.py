@@ -7,11 +7,11 @@ import time
 from fttui.engine.hub.launch import launch_hub
 from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import Doorbell
-from fttui.engine.run.endpoint import EngineMark, ProcessMark, write_mark
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.train.history import read_history
-from fttui.engine.train.publish import Publisher
+from fttui.engine.run.control_log import Doorbell
+from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.journal_writer import Publisher
+from fttui.engine.train.run_history import read_history
 from tests.support.engine_double import step_event
 
 

@@ -19,7 +19,7 @@ from fttui.engine.errors import NotOwner
 from fttui.engine.hub.launch import launch_hub
 from fttui.engine.protocol.events import Record, StepFinished
 from fttui.engine.protocol.requests import Accepted
-from fttui.engine.run.endpoint import (
+from fttui.engine.run.process_marks import (
     Endpoint,
     EngineMark,
     ProcessMark,
@@ -28,8 +28,8 @@ from fttui.engine.run.endpoint import (
     runtime_folder,
     write_mark,
 )
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.port import Link
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.view_model.connection_port import Link
 from tests.support import engine_double
 from tests.support.engine_double import make_run
 from tests.support.waiting import until

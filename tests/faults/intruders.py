@@ -22,9 +22,9 @@ import zmq
 from fttui.engine.errors import ProtocolMismatch
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_record, encode
 from fttui.engine.protocol.requests import Hello, Ping, Pong, Refused, Welcome
-from fttui.engine.run.endpoint import Endpoint, read_endpoint
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client import hub as hub_session
+from fttui.engine.run.process_marks import Endpoint, read_endpoint
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection import local as hub_session
 from tests.support.engine_double import make_run
 from tests.support.waiting import until
 

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import psutil
 
 from fttui.engine.protocol.events import Record, StepFinished
-from fttui.engine.run.control import ControlEntry
+from fttui.engine.run.checkpoint_store import MANIFEST, Ledger
+from fttui.engine.run.control_log import ControlEntry
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import MANIFEST, Ledger
+from fttui.engine.run.run_dir import RunDirectory
 
 from .stage import outcomes, read_journal
 

@@ -20,11 +20,11 @@ from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, Record, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlReader, ControlWriter, Doorbell
+from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter, Doorbell
 from fttui.engine.run.journal import MAGIC, FrameReader, FrameWriter, frame
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.registry import summarize
-from fttui.engine.train import publish
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import summarize
+from fttui.engine.train import journal_writer
 from tests.support.engine_double import make_run, step_event
 from tests.support.waiting import until
 
@@ -181,7 +181,7 @@ def _check_drops(run: RunDirectory, emitted: int) -> int:
 
 
 def _publish_on_full_disk(run: RunDirectory, report: Path) -> None:
-    publish._MAX_WAITING = 150
+    journal_writer._MAX_WAITING = 150
     publisher, step = begin(run, hub=False)
     until(lambda: run.journal.stat().st_size > 100)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fttui.engine.protocol.events import CommandFailed, RolledBack, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.ledger import Ledger
+from fttui.engine.run.checkpoint_store import Ledger
 
 from .book import Box, Figures, fault
 from .invariants import check_run, require

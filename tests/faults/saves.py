@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fttui.engine.protocol.events import CheckpointSaved, CommandFailed, StepFinished
-from fttui.engine.run.ledger import Ledger
+from fttui.engine.run.checkpoint_store import Ledger
 
 from .book import Box, Figures, fault
 from .invariants import check_run, require
@@ -55,7 +55,7 @@ def _without_manifest(folder: Path) -> list[str]:
 
 def _starve_saves(rank: int, *, flag: Path) -> None:
     """While the flag is there, no file may grow beyond a share of the largest this rank writes."""
-    from fttui.engine.train.checkpoints import Checkpointer
+    from fttui.engine.train.checkpoint.checkpointer import Checkpointer
 
     save = Checkpointer.save
 
@@ -107,7 +107,7 @@ def kill_saves(box: Box) -> Figures:
 
 def _kill_in_save(_rank: int, *, trials: int, seed: float, report: Path) -> None:
     """At the first save, save over and over in forks that are killed somewhere in it."""
-    from fttui.engine.train.checkpoints import Checkpointer
+    from fttui.engine.train.checkpoint.checkpointer import Checkpointer
 
     save = Checkpointer.save
 

@@ -24,9 +24,9 @@ import psutil
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
-from fttui.engine.run.endpoint import Endpoint, read_endpoint, read_engine
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.port import Session
+from fttui.engine.run.process_marks import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.view_model.connection_port import Session
 from tests.support.engine_double import make_run
 from tests.support.far_machine import SSHD, SshServer
 from tests.support.link import Link

@@ -18,14 +18,19 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import CommandApplied, Record
-from fttui.engine.run.known import remember_run
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client import remote
-from fttui.tui.client.far import Connection
-from fttui.tui.client.port import CommandAnswered, Delivery, LinkChanged, RecordsArrived
-from fttui.tui.client.port import Link as State
-from fttui.tui.client.remote import RemoteSession
-from fttui.tui.client.ssh import Far, LoginRefused
+from fttui.engine.run.known_runs import remember_run
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection import remote
+from fttui.tui.connection.remote import RemoteSession
+from fttui.tui.connection.ssh.ssh import Far, LoginRefused
+from fttui.tui.connection.ssh.ssh_connection import Connection
+from fttui.tui.view_model.connection_port import (
+    CommandAnswered,
+    Delivery,
+    LinkChanged,
+    RecordsArrived,
+)
+from fttui.tui.view_model.connection_port import Link as State
 from tests.support import engine_double
 from tests.support.engine_double import make_run
 from tests.support.far_machine import NO_SSHD, SSHD, SshServer

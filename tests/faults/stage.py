@@ -24,10 +24,10 @@ from fttui.engine.protocol.codec import decode_record, encode
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import AnyEvent, Event, Record, StateChanged, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlWriter
-from fttui.engine.run.endpoint import Endpoint, ProcessMark, write_mark
+from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.run.process_marks import Endpoint, ProcessMark, write_mark
+from fttui.engine.run.run_dir import RunDirectory, create_run
 from tests.support.waiting import until
 
 PATIENCE_S = 90.0
@@ -35,7 +35,7 @@ PRELOAD = (
     "tests.conftest",
     "fttui.engine.__main__",
     "fttui.engine.train.session",
-    "fttui.engine.train.device",
+    "fttui.engine.train.distributed.place",
     "transformers.models.llama.modeling_llama",
     "tests.support.training",
     "tests.faults",
@@ -334,7 +334,7 @@ def _be_rank(
 
 def _witness_events(path: Path) -> None:
     """Write down what this rank records, also on ranks that do not own the journal."""
-    from fttui.engine.train.chronicle import Chronicle
+    from fttui.engine.train.event_log import Chronicle
 
     frames, lock, tell = FrameWriter(path, path.with_suffix(".lock")), threading.Lock(), []
     record_event = Chronicle.record

@@ -13,10 +13,16 @@ from fttui.engine.protocol.codec import decode_hub, encode
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Accepted, Beat, Rejected, SubmitCommand
-from fttui.engine.run.endpoint import Endpoint, read_endpoint
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.hub import HubSession
-from fttui.tui.client.port import BeatArrived, Delivery, Link, LinkChanged, RecordsArrived
+from fttui.engine.run.process_marks import Endpoint, read_endpoint
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.local import HubSession
+from fttui.tui.view_model.connection_port import (
+    BeatArrived,
+    Delivery,
+    Link,
+    LinkChanged,
+    RecordsArrived,
+)
 from tests.support.waiting import until
 
 from .invariants import marks

@@ -12,9 +12,9 @@ import pytest
 from fttui.engine.model.hidden import HiddenStates
 from fttui.engine.protocol.events import CommandApplied, EvalFinished, LogEmitted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger
-from fttui.engine.train.evaluate import EvalResult, Evaluator
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.objectives.evaluator import EvalResult, Evaluator
 from fttui.engine.train.signals import StopSignals
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records

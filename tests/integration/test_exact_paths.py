@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger
-from fttui.engine.train.device import Place
-from fttui.engine.train.state import read_counters
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.checkpoint.training_state import read_counters
+from fttui.engine.train.distributed.place import Place
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 

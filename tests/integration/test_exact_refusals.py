@@ -17,12 +17,12 @@ from fttui.engine.config.load import parse_resolved
 from fttui.engine.data.collate import collate_pairs, collate_text
 from fttui.engine.data.dataset import load_examples
 from fttui.engine.data.examples import IGNORED, PackedExample
-from fttui.engine.data.stream import BatchStream
+from fttui.engine.data.sampler import BatchStream
 from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.events import CommandFailed, StepFinished
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import MANIFEST
-from fttui.engine.train.agree import Agreement
+from fttui.engine.run.checkpoint_store import MANIFEST
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.distributed.rank_agreement import Agreement
 from tests.support.training import Script, new_run, play
 
 TARGET, OTHER = "step-000002", "step-000000"

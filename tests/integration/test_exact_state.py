@@ -22,8 +22,8 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.stepper import Stepper
-from fttui.engine.train.trainers import PairTrainer
+from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.training import Played, Script, new_run, play
 
 
@@ -205,7 +205,7 @@ def _poison(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 def test_a_full_disk_rejects_the_checkpoint_and_training_goes_on(
     straight: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fttui.engine.train.checkpoints.free_bytes", lambda folder: 10)
+    monkeypatch.setattr("fttui.engine.train.checkpoint.checkpointer.free_bytes", lambda folder: 10)
     run = new_run(tmp_path, checkpoint__every=0)
     played = play(run, Script({3: ["checkpoint"]}))
     (failed,) = played.events(CommandFailed)

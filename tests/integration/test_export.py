@@ -25,10 +25,10 @@ from fttui.engine.export.__main__ import main
 from fttui.engine.export.embedding import write_embedding_files
 from fttui.engine.losses.pooling import pool
 from fttui.engine.protocol.events import SampleGenerated
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger
-from fttui.engine.train.evaluate import Evaluator
-from fttui.tui.cli import main as fttui
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.objectives.evaluator import Evaluator
+from fttui.tui.cli.main import main as fttui
 from tests.support.training import Played, Script, new_run, play
 
 PROMPT = "say 7"

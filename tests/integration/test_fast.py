@@ -15,8 +15,8 @@ from transformers.models.llama import modeling_llama
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.train.device import Place
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.distributed.place import Place
 from fttui.engine.train.session import Outcome
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records

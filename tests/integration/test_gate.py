@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 import torch
 
-import fttui.engine.train.bridge as bridge
 from fttui.engine.core.guard import NOTHING_PASSES, Limits
+from fttui.engine.data.batch_source import BatchSource
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.events import (
     AnomalyRaised,
@@ -24,13 +24,13 @@ from fttui.engine.protocol.events import (
     StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.train.device import Place
-from fttui.engine.train.gate import Gate, gate_of
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.loop import hf_bridge
+from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.loop.update_gate import Gate, gate_of
 from fttui.engine.train.session import Outcome
-from fttui.engine.train.source import BatchSource
-from fttui.engine.train.stepper import Stepper
-from fttui.engine.train.trainers import PairTrainer, TextTrainer
+from fttui.engine.train.trainers.build import PairTrainer, TextTrainer
 from tests.support.odd_steps import odd, told
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -58,7 +58,7 @@ def test_every_record_is_as_if_each_verdict_had_been_waited_for(
     trainer = PairTrainer if task == "contrastive" else TextTrainer
     runs = []
     for name, gate in (("late", gate_of), ("at once", no_gate)):
-        with mock.patch.object(bridge, "gate_of", gate), odd(trainer, 5, factor):
+        with mock.patch.object(hf_bridge, "gate_of", gate), odd(trainer, 5, factor):
             (tmp_path / name).mkdir()
             runs.append(play(new_run(tmp_path / name, task, train__fast="static", **sets)))
     assert told(runs[0]) == told(runs[1])
@@ -73,7 +73,7 @@ def test_every_record_is_as_if_each_verdict_had_been_waited_for(
 
 def play_spoiled(place: Place, run: RunDirectory, factor: float, gate: Any) -> None:
     spoiled = odd(TextTrainer, 5, factor) if place.rank == 1 else nullcontext()
-    with mock.patch.object(bridge, "gate_of", gate), spoiled:
+    with mock.patch.object(hf_bridge, "gate_of", gate), spoiled:
         play(run, place=place)
 
 
@@ -100,7 +100,7 @@ def test_the_autopilot_recovers_from_the_same_boundary(tmp_path: Path) -> None:
     sets["guard__nonfinite"] = "halt"
     runs = []
     for name, gate in (("late", gate_of), ("at once", no_gate)):
-        with mock.patch.object(bridge, "gate_of", gate), odd(TextTrainer, 28, NAN):
+        with mock.patch.object(hf_bridge, "gate_of", gate), odd(TextTrainer, 28, NAN):
             (tmp_path / name).mkdir()
             runs.append(play(new_run(tmp_path / name, "sft", train__fast="static", **sets)))
     assert told(runs[0]) == told(runs[1])
@@ -152,7 +152,7 @@ def test_a_step_that_looked_ahead_with_old_weights_is_begun_again(
     for name, gate in (("late", gate_of), ("at once", no_gate)):
         script = Script(states={RunState.PAUSED: ["resume"]})
         with (
-            mock.patch.object(bridge, "gate_of", gate),
+            mock.patch.object(hf_bridge, "gate_of", gate),
             odd(PairTrainer, 5, LOUD, micro_batches=4),
             sent_in_step(6, command),
         ):

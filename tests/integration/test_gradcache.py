@@ -16,12 +16,12 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.protocol.events import CommandApplied, EvalFinished, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.train.device import Place
-from fttui.engine.train.objective import join
-from fttui.engine.train.rng import capture_rng, restore_rng
-from fttui.engine.train.stepper import Stepper
-from fttui.engine.train.trainers import PairTrainer
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.checkpoint.rng import capture_rng, restore_rng
+from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.objectives.contrastive import join
+from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 
@@ -102,7 +102,7 @@ def written(folder: Path, **overrides: Any) -> RunDirectory:
 def test_batch_one_times_eight_is_the_batch_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: str, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr("fttui.engine.train.gradcache.KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr("fttui.engine.train.objectives.gradcache.KEPT_BYTES", kept_bytes)
     run = written(
         tmp_path / "run",
         train__accumulate=8,

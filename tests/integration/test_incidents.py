@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fttui.engine.core.report import from_json
+from fttui.engine.core.reports.anomaly_report import from_json
+from fttui.engine.data.batch_source import BatchSource
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -25,11 +26,10 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.train import session, trainers
+from fttui.engine.train import session
+from fttui.engine.train.checkpoint.training_state import Counters, TrainingState
 from fttui.engine.train.signals import StopSignals
-from fttui.engine.train.source import BatchSource
-from fttui.engine.train.state import Counters, TrainingState
-from fttui.engine.train.trainers import PairTrainer
+from fttui.engine.train.trainers.build import PairTrainer, build_trainer
 from tests.support.training import Played, Script, new_run, play, read_records
 
 
@@ -61,7 +61,7 @@ def test_a_command_left_by_a_dead_engine_is_answered_not_carried_out(
 
     run = new_run(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("fttui.engine.train.inbox.Inbox.look", die)
+        patch.setattr("fttui.engine.train.control.command_queue.Inbox.look", die)
         with pytest.raises(KeyboardInterrupt):
             play(run, Script(early=["lr scale 0.5"]))
     played = play(run)
@@ -287,10 +287,8 @@ def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_
 def test_the_loss_scale_of_half_precision_is_in_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = trainers.build_trainer
-
     def scaling(*args: Any) -> Any:
-        trainer = build(*args)
+        trainer = build_trainer(*args)
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64, growth_interval=3)
         return trainer
 

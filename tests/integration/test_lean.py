@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.model import lean
+from fttui.engine.model import host_embedding
 from fttui.engine.model.load import LoadedModel, load_model
 from fttui.engine.protocol.events import EvalFinished, RunStarted, SampleGenerated
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train import session
 from tests.support.training import Script, new_run, play
-from tests.unit.engine.model.test_lean import with_head_of
+from tests.unit.engine.model.test_host_embedding import with_head_of
 
 LEAN: dict[str, Any] = {
     "model__quantize": "nf4",
@@ -29,7 +29,7 @@ LEAN: dict[str, Any] = {
 def test_a_lean_run_is_steered_as_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    monkeypatch.setattr(lean, "SLICE_ELEMENTS", 3200)
+    monkeypatch.setattr(host_embedding, "SLICE_ELEMENTS", 3200)
     paths = [tmp_path / name for name in ("straight", "back")]
     for path in paths:
         path.mkdir()
@@ -54,7 +54,7 @@ def test_every_task_learns_as_the_plain_model_with_the_same_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     """Losses after updates, so the gradients are the same too."""
-    monkeypatch.setattr(lean, "SLICE_ELEMENTS", 3200)
+    monkeypatch.setattr(host_embedding, "SLICE_ELEMENTS", 3200)
 
     def with_a_lean_head(config: Any, *others: Any) -> LoadedModel:
         loaded = load_model(config, *others)

@@ -14,8 +14,8 @@ import pytest
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.protocol.events import CheckpointSaved, EvalFinished, LrRangeTested, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.trainers import TextTrainer
-from fttui.tui.cli_lr_find import plot, summary
+from fttui.engine.train.trainers.build import TextTrainer
+from fttui.tui.cli.lr_find import plot, summary
 from tests.support.training import new_run, play, write_config
 
 SWEEP = {
@@ -61,7 +61,7 @@ def test_a_sweep_ends_where_the_loss_diverges(
 @pytest.mark.slow
 def test_the_command_prints_figures_and_leaves_no_run(tmp_path: Path) -> None:
     config, _ = write_config(tmp_path, "sft")
-    command = [sys.executable, "-m", "fttui.tui.cli", "lr-find", str(config), "--steps", "10"]
+    command = [sys.executable, "-m", "fttui.tui.cli.main", "lr-find", str(config), "--steps", "10"]
     done = subprocess.run(
         [*command, "--high", "0.1", "--json"], capture_output=True, text=True, timeout=110,
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fttui.engine.config.load import parse_resolved
-from fttui.engine.config.memory import estimate_memory, read_architecture
-from fttui.engine.train.stepper import Stepper
+from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
+from fttui.engine.train.loop.step_loop import Stepper
 from tests.support.storages import StorageCounter
 from tests.support.tiny import tiny_llama
 from tests.support.training import new_run, play

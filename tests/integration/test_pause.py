@@ -9,7 +9,7 @@ import torch
 
 from fttui.engine.protocol.events import CommandApplied, CommandFailed, LogEmitted
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.offload import Offload
+from fttui.engine.train.control.offload import Offload
 from tests.support.training import Script, new_run, play
 
 RESUMED = {RunState.PAUSED: ["resume"]}

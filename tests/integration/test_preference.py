@@ -10,9 +10,9 @@ import pytest
 
 from fttui.engine.protocol.events import EvalFinished, SampleGenerated, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.ledger import Ledger
-from fttui.engine.train.stepper import Stepper
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.loop.step_loop import Stepper
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 

@@ -16,7 +16,7 @@ from fttui.engine.core.profile import Setting
 from fttui.engine.protocol.events import CheckpointSaved, CommandApplied, StepsProfiled
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import is_alive
-from fttui.engine.train import profiler
+from fttui.engine.train.monitoring import profiler
 from tests.support.training import Script, new_run, play, write_config
 from tests.support.waiting import until
 
@@ -79,7 +79,7 @@ def test_the_advice_knows_whether_the_run_is_in_fast_mode(
 def command(folder: Path, *words: str) -> subprocess.Popen[str]:
     config, _ = write_config(folder, "sft")
     return subprocess.Popen(
-        [sys.executable, "-m", "fttui.tui.cli", "profile", str(config), *words],
+        [sys.executable, "-m", "fttui.tui.cli.main", "profile", str(config), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         env={**os.environ, "TMPDIR": str(folder)},
     )  # fmt: skip

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from fttui.engine.data.batch_source import BatchSource
 from fttui.engine.protocol.events import CommandApplied, RolledBack, StepFinished
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session
-from fttui.engine.train import trainers as trainers_module
-from fttui.engine.train.device import Place
-from fttui.engine.train.source import BatchSource
-from fttui.engine.train.trainers import PairTrainer
+from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.trainers import build as trainers_module
+from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 

@@ -11,8 +11,8 @@ import torch
 
 from fttui.engine.errors import ModelError
 from fttui.engine.protocol.events import LogEmitted, RunStarted
-from fttui.engine.train import trial
-from fttui.engine.train.memory import MemoryMeter, MemoryReading
+from fttui.engine.train.loop.memory_meter import MemoryMeter, MemoryReading
+from fttui.engine.train.trainers import memory_probe
 from tests.support.training import new_run, play
 
 SETS: dict[str, Any] = {"train__steps": 3, "train__warmup": 0, "checkpoint__every": 0}
@@ -32,26 +32,26 @@ def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
     plain, tried = (new_run(path, task, **sets) for path in paths)
     expected = play(plain)
     lengths: list[int] = []
-    step = trial.trial_step
+    step = memory_probe.trial_step
 
-    def watched(trainer: Any, batch: Any) -> trial.Peak:
+    def watched(trainer: Any, batch: Any) -> memory_probe.Peak:
         lengths.append(batch["input_ids"].shape[1])
         before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
         moved: list[bool] = []
-        update = trial._update
+        update = memory_probe._update
 
         def updated(trainer: Any) -> None:
             update(trainer)
             now = trainer.model.named_parameters()
             moved.append(any(not torch.equal(p, before[n]) for n, p in now))
 
-        monkeypatch.setattr(trial, "_update", updated)
+        monkeypatch.setattr(memory_probe, "_update", updated)
         found = step(trainer, batch)
         assert moved == [True], "it does train"
         return found
 
-    monkeypatch.setattr(trial, "may_try", lambda *_: True)
-    monkeypatch.setattr(trial, "trial_step", watched)
+    monkeypatch.setattr(memory_probe, "may_try", lambda *_: True)
+    monkeypatch.setattr(memory_probe, "trial_step", watched)
     got = play(tried)
     assert len(lengths) == 1
     assert lengths[0] >= 28, "the longest are tried"
@@ -65,11 +65,11 @@ def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
 def test_what_does_not_fit_ends_with_the_changes_that_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def exhausted(*_: Any) -> trial.Peak:
+    def exhausted(*_: Any) -> memory_probe.Peak:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(trial, "may_try", lambda *_: True)
-    monkeypatch.setattr(trial, "trial_step", exhausted)
+    monkeypatch.setattr(memory_probe, "may_try", lambda *_: True)
+    monkeypatch.setattr(memory_probe, "trial_step", exhausted)
     with pytest.raises(ModelError, match="the longest batch does not fit"):
         play(new_run(tmp_path, "sft", **SETS))
 
@@ -77,7 +77,7 @@ def test_what_does_not_fit_ends_with_the_changes_that_would(
 def test_a_step_that_takes_more_than_planned_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = trial.planned_of
+    planned = memory_probe.planned_of
 
     def on_a_gpu(*arguments: Any) -> Any:
         found = planned(*arguments)
@@ -85,7 +85,7 @@ def test_a_step_that_takes_more_than_planned_is_said_once(
         return replace(found, device="cuda")
 
     reading = MemoryReading(2**40, 2**40, 2**41, 0)
-    monkeypatch.setattr(trial, "planned_of", on_a_gpu)
+    monkeypatch.setattr(memory_probe, "planned_of", on_a_gpu)
     monkeypatch.setattr(MemoryMeter, "read", lambda _: reading)
     played = play(new_run(tmp_path, "sft", **SETS))
     said = [e.text for e in played.events(LogEmitted) if e.level == "warning"]

@@ -11,8 +11,8 @@ import pytest
 from fttui.engine.protocol.events import AnomalyRaised, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.app import FttuiApp
-from fttui.tui.client.port import Link
 from fttui.tui.settings import Settings
+from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import (
     FakeSession,
     Script,

@@ -14,9 +14,9 @@ import pytest
 
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
-from fttui.tui.client.catalogue import read_other
-from fttui.tui.client.port import Link
-from fttui.tui.screens.modes import SCREENS
+from fttui.tui.connection.runs import read_other
+from fttui.tui.screens.registry import SCREENS
+from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
 from tests.unit.tui.app.driving import driven, text_of, until
 from tests.unit.tui.app.folders import write_run

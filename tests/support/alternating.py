@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fttui.engine.train.bridge as bridge
 import fttui.engine.train.session as session
+from fttui.engine.data.batch_source import Batch
 from fttui.engine.protocol.events import AnyEvent, StepFinished
-from fttui.engine.train.gate import Gate
-from fttui.engine.train.source import Batch
-from fttui.engine.train.stepper import Stepper
-from fttui.engine.train.steps import StepTally
+from fttui.engine.train.loop import hf_bridge
+from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.loop.step_metrics import StepTally
+from fttui.engine.train.loop.update_gate import Gate
 from tests.support.device_clock import between, mark
 
 _POLL_S = 0.02
@@ -48,8 +48,8 @@ class Ways:
         """From now on the engine's stepper goes these ways."""
         session_patch: Any = session
         session_patch.Stepper = lambda **parts: Alternating(self, **parts)
-        bridge_patch: Any = bridge
-        bridge_patch.poison_nonfinite = _poison_unless_bare(bridge.poison_nonfinite)
+        bridge_patch: Any = hf_bridge
+        bridge_patch.poison_nonfinite = _poison_unless_bare(hf_bridge.poison_nonfinite)
 
     def measured(self) -> dict[str, Any]:
         """Seconds by step, and the rest."""

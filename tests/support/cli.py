@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.cli_read import event_line
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.cli.ls import event_line
 
 FTTUI = [sys.executable, "-m", "fttui.tui"]
 

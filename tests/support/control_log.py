@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fttui.engine.run.control import ControlEntry
+from fttui.engine.run.control_log import ControlEntry
 
 
 class MemoryLog:

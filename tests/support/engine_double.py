@@ -29,10 +29,10 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlReader
-from fttui.engine.run.endpoint import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.run_dir import RunDirectory, create_run
 
 
 def make_run(root: Path, *, name: str = "double", idle_s: float = 600.0) -> RunDirectory:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from fttui.engine.protocol.events import RunEnded
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.open import open_session
-from fttui.tui.client.port import Delivery, Link, LinkChanged, RecordsArrived
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.factory import open_session
+from fttui.tui.view_model.connection_port import Delivery, Link, LinkChanged, RecordsArrived
 
 
 async def follow(run: RunDirectory) -> None:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from fttui.engine.errors import FttuiError
-from fttui.tui.cli_follow import follow
-from fttui.tui.client.spawn import start_engine
+from fttui.tui.cli.headless import follow
+from fttui.tui.connection.spawn import start_engine
 from tests.support.engine_double import make_run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fttui.engine.train.optimizer_state import (
+from fttui.engine.train.checkpoint.optimizer_state import (
     capture_optimizer,
     misfit,
     restore_optimizer,

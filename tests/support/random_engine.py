@@ -20,9 +20,9 @@ import fttui.engine.train.session as session
 from fttui.engine.__main__ import main as engine_main
 from fttui.engine.model.load import equip
 from fttui.engine.model.precision import compute_dtype
-from fttui.engine.train.agree import Agreement, Pending
-from fttui.engine.train.fast.gradients import StaticGradients
-from fttui.engine.train.stepper import Stepper
+from fttui.engine.train.cuda_graphs.gradients import StaticGradients
+from fttui.engine.train.distributed.rank_agreement import Agreement, Pending
+from fttui.engine.train.loop.step_loop import Stepper
 from tests.support.device_clock import between, mark
 from tests.support.shaped_run import PROFILED_AFTER
 from tests.support.shapes import random_llama

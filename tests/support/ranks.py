@@ -31,7 +31,7 @@ def in_ranks(world_size: int, target: Callable[..., None], *args: Any) -> list[i
 def _as_rank(
     rank: int, world_size: int, port: int, target: Callable[..., None], args: tuple[Any, ...]
 ) -> None:
-    from fttui.engine.train.device import leave_place, take_place
+    from fttui.engine.train.distributed.place import leave_place, take_place
 
     if world_size > 1:
         os.environ.update(

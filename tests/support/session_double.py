@@ -50,7 +50,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
-from fttui.tui.client.port import (
+from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
     Deliver,

@@ -10,7 +10,7 @@ from fttui.engine.config.load import load_config
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.events import Record, RunEnded
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory, create_run
+from fttui.engine.run.run_dir import RunDirectory, create_run
 
 PROFILED_AFTER = "FTTUI_PROFILED_AFTER"
 """Names the variable with the number of steps before one that is profiled."""

@@ -32,13 +32,13 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlWriter
+from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.layout import RunDirectory, create_run
-from fttui.engine.train.chronicle import Chronicle
-from fttui.engine.train.device import Place
-from fttui.engine.train.history import History, read_history
-from fttui.engine.train.publish import Publisher
+from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.event_log import Chronicle
+from fttui.engine.train.journal_writer import Publisher
+from fttui.engine.train.run_history import History, read_history
 from fttui.engine.train.session import Outcome, Start, train
 from fttui.engine.train.signals import StopSignals
 

@@ -10,11 +10,11 @@ from textual.containers import Container
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
-from ..state.app import AppState
+from ..view_model.app_state import AppState
 from ..widgets.footer import ActionFooter
 from ..widgets.header import RunHeader
 from ..widgets.plot import Plot
-from ..widgets.stages import MIN_HEIGHT, MIN_WIDTH, TooSmall
+from ..widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
 
 if TYPE_CHECKING:
     from ..app import FttuiApp

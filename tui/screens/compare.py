@@ -10,11 +10,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from ..actions import bindings, keyed
-from ..state.about import differences
-from ..state.app import AppState
-from ..state.format import clip_to
-from ..state.machine import SIGNS, compared
-from ..state.panels import metrics_of
+from ..plot.panels import metrics_of
+from ..plot.system_panels import SIGNS, compared
+from ..text.format import clip_to
+from ..view_model.app_state import AppState
+from ..view_model.settings_view import differences
 from ..widgets.plot import Plot
 from ..widgets.text import BOLD, DIM, Line, Piece, assemble, lines
 from .base import PlotScreen

@@ -10,12 +10,12 @@ from textual.containers import Horizontal
 from textual.content import Content
 
 from ..actions import bindings
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
+from ..plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
+from ..text import format as fmt
+from ..view_model.app_state import AppState
 from ..widgets.lists import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
 from ..widgets.plot import Plot
-from ..widgets.stages import OutcomePanel, StartPanel
+from ..widgets.status_panels import OutcomePanel, StartPanel
 from ..widgets.text import DIM, Line, Piece, assemble
 from .base import PlotScreen
 

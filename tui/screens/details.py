@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.cost import given_up
-from ..state.panels import metrics_of
-from ..state.run import Checkpoint, RunView
+from ..dialogs.command_cost import given_up
+from ..plot.panels import metrics_of
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.run_view import Checkpoint, RunView
 from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
 AROUND = (-3, -2, -1, 0, 1, 2, 3)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..actions import Action, why_not
-from ..state.app import AppState
+from ..view_model.app_state import AppState
 from ..widgets.text import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (

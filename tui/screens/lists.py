@@ -15,13 +15,13 @@ from textual.content import Content
 from textual.widgets import DataTable, Input
 
 from ..actions import ACTION_OF, bindings, keyed, label_of, why_not
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.cost import given_up
-from ..state.curves import SMOOTHINGS, smoothed
-from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
-from ..state.interventions import Phase
-from ..state.panels import value_at
+from ..dialogs.command_cost import given_up
+from ..plot.panels import value_at
+from ..text import format as fmt
+from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
+from ..view_model.app_state import AppState
+from ..view_model.branches import SMOOTHINGS, smoothed
+from ..view_model.interventions import Phase
 from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines
 from .base import RunScreen
 from .details import DETAILS

@@ -9,8 +9,8 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ..actions import bindings, keyed
-from ..state.app import AppState
-from ..state.panels import chosen_metrics, metrics_of, panel_for
+from ..plot.panels import chosen_metrics, metrics_of, panel_for
+from ..view_model.app_state import AppState
 from ..widgets.plot import Plot
 from ..widgets.text import DIM, Line, assemble
 from .base import PlotScreen

@@ -10,13 +10,13 @@ from textual import work
 from textual.binding import BindingType
 
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.registry import RunSummary, unreadable_runs
+from fttui.engine.run.run_index import RunSummary, unreadable_runs
 
 from ..actions import bindings
-from ..client.catalogue import Listed, runs_here, runs_there
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.glyphs import STATE_COLOUR, STATE_SHAPE
+from ..connection.runs import Listed, runs_here, runs_there
+from ..text import format as fmt
+from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
+from ..view_model.app_state import AppState
 from ..widgets.text import ACCENT, DIM, Line, assemble
 from .lists import ListScreen, Row, cell
 

@@ -12,11 +12,11 @@ from textual.content import Content
 from fttui.engine.protocol.events import StepFinished
 
 from ..actions import bindings
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.machine import SYSTEM, memory_plan
-from ..state.panels import memory_now
-from ..state.profile import profile_lines
+from ..dialogs.profile_text import profile_lines
+from ..plot.panels import memory_now
+from ..plot.system_panels import SYSTEM, memory_plan
+from ..text import format as fmt
+from ..view_model.app_state import AppState
 from ..widgets.plot import Plot
 from ..widgets.text import ACCENT, DIM, WATCH, Line, Piece, assemble, lines
 from .base import PlotScreen

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..actions import ACTION_OF, key_of
-from ..state.app import AppState
+from ..view_model.app_state import AppState
 from ..widgets.text import ACCENT, BOLD, DIM, assemble, lines
 
 FIRST_KEYS = ("app.help", "app.commands", "run.pause", "lr.change", "run.rollback", "app.detach")

@@ -6,7 +6,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ..state.glyphs import to_ascii
+from ..text.glyphs import to_ascii
 
 
 class AsciiFilter(LineFilter):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from textual.content import Content
 
 from ..actions import GO, Action, label_of, why_not
-from ..state.app import AppState
+from ..view_model.app_state import AppState
 from .text import BOLD, DIM, Line, assemble, spread
 
 _RIGHT = 20

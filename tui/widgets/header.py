@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from ..client.port import Link
-from ..state import format as fmt
-from ..state.app import AppState
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.connection_port import Link
 from .text import ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, lines, spread, state_text
 
 ONE_LINE = 118

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from ..actions import key_of, keyed
-from ..state import format as fmt
-from ..state.app import AppState
-from ..state.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
-from ..state.interventions import Intervention, Phase
-from ..state.run import Anomaly, LogLine
+from ..text import format as fmt
+from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
+from ..view_model.app_state import AppState
+from ..view_model.interventions import Intervention, Phase
+from ..view_model.run_view import Anomaly, LogLine
 from .text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines, spread
 
 _LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}

@@ -18,14 +18,14 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..state import format as fmt
-from ..state import raster
-from ..state.app import AppState
-from ..state.axis import place_of, place_of_mark, step_of
-from ..state.panels import Panel
-from ..state.picture import Picture, column_of, picture
-from ..state.run import Mark
-from ..state.ticks import axis_label, axis_ticks, log_ticks, ticks
+from ..plot import raster
+from ..plot.layers import Picture, column_of, picture
+from ..plot.panels import Panel
+from ..plot.ticks import axis_label, axis_ticks, log_ticks, ticks
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.axis import place_of, place_of_mark, step_of
+from ..view_model.run_view import Mark
 
 GUTTER = 8
 """Cells left of the canvas: label and axis."""

@@ -9,7 +9,7 @@ from textual.widgets import Static
 from fttui.engine.protocol.states import RunState
 
 from ..messages import RoomChanged
-from ..state.glyphs import STATE_COLOUR, STATE_SHAPE
+from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
 
 DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
 

@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from ..windows import Window
+from ..sliding_window import Window
 
 LEVEL_RECORDS = 21
 NOISE_RECORDS = 120

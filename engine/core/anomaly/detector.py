@@ -10,10 +10,10 @@ import msgspec
 from .alerts import ALARM, INFO, WATCH, Alert, Verdict
 from .channel import WARMUP_RECORDS
 from .finding import Finding, to_alert
-from .machine import Memory
-from .runstate import FLAT_RECORDS
+from .progress import FLAT_RECORDS
 from .scale import FIRST_LOSSES
 from .state import State, memory_by_rank
+from .system import Memory
 from .verdicts import Verdicts
 
 _Record = dict[str, Any]

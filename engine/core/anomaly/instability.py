@@ -8,10 +8,10 @@ import msgspec
 
 from .alerts import ALARM, INFO, WATCH
 from .channel import Channel, Reading, Way
-from .coldstart import ColdStart
 from .finding import Finding
 from .scale import Scale
 from .trend import Trend
+from .warmup import ColdStart
 
 LOSS_WAYS = (
     Way(z=9, rise=math.log(1.2), tail=1.75),

@@ -11,9 +11,9 @@ import msgspec
 from .contrastive import Collapse
 from .finding import Finding
 from .instability import Instability
-from .machine import SLOW_RANK, Memory, Straggler, Throughput
-from .rates import LossScale, LrZero, TopLr
-from .runstate import FLAT_RECORDS, Dead, NoLearning, Overfit, Plateau
+from .lr_checks import LossScale, LrZero, TopLr
+from .progress import FLAT_RECORDS, Dead, NoLearning, Overfit, Plateau
+from .system import SLOW_RANK, Memory, Straggler, Throughput
 from .verdicts import Verdicts, Yardstick
 
 BACK_SD = 2.0

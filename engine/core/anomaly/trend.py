@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ..windows import Window
+from ..sliding_window import Window
 from .channel import TAIL_RANK
 
 FAST_RECORDS = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.run.endpoint import read_endpoint
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.process_marks import read_endpoint
+from fttui.engine.run.run_dir import RunDirectory
 from tests.support import engine_double
 from tests.support.engine_double import make_run
 from tests.support.waiting import until

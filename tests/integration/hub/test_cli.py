@@ -13,7 +13,7 @@ import pytest
 
 from fttui.engine.protocol.events import RunEnded
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.waiting import until
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from fttui.engine.core.control import Context, Desired, apply_setting, is_setting
+from fttui.engine.core.settings import Context, Desired, apply_setting, is_setting
 from fttui.engine.hub.server import Hub
 from fttui.engine.hub.sockets import HubSockets
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_record, encode
@@ -43,10 +43,10 @@ from fttui.engine.protocol.requests import (
     TakeControl,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlReader, ControlWriter
-from fttui.engine.run.endpoint import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run, step_event
 
 TEXTS = (

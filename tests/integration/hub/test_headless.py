@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.run.endpoint import read_engine
-from fttui.engine.run.layout import RunDirectory
-from fttui.engine.run.registry import find_run
+from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import find_run
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]

@@ -25,12 +25,12 @@ from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
 from fttui.engine.protocol.events import RunEnded
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.known import remember_run
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client.far import Connection, RemoteFailed
-from fttui.tui.client.port import Delivery, Link, PreviewArrived
-from fttui.tui.client.remote import RemoteSession
-from fttui.tui.client.ssh import Far
+from fttui.engine.run.known_runs import remember_run
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.remote import RemoteSession
+from fttui.tui.connection.ssh.ssh import Far
+from fttui.tui.connection.ssh.ssh_connection import Connection, RemoteFailed
+from fttui.tui.view_model.connection_port import Delivery, Link, PreviewArrived
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.far_machine import pipe_ssh
 from tests.support.waiting import eventually, until
@@ -380,12 +380,12 @@ def test_a_viewer_that_says_nothing_costs_nothing_after_a_while(
     """The bridge leaves when its viewer vanished without closing the stream."""
     run, _ = start_run("--step-s", "0.001")
     script = (
-        "import sys\nfrom pathlib import Path\nfrom fttui.engine.hub.bridge import service\n"
-        "service.SILENT_S = 0.5\nfrom fttui.engine.hub.bridge.main import serve\n"
-        "from fttui.engine.hub.bridge.reception import Terms\n"
+        "import sys\nfrom pathlib import Path\nfrom fttui.engine.hub.ssh_bridge import service\n"
+        "service.SILENT_S = 0.5\nfrom fttui.engine.hub.ssh_bridge.main import serve\n"
+        "from fttui.engine.hub.ssh_bridge.server import Terms\n"
         "sys.exit(serve(Terms(runs=Path('none'), version='0')))\n"
     )
-    from fttui.engine.protocol.bridge import Channel, Open, frames_of
+    from fttui.engine.protocol.ssh_protocol import Channel, Open, frames_of
 
     bridge = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -413,7 +413,7 @@ def test_the_interpreter_is_noted_where_a_run_is_served(
 def test_notes_of_removed_runs_go(runs: Path, tmp_path: Path) -> None:
     import shutil
 
-    from fttui.engine.run.known import known_runs
+    from fttui.engine.run.known_runs import known_runs
 
     run = make_run(runs)
     remember_run(run)

@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
-from fttui.engine.hub.bridge.feed import JournalReplaced
+from fttui.engine.hub.ssh_bridge.journal_feed import JournalReplaced
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
 from fttui.engine.protocol.events import CommandApplied, Record, RunEnded
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.control import ControlEntry, ControlReader
-from fttui.engine.run.endpoint import read_endpoint
+from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.layout import RunDirectory
-from fttui.tui.client import hub as hub_module
-from fttui.tui.client.hub import HubSession
-from fttui.tui.client.journal import JournalSession
-from fttui.tui.client.open import open_session
-from fttui.tui.client.port import (
+from fttui.engine.run.process_marks import read_endpoint
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection import local as hub_module
+from fttui.tui.connection.factory import open_session
+from fttui.tui.connection.local import HubSession
+from fttui.tui.connection.offline import JournalSession
+from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
     Delivery,

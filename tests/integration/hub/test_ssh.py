@@ -13,7 +13,7 @@ import pytest
 
 from fttui.engine.protocol.commands import AddNote, Pause
 from fttui.engine.protocol.states import RunState
-from fttui.tui.client.port import Link as State
+from fttui.tui.view_model.connection_port import Link as State
 from tests.support.engine_double import journal_payloads
 from tests.support.far_machine import NO_SSHD, SSHD, SshServer
 from tests.support.link import Link
@@ -86,7 +86,7 @@ async def test_an_engine_killed_in_mid_stream_is_told_and_its_successor_followed
 async def test_a_link_that_swallows_everything_is_noticed(
     start_run: StartRun, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fttui.tui.client import remote
+    from fttui.tui.connection import remote
 
     monkeypatch.setattr(remote, "LOST_S", 4.0)
     run, _ = start_run()

@@ -10,13 +10,21 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fttui.engine.config.fit import advice, changes_to_fit, fit
-from fttui.engine.config.hardware import Hardware, with_cards
-from fttui.engine.config.memory import GIB, Architecture, estimate_memory
+from fttui.engine.config.memory.estimate import GIB, Architecture, estimate_memory
+from fttui.engine.config.memory.fit import advice, changes_to_fit, fit
+from fttui.engine.config.memory.hardware import Hardware, with_cards
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.config.yaml_tree import parse_scalar
 
-from .test_memory import LLAMA2_7B, LLAMA_1B, LLAMA_8B, QWEN3_4B, QWEN_05B, SMOLLM2, configured
+from .memory.test_estimate import (
+    LLAMA2_7B,
+    LLAMA_1B,
+    LLAMA_8B,
+    QWEN3_4B,
+    QWEN_05B,
+    SMOLLM2,
+    configured,
+)
 
 SHAPES = [SMOLLM2, QWEN_05B, LLAMA_1B, QWEN3_4B, LLAMA2_7B, LLAMA_8B]
 MACHINE = Hardware("cpu", 64 * GIB, 64 * GIB)

@@ -12,8 +12,8 @@ from fttui.engine.config.checks import (
     check_sources,
     require,
 )
-from fttui.engine.config.hardware import Device, Hardware
-from fttui.engine.config.problem import Problem
+from fttui.engine.config.memory.hardware import Device, Hardware
+from fttui.engine.config.problems import Problem
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.errors import ConfigError
 

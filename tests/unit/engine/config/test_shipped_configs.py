@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.config.load import load_config
-from fttui.engine.config.memory import GIB, Architecture, estimate_memory
+from fttui.engine.config.memory.estimate import GIB, Architecture, estimate_memory
+from fttui.engine.config.messages import is_section, key_paths
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.config.schema_export import config_schema, field_docs, schema_text
-from fttui.engine.config.wording import is_section, key_paths
 
-from .test_memory import LLAMA_8B, QWEN_05B
+from .memory.test_estimate import LLAMA_8B, QWEN_05B
 
 QWEN25_15B = Architecture(1536, 28, 12, 2, 128, 8960, 151936, tied=True)
 QWEN25_7B = Architecture(3584, 28, 28, 4, 128, 18944, 152064, tied=False)

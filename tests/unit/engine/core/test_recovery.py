@@ -15,7 +15,7 @@ from fttui.engine.core.recovery import (
     incident,
     plan_recovery,
 )
-from fttui.engine.run.ledger import Manifest
+from fttui.engine.run.checkpoint_store import Manifest
 
 NOW = Situation(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
 

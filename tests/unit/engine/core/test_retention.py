@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.retention import good_checkpoint, is_good, to_remove
-from fttui.engine.run.ledger import Manifest
+from fttui.engine.run.checkpoint_store import Manifest
 
 
 def checkpoint(step: int, **facts: object) -> Manifest:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fttui.engine.losses.contrastive import Reverse, info_nce
 from fttui.engine.losses.gather import gather_rows, gather_sizes
-from fttui.engine.train.device import Place
+from fttui.engine.train.distributed.place import Place
 
 HASHES = torch.tensor([1, 2, 3, 1, 5])
 

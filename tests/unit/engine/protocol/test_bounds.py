@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import parse_command
-from fttui.engine.protocol.words import CommandError
 
 
 @pytest.mark.parametrize(

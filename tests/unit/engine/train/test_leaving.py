@@ -6,7 +6,7 @@ import pytest
 
 from fttui.engine.__main__ import StoppedEarly, _leaves_while_loading
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.chronicle import Chronicle
+from fttui.engine.train.event_log import Chronicle
 from fttui.engine.train.signals import StopSignals
 
 

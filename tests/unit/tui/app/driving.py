@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from fttui.engine.run.layout import RunDirectory
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.settings import Settings
 from tests.support.session_double import FakeSession

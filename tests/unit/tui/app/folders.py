@@ -8,7 +8,7 @@ import msgspec
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.run.journal import MAGIC, frame
-from fttui.engine.run.layout import Identity, RunDirectory
+from fttui.engine.run.run_dir import Identity, RunDirectory
 from tests.support.session_double import Script
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
-from fttui.tui.client.port import Link
 from fttui.tui.settings import Settings
+from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import (
     FakeSession,
     Script,

@@ -17,9 +17,9 @@ from fttui.tui.actions import (
     label_of,
     why_not,
 )
-from fttui.tui.client.port import BeatArrived, Link, LinkChanged, RecordsArrived
-from fttui.tui.screens.deeds import DEEDS
-from fttui.tui.state.app import AppState, fold
+from fttui.tui.screens.handlers.action_handlers import DEEDS
+from fttui.tui.view_model.app_state import AppState, fold
+from fttui.tui.view_model.connection_port import BeatArrived, Link, LinkChanged, RecordsArrived
 from tests.support.session_double import Script, eventful, live_spike
 
 

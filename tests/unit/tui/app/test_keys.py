@@ -31,14 +31,14 @@ from fttui.engine.protocol.commands import (
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.layout import Identity
-from fttui.tui.client.port import Link
-from fttui.tui.screens.confirm import ConfirmScreen
+from fttui.engine.run.run_dir import Identity
 from fttui.tui.screens.help import HelpScreen
-from fttui.tui.screens.prompt import PromptScreen
-from fttui.tui.screens.reading import ReadingScreen
-from fttui.tui.screens.rollback import RollbackScreen
-from fttui.tui.state.interventions import UNDO
+from fttui.tui.screens.modals.confirm import ConfirmScreen
+from fttui.tui.screens.modals.prompt import PromptScreen
+from fttui.tui.screens.modals.rollback import RollbackScreen
+from fttui.tui.screens.text_page import ReadingScreen
+from fttui.tui.view_model.connection_port import Link
+from fttui.tui.view_model.interventions import UNDO
 from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
 from tests.unit.tui.app.driving import driven, text_of, told, until
 
@@ -379,7 +379,7 @@ class FarAway(FakeSession):
 
 
 async def test_the_configuration_of_a_run_elsewhere_is_fetched(monkeypatch) -> None:
-    monkeypatch.setattr("fttui.tui.screens.visits.ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr("fttui.tui.screens.handlers.background.ASK_AGAIN_S", 0.0)
     session = FarAway(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("9")

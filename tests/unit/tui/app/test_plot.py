@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fttui.tui.plot import raster
+from fttui.tui.plot.layers import Layer, Picture
 from fttui.tui.settings import Settings, read_settings
-from fttui.tui.state import raster
-from fttui.tui.state.picture import Layer, Picture
 from tests.support.session_double import FakeSession, Script, eventful
 from tests.unit.tui.app.driving import driven, text_of, until
 

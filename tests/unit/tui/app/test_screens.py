@@ -20,19 +20,19 @@ from fttui.engine.protocol.events import (
     StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.registry import RunSummary
+from fttui.engine.run.run_index import RunSummary
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
-from fttui.tui.client.port import Link
-from fttui.tui.screens.confirm import ConfirmScreen
 from fttui.tui.screens.help import HelpScreen
 from fttui.tui.screens.lists import _since
-from fttui.tui.screens.modal import Palette
-from fttui.tui.screens.prompt import PromptScreen
-from fttui.tui.screens.rollback import RollbackScreen
+from fttui.tui.screens.modals.confirm import ConfirmScreen
+from fttui.tui.screens.modals.modal import Palette
+from fttui.tui.screens.modals.prompt import PromptScreen
+from fttui.tui.screens.modals.rollback import RollbackScreen
 from fttui.tui.screens.runs import RunList, _distance
 from fttui.tui.screens.welcome import Welcome
 from fttui.tui.settings import Settings, with_file
+from fttui.tui.view_model.connection_port import Link
 from fttui.tui.widgets.plot import Plot
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
 from tests.unit.tui.app.driving import driven, text_of, told, until

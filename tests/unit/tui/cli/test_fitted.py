@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config import hardware
-from fttui.engine.config.hardware import Device, Hardware
 from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
-from fttui.engine.config.memory import estimate_memory, read_architecture
+from fttui.engine.config.memory import hardware
+from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
+from fttui.engine.config.memory.hardware import Device, Hardware
 from fttui.engine.errors import ModelError
-from fttui.tui.cli import main
-from fttui.tui.cli_check import as_before, fitted
+from fttui.tui.cli.check import as_before, fitted
+from fttui.tui.cli.main import main
 
 GIB = 2**30
 LLAMA_8B = {

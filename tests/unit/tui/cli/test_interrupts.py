@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fttui.tui.cli_follow import Interrupts
-from fttui.tui.client.spawn import StartedEngine
+from fttui.tui.cli.headless import Interrupts
+from fttui.tui.connection.spawn import StartedEngine
 from tests.support.engine_double import make_run
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.run.layout import require_runs_folder
-from fttui.tui.cli import build_parser, main
+from fttui.engine.run.run_dir import require_runs_folder
+from fttui.tui.cli.main import build_parser, main
 
 NOBODY = 65534
 WORDS = {
@@ -136,7 +136,7 @@ def test_what_the_system_refuses_later_is_told_in_words(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path / "start.lock"))
 
-    monkeypatch.setattr("fttui.tui.cli_read.list_runs", fail)
+    monkeypatch.setattr("fttui.tui.cli.ls.list_runs", fail)
     assert main(["ls", "--runs-dir", str(tmp_path)]) == code
     assert capsys.readouterr().err == f"fttui: {tmp_path / 'start.lock'} {said}\n"
 
@@ -146,11 +146,11 @@ def test_a_new_run_the_disk_does_not_take(
 ) -> None:
     from fttui.engine.config.load import load_config
     from fttui.engine.errors import FttuiError
-    from fttui.tui.client.spawn import new_run
+    from fttui.tui.connection.spawn import new_run
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
 
-    monkeypatch.setattr("fttui.tui.client.spawn.create_run", full)
+    monkeypatch.setattr("fttui.tui.connection.spawn.create_run", full)
     with pytest.raises(FttuiError, match=f"no run can be made in {tmp_path}: no space left"):
         new_run(tmp_path, config, load_config(config, []), [])

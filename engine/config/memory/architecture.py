@@ -1,0 +1,152 @@
+"""The shape of a decoder-only language model, as its config.json tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+
+_TIED_UNLESS_TOLD = ("gemma", "gpt2", "opt", "bloom", "falcon", "cohere", "mpt")
+"""Model types (by prefix) whose embeddings are shared when config.json is silent."""
+_UNGATED = (
+    "gpt2",
+    "gpt_neox",
+    "opt",
+    "bloom",
+    "falcon",
+    "mpt",
+    "phi",
+    "starcoder2",
+    "nemotron",
+    "apertus",
+)
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Settings of which one above 1 says that the model is a mixture of experts."""
+
+
+class MixtureOfExperts(ModelError):
+    """A model whose layers choose by the data what they compute."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes that decide how much memory a model needs."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    """Input and output embeddings are one matrix."""
+    gated: bool = True
+    """The MLP has a gate: three matrices, not two."""
+    name: str = ""
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all key heads, and of all value heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of each linear of one layer, by its usual name."""
+        found = {
+            "q_proj": (self.hidden, self.query_width),
+            "k_proj": (self.hidden, self.kv_width),
+            "v_proj": (self.hidden, self.kv_width),
+            "o_proj": (self.query_width, self.hidden),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+        return found | ({"gate_proj": (self.hidden, self.intermediate)} if self.gated else {})
+
+    @property
+    def linear_params(self) -> int:
+        """Parameters of all linears of all layers: what is quantized."""
+        return self.layers * sum(i * o for i, o in self.linears.values())
+
+    @property
+    def other_params(self) -> int:
+        """Embeddings, language-model head and norms: what is never quantized."""
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return embeddings + self.norm_params
+
+    @property
+    def norm_params(self) -> int:
+        """Weights of the norms of all layers and of the last one."""
+        return (2 * self.layers + 1) * self.hidden
+
+
+def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
+    """Read the shape out of a model folder, a config.json or its parsed content.
+
+    Raises:
+        MixtureOfExperts: Its memory is not predicted.
+        ModelError: There is no config.json, or a size is missing in it.
+    """
+    raw = source if isinstance(source, Mapping) else _parsed(source)
+    config = raw.get("text_config") or raw
+    experts = _first(config, EXPERTS)
+    if experts is not None and experts > 1:
+        raise MixtureOfExperts(
+            f"The model has {experts} experts per layer, and memory is predicted for dense models "
+            f"only. Watch the memory plot of the first steps instead."
+        )
+    hidden = _size(config, "hidden_size", "n_embd", "d_model")
+    heads = _size(config, "num_attention_heads", "n_head", "n_heads")
+    kind = str(config.get("model_type", ""))
+    tied = config.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
+    return Architecture(
+        hidden=hidden,
+        layers=_size(config, "num_hidden_layers", "n_layer", "n_layers"),
+        heads=heads,
+        kv_heads=_first(config, ("num_key_value_heads",)) or heads,
+        head_dim=_first(config, ("head_dim",)) or hidden // heads,
+        intermediate=_first(config, ("intermediate_size", "n_inner", "ffn_dim")) or 4 * hidden,
+        vocabulary=_size(config, "vocab_size"),
+        tied=kind.startswith(_TIED_UNLESS_TOLD) if tied is None else bool(tied),
+        gated=kind not in _UNGATED,
+        name=kind,
+    )
+
+
+def _parsed(path: Path) -> Mapping[str, Any]:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        parsed = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"The model's shape cannot be read from {file}: {error}. "
+            f"Give the folder that `save_pretrained` wrote."
+        ) from None
+    if not isinstance(parsed, dict):
+        raise ModelError(f"{file} is no model configuration: it holds no JSON object.")
+    return parsed
+
+
+def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """The first of several spellings that is there, as a number."""
+    values = (config.get(name) for name in names)
+    return next((int(value) for value in values if isinstance(value, int | float)), None)
+
+
+def _size(config: Mapping[str, Any], *names: str) -> int:
+    value = _first(config, names)
+    if value is None or value <= 0:
+        raise ModelError(
+            f"The model's config.json has no {' or '.join(names)}, so its memory cannot be "
+            f"predicted. Watch the memory plot of the first steps instead."
+        )
+    return value

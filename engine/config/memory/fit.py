@@ -1,0 +1,284 @@
+"""Whether a run fits in the memory that is free, and what to change where it does not."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ..schema import RunConfig
+from .architecture import Architecture
+from .estimate import GIB, MemoryEstimate, estimate_memory
+from .hardware import Hardware
+
+SPARE = 0.1
+"""Of the free memory, left alone when activations are kept because there is room: for evaluations,
+samples, other programs, and what changing lengths make of the allocator. The estimate's own error
+comes on top: it is the high one that has to fit."""
+WORTH_SAYING = 0.01
+"""Share of the need that a change has to save to be advised."""
+SHORTEST_LENGTH = 128
+_Text = Callable[[RunConfig], str]
+_Change = Callable[[RunConfig], RunConfig]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A run as it would be started here, and what it needs."""
+
+    config: RunConfig
+    """With `train.memory`, `activations` and `activation_checkpointing` decided, and `fast` where
+    graphs would not fit."""
+    estimate: MemoryEstimate
+    free_bytes: int
+    """On the fullest device of the run."""
+    chosen: tuple[str, ...] = ()
+    """What was decided so that it fits."""
+    faster: tuple[str, ...] = ()
+    """What was decided because there is room."""
+
+    @property
+    def fits(self) -> bool:
+        """The likely need is free."""
+        return self.estimate.likely <= self.free_bytes
+
+
+def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
+    """Decide what the configuration leaves open, so that the run fits if it can.
+
+    What is `auto` stays as it is as long as even the high estimate fits. Otherwise the first of the
+    alternatives is taken whose high estimate fits, or else the smallest, if it is likely to. Where
+    nothing of that is needed, activations are kept as far as there is room.
+    """
+    free = free_bytes(config, hardware)
+    settled = _settled(config)
+    plain = estimate_memory(settled, arch, hardware.kind)
+    if hardware.kind == "cuda" and plain.high > free:
+        found = _smaller(config, plain, free)
+        if found and (plain.likely > free >= found.estimate.likely or found.estimate.high <= free):
+            return found
+    if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
+        return _roomy(settled, plain, free)
+    return Fit(settled, plain, free)
+
+
+def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
+    """The first alternative that fits for sure, or else the smallest."""
+    tried = []
+    for changes in _alternatives(config):
+        settled = _with_train(_settled(config), **changes)
+        need = estimate_memory(settled, plain.architecture, plain.device)
+        if plain.likely - need.likely < WORTH_SAYING * plain.likely:
+            continue
+        said = tuple(f"train.{key}: {value}" for key, value in changes.items())
+        tried.append(Fit(settled, need, free, said))
+        if need.high <= free:
+            return tried[-1]
+    return min(tried, key=lambda one: one.estimate.likely, default=None)
+
+
+def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
+    """As many whole layers as fit: the second computation of each is spared."""
+    layers = plain.architecture.layers
+
+    def with_whole(count: int) -> RunConfig:
+        if count == layers:
+            return _with_train(config, activation_checkpointing=False, whole_layers=0)
+        return _with_train(config, whole_layers=count)
+
+    def fits(count: int) -> bool:
+        need = estimate_memory(with_whole(count), plain.architecture, plain.device)
+        return need.high <= free * (1 - SPARE)
+
+    count = bisect_left(range(1, layers + 1), True, key=lambda n: not fits(n))
+    if count == 0 or config.train.activations == "host":
+        return Fit(config, plain, free)
+    settled = with_whole(count)
+    found = estimate_memory(settled, plain.architecture, plain.device)
+    said = (
+        "train.activation_checkpointing: false"
+        if count == layers
+        else f"train.whole_layers: {count} (of {layers}; they keep their activations)"
+    )
+    return Fit(settled, found, free, faster=(said,))
+
+
+def free_bytes(config: RunConfig, hardware: Hardware) -> int:
+    """What one rank may use: of the fullest device, or its share of the host's memory."""
+    frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
+    return min(frees, default=hardware.host_free_bytes // config.train.devices)
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    train = config.train
+    memory = "plain" if train.memory == "auto" else train.memory
+    activations = "device" if train.activations == "auto" else train.activations
+    return _with_train(
+        config,
+        memory=memory,
+        activations=activations,
+        activation_checkpointing=train.recomputes,
+        whole_layers=0 if train.activation_checkpointing == "auto" else train.whole_layers,
+    )
+
+
+def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
+    """What may be decided about what is `auto`, from what costs least.
+
+    Without graphs or with activation checkpoints on the host, where there are no graphs, a run is
+    slower but the same; in lean mode its head has four bits.
+    """
+    train = config.train
+    slower = [{"fast": "off"}] if train.fast == "auto" else []
+    if train.activations == "auto" and _may_wait_on_host(config):
+        slower.append({"activations": "host"})
+    yield from slower
+    if train.memory == "auto" and config.model.quantize == "nf4":
+        yield {"memory": "lean"}
+        yield from ({"memory": "lean", **change} for change in slower)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a configuration, on top of the ones before it."""
+
+    text: str
+    """As a person would type it."""
+    config: RunConfig
+    """With it."""
+    need: MemoryEstimate
+    """Of that."""
+
+
+def changes_to_fit(
+    estimate: MemoryEstimate, free_bytes: int, config: RunConfig
+) -> Iterator[Change]:
+    """What to change so that even the high estimate fits, the change that costs least first.
+
+    It ends where the run fits. Changes that would save next to nothing are left out.
+
+    Args:
+        estimate: Of `config`.
+        free_bytes: Free on the device now, not the card's size.
+        config: The run as configured.
+    """
+    need = estimate
+    for text, change in _changes():
+        if need.high <= free_bytes:
+            return
+        changed = change(config)
+        after = estimate_memory(changed, need.architecture, need.device)
+        if need.likely - after.likely < WORTH_SAYING * need.likely:
+            continue
+        config, need = changed, after
+        yield Change(text(config), config, need)
+
+
+def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
+    """The same in words, each line with the need after it; none where the run fits."""
+    need, lines = estimate, []
+    for change in changes_to_fit(estimate, free_bytes, config):
+        need = change.need
+        lines.append(f"{change.text} → {_gib(need)}{_verdict(need, free_bytes)}")
+    if need.high <= free_bytes:
+        return lines
+    tight = need.likely <= free_bytes
+    last = "It may still fit: try it" if tight else "Choose a smaller model"
+    return [*lines, f"{last}; {_gib(need)} is needed and {free_bytes / GIB:.1f} GiB is free"]
+
+
+def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
+    """Whether a run starts with it, and whether that is safe."""
+    if need.high <= free_bytes:
+        return ", fits"
+    return ", likely fits" if need.likely <= free_bytes else ""
+
+
+def _gib(need: MemoryEstimate) -> str:
+    return f"{need.likely / GIB:.1f} GiB (at most {need.high / GIB:.1f})"
+
+
+def _changes() -> Iterator[tuple[_Text, _Change]]:
+    """From those that leave the result alone to those that change what is learned."""
+    yield (
+        lambda c: "Set train.activation_checkpointing: true (about a third slower)",
+        lambda c: _with_train(c, activation_checkpointing=True),
+    )
+    yield lambda c: "Set train.whole_layers: 0", lambda c: _with_train(c, whole_layers=0)
+    yield lambda c: "Set model.attention: auto", lambda c: _with_model(c, attention="auto")
+    yield (
+        lambda c: f"Set train.batch: 1 and train.accumulate: {c.train.accumulate} (same gradient)",
+        _one_at_a_time,
+    )
+    yield (
+        lambda c: "Set train.optimizer: paged_adamw_8bit",
+        lambda c: _with_train(c, optimizer="paged_adamw_8bit"),
+    )
+    yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
+    yield (
+        lambda c: "Set train.activations: host (the same result, somewhat slower)",
+        lambda c: _with_train(c, activations="host") if _may_wait_on_host(c) else c,
+    )
+    yield (
+        lambda c: "Set train.memory: lean (embedding on the host, head in four bits)",
+        lambda c: _with_train(c, memory="lean") if c.model.quantize == "nf4" else c,
+    )
+    yield lambda c: "Set adapter.dropout: 0", lambda c: _with_adapter(c, dropout=0.0)
+    yield (
+        lambda c: "Set train.adapter_precision: auto",
+        lambda c: _with_train(c, adapter_precision="auto"),
+    )
+    yield lambda c: "Set model.quantize: nf4", lambda c: _with_model(c, quantize="nf4")
+    yield lambda c: "Set model.double_quant: true", lambda c: _with_model(c, double_quant=True)
+    for _ in range(4):
+        yield lambda c: f"Set data.max_length: {c.data.max_length}", _shorter
+    for _ in range(3):
+        yield lambda c: f"Set train.batch: {c.train.batch} (fewer negatives)", _fewer_pairs
+    yield lambda c: f"Set adapter.r: {c.adapter.r}", _lower_rank
+
+
+def _without_graphs(config: RunConfig) -> RunConfig:
+    return _with_train(config, fast="off") if config.train.fast == "auto" else config
+
+
+def _may_wait_on_host(config: RunConfig) -> bool:
+    """There are activation checkpoints, and no graphs are asked for, which need them here."""
+    return config.train.recomputes and config.train.fast != "on"
+
+
+def _with_model(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, model=replace(config.model, **values))
+
+
+def _with_train(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, train=replace(config.train, **values))
+
+
+def _with_adapter(config: RunConfig, **values: object) -> RunConfig:
+    return replace(config, adapter=replace(config.adapter, **values))
+
+
+def _one_at_a_time(config: RunConfig) -> RunConfig:
+    """Accumulate instead, which is the same unless sequences are each other's negatives."""
+    if config.task == "contrastive":
+        return config
+    accumulate = config.train.accumulate * config.train.batch
+    return _with_train(config, batch=1, accumulate=accumulate)
+
+
+def _shorter(config: RunConfig) -> RunConfig:
+    length = max(config.data.max_length // 2, min(config.data.max_length, SHORTEST_LENGTH))
+    return replace(config, data=replace(config.data, max_length=length))
+
+
+def _fewer_pairs(config: RunConfig) -> RunConfig:
+    """Halve the pairs per micro-batch, but keep two: one alone may have no negative."""
+    if config.task != "contrastive" or config.train.batch < 4:
+        return config
+    return _with_train(config, batch=config.train.batch // 2)
+
+
+def _lower_rank(config: RunConfig) -> RunConfig:
+    return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))

@@ -1,0 +1,117 @@
+"""The machine under the run: throughput that stays low, memory that only grows, a slow rank."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from ..sliding_window import Window
+
+DROP_SHARE = 0.8
+DROP_RECORDS = 15
+LOOK_EVERY = 5
+"""Long enough that evaluations, checkpoints and a passing neighbour on the machine do not count."""
+BLOCK_RECORDS = 10
+BLOCKS = 4
+"""Four rising lows, 5 % in all and over every earlier one: what long batches need goes down again
+within ten records."""
+LEAK_RISE = 1.05
+FIRST_BLOCKS = 3
+"""Allocators grow while a run warms up."""
+SLOW_RANK = math.log(1.05)
+"""5 % over the other ranks: they all wait for the slowest, so the whole run pays for it."""
+SLOW_WEIGHT = 1 / 25
+SLOW_RECORDS = 50
+"""Long and short batches fall on every rank alike; only a slow machine is the same one for long."""
+
+
+class Throughput(msgspec.Struct):
+    """Compares the recent median with the long one."""
+
+    fast: Window = msgspec.field(default_factory=lambda: Window(20))
+    slow: Window = msgspec.field(default_factory=lambda: Window(200))
+    low: int = 0
+    count: int = 0
+
+    def update(self, rate: float) -> tuple[float, float] | None:
+        """Take a rate in; returns the rates now and before in the record where it counts as low.
+
+        The long window takes no values while the rate is low; after a long time the low rate is
+        the normal one.
+        """
+        fallen = self.fast.push(rate)
+        if fallen is not None and self.low == 0:
+            self.slow.push(fallen)
+        self.count += 1
+        if len(self.slow) < self.fast.size or self.count % LOOK_EVERY:
+            return None
+        now, before = self.fast.median(), self.slow.median()
+        self.low = self.low + LOOK_EVERY if now < DROP_SHARE * before else 0
+        if self.low > self.slow.size:
+            self.slow.clear()
+            self.low = 0
+        return (now, before) if self.low == DROP_RECORDS else None
+
+
+class Memory(msgspec.Struct):
+    """Watches the lower envelope of allocated memory: what long batches need comes and goes."""
+
+    block: list[float] = []
+    lows: list[float] = []
+    """Lowest value of each finished block, oldest first."""
+
+    def update(self, allocated: float) -> tuple[float, float] | None:
+        """Take a value in; returns memory now and before in the record where it counts as a leak.
+
+        A leak is `BLOCKS` rising blocks in a row, `LEAK_RISE` in all, to a new height.
+        """
+        self.block.append(allocated)
+        if len(self.block) < BLOCK_RECORDS:
+            return None
+        self.lows.append(min(self.block))
+        self.block.clear()
+        tail = self.lows[-BLOCKS:]
+        if len(self.lows) < BLOCKS + FIRST_BLOCKS:
+            return None
+        rising = all(b > a for a, b in pairwise(tail))
+        earlier = max(self.lows[:-BLOCKS])
+        del self.lows[: -20 - BLOCKS]
+        if not rising or tail[-1] < LEAK_RISE * max(tail[0], earlier):
+            return None
+        self.lows = tail[-1:] * (BLOCKS + FIRST_BLOCKS - 1)
+        return tail[-1], tail[0]
+
+
+class Straggler(msgspec.Struct):
+    """Finds the one rank all others wait for."""
+
+    leads: list[float] = []
+    """By rank: smoothed log ratio of its time to the median of the others."""
+    slowest: int = -1
+    held: int = 0
+
+    def update(self, seconds: Sequence[float]) -> tuple[int, float, float] | None:
+        """Take each rank's own time in; returns rank, its time and theirs where one is slow."""
+        if len(seconds) < 2 or min(seconds) <= 0:
+            return None
+        if len(self.leads) != len(seconds):
+            self.leads, self.slowest, self.held = [0.0] * len(seconds), -1, 0
+        for rank, own in enumerate(seconds):
+            lead = math.log(own / _others(seconds, rank))
+            self.leads[rank] += SLOW_WEIGHT * (lead - self.leads[rank])
+        slowest = max(range(len(seconds)), key=self.leads.__getitem__)
+        slow = self.leads[slowest] > SLOW_RANK
+        self.held = self.held + 1 if slow and slowest == self.slowest else int(slow)
+        self.slowest = slowest
+        if self.held != SLOW_RECORDS:
+            return None
+        usual = _others(seconds, slowest)
+        return slowest, usual * math.exp(self.leads[slowest]), usual
+
+
+def _others(seconds: Sequence[float], rank: int) -> float:
+    return statistics.median([*seconds[:rank], *seconds[rank + 1 :]])

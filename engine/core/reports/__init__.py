@@ -1,0 +1,1 @@
+"""The anomaly report: evidence, likely causes and recommended commands."""

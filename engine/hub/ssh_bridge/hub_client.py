@@ -1,0 +1,146 @@
+"""The bridge as a viewer of the run's hub: through restarts, whoever restarts it."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+import zmq
+
+from ...protocol.codec import BEAT_TOPIC, DecodeError, decode_hub, encode
+from ...protocol.requests import AnyHubMessage, ClientMessage, Hello, Ping, Refused, Welcome
+from ...run.process_marks import Endpoint, read_endpoint, read_engine
+from ...run.run_dir import RunDirectory
+from ..launch import launch_hub
+
+OWN_REF = -1
+"""Request number of the bridge's own messages; viewers count from 0."""
+_LOOK_S = 0.2
+_PING_S = 2.0
+_RELAUNCH_S = 2.0
+_QUEUED = 64
+
+
+class HubLine:
+    """Keeps a connection to whichever hub serves the run; times are monotonic seconds."""
+
+    def __init__(self, run: RunDirectory, hello: Hello) -> None:
+        self._run = run
+        self._hello = hello
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._endpoint: Endpoint | None = None
+        self._requests: zmq.Socket[bytes] | None = None
+        self._beats: zmq.Socket[bytes] | None = None
+        self._look_at = self._ping_at = self._launch_at = 0.0
+        self._held: deque[ClientMessage] = deque(maxlen=_QUEUED)
+        self.greeted = False
+        """The hub takes this viewer's requests now."""
+        self.refusal = ""
+        """Why the hub does not want this viewer at all."""
+        self.engine_alive = False
+
+    @property
+    def connected(self) -> bool:
+        """There is a living hub."""
+        return self._endpoint is not None
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """To be polled for reading."""
+        return [s for s in (self._requests, self._beats) if s is not None]
+
+    def tend(self, now: float) -> None:
+        """Notice that the hub or the engine came or went; say that the viewer is still there."""
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._look(now)
+        if self.greeted and now >= self._ping_at:
+            self._ping_at = now + _PING_S
+            self._send(Ping(ref=OWN_REF))
+
+    def _look(self, now: float) -> None:
+        engine = read_engine(self._run)
+        self.engine_alive = engine is not None and engine.alive
+        endpoint = read_endpoint(self._run)
+        if endpoint is not None and not endpoint.alive:
+            endpoint = None
+        if endpoint != self._endpoint:
+            self._disconnect()
+            if endpoint is not None:
+                self._connect(endpoint)
+        if endpoint is None and self.engine_alive and now >= self._launch_at:
+            self._launch_at = now + _RELAUNCH_S
+            with suppress(OSError):
+                launch_hub(self._run)
+
+    def _connect(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._beats = self._open(zmq.SUB)
+        self._beats.setsockopt(zmq.SUBSCRIBE, BEAT_TOPIC)
+        self._beats.connect(endpoint.events)
+        self._requests = self._open(zmq.DEALER)
+        self._requests.connect(endpoint.requests)
+        self._send(self._hello)
+
+    def _open(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        socket.setsockopt(zmq.SNDHWM, _QUEUED)
+        socket.setsockopt(zmq.RCVHWM, _QUEUED)
+        return socket
+
+    def _disconnect(self) -> None:
+        for socket in self.sockets:
+            socket.close(linger=0)
+        self._requests = self._beats = self._endpoint = None
+        self.greeted = False
+
+    def ask(self, message: ClientMessage) -> None:
+        """Ask the hub, or the next one; of what waits for one, the newest so many are kept."""
+        self._held.append(message)
+        self._send_held()
+
+    def _send_held(self) -> None:
+        while self.greeted and self._held:
+            self._send(self._held.popleft())
+
+    def _send(self, message: ClientMessage) -> None:
+        if self._requests is not None:
+            with suppress(zmq.Again):
+                self._requests.send(encode(message), zmq.DONTWAIT)
+
+    def replies(self) -> list[AnyHubMessage]:
+        """What the hub answered since the last call, answers to pings left out."""
+        found = []
+        for data in _drain(self._requests):
+            try:
+                reply = decode_hub(data[0])
+            except DecodeError:
+                continue
+            if isinstance(reply, Welcome):
+                self.greeted = True
+                self._send_held()
+            elif isinstance(reply, Refused) and reply.ref == OWN_REF:
+                self.refusal = reply.reason
+            if isinstance(reply, Welcome) or reply.ref != OWN_REF:
+                found.append(reply)
+        return found
+
+    def beats(self) -> list[bytes]:
+        """The newest heartbeat, if one came."""
+        return [frames[1] for frames in _drain(self._beats) if len(frames) == 2][-1:]
+
+    def close(self) -> None:
+        """Leave at once."""
+        self._context.destroy(linger=0)
+
+
+def _drain(socket: zmq.Socket[bytes] | None) -> list[list[bytes]]:
+    found: list[list[bytes]] = []
+    while socket is not None and len(found) < 2 * _QUEUED:
+        try:
+            found.append(socket.recv_multipart(zmq.DONTWAIT))
+        except zmq.Again:
+            break
+    return found

@@ -1,0 +1,25 @@
+"""`fttui bridge`: what ssh starts on the far side."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+
+from .server import Bridge, Terms
+from .stream import Wire
+
+_ADDRESS_SPACE_BYTES = 4 * 1024**3
+
+
+def serve(terms: Terms) -> int:
+    """Serve a viewer over this process's standard input and output; returns the exit code."""
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
+    if ceiling == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, ceiling))
+    # Whatever a library prints must not get between the frames.
+    sending = os.dup(1)
+    os.dup2(2, 1)
+    return Bridge(Wire(0, sending), terms).run()

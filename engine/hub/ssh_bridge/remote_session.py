@@ -1,0 +1,204 @@
+"""Serving one run to one remote viewer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import zmq
+
+from ...protocol.codec import PROTOCOL_VERSION
+from ...protocol.record_blocks import pack_block
+from ...protocol.requests import Hello
+from ...protocol.ssh_protocol import (
+    BEAT_S,
+    Channel,
+    Open,
+    Opened,
+    Preview,
+    Pulse,
+    Received,
+    Records,
+)
+from ...run.process_marks import read_engine
+from ...run.run_dir import RunDirectory
+from ...run.run_index import read_ends, run_state
+from .flow_control import Window
+from .hub_client import OWN_REF, HubLine
+from .journal_feed import Feed
+from .preview import Extremes, sample_records
+from .remote_status import Head, beat_from_disk
+from .requests import Answers
+from .stream import Wire
+
+SILENT_S = 30.0
+"""A viewer that acknowledged nothing for this long is gone, whatever ssh believes."""
+LAGGING_BYTES = 2 * 1024 * 1024
+"""With more journal than this to go the viewer gets a preview."""
+_EXACT_BYTES = 8 * LAGGING_BYTES
+_CHUNK_BYTES = (64 * 1024, 2 * 1024 * 1024)
+"""Smallest and largest piece of the journal packed at once."""
+_BUSY_POLL_MS, _IDLE_POLL_MS = 20, 100
+_BUSY_S = 2.0
+_HUB_SILENT_S = 2.5
+
+
+@dataclass
+class _Due:
+    """When things happen next or happened last, monotonic seconds."""
+
+    pulse: float = 0.0
+    heard: float = 0.0
+    hub_heard: float = 0.0
+    busy_until: float = 0.0
+
+
+class Service:
+    """A run as one viewer sees it."""
+
+    def __init__(self, wire: Wire, run: RunDirectory, asked: Open, why_read_only: str) -> None:
+        self._wire = wire
+        self._run = run
+        self._window = Window(wire.sent_bytes)
+        self._head = Head(run.journal)
+        self._feed = Feed(run.journal)
+        if asked.seen is not None:
+            self._feed.resume(asked.seen)
+        elif asked.one_shot:
+            self._feed.skip_to_end()
+        self._hub = HubLine(run, _hello(asked, why_read_only))
+        self._answers = Answers(run, self._hub, why_read_only)
+        now = time.monotonic()
+        self._due = _Due(heard=now, hub_heard=now)
+        self._lags = False
+        self._shrinks_by = 4.0
+        self._extremes: Extremes | None = None
+        self._hub.tend(now)
+        self._head.look()
+        wire.say(self._opened(why_read_only))
+
+    def _opened(self, why_read_only: str) -> Opened:
+        engine = read_engine(self._run)
+        records = read_ends(self._run.journal)
+        return Opened(
+            run=self._run.id,
+            incarnation=engine.incarnation if engine else 0,
+            timeline=records[-1].timeline if records else 1,
+            from_seq=self._feed.last_seq,
+            last_seq=self._head.seq,
+            state=run_state(self._run, records),
+            engine_alive=self._hub.engine_alive,
+            time=time.time(),
+            why_read_only=why_read_only,
+        )
+
+    def turn(self) -> bool:
+        """Wait briefly, then do what is due; False when the viewer has been silent too long.
+
+        Raises:
+            JournalReplaced: the journal was cut behind the viewer's back.
+        """
+        self._wait()
+        now = time.monotonic()
+        self._hub.tend(now)
+        self._listen_to_hub(now)
+        if now >= self._due.pulse:
+            self._due.pulse = now + BEAT_S
+            self._pulse(now)
+        self._send_records(now)
+        self._wire.flush()
+        return now - self._due.heard < SILENT_S
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        self._wire.register(poller)
+        for socket in self._hub.sockets:
+            poller.register(socket, zmq.POLLIN)
+        working = self._extremes is not None
+        busy = time.monotonic() < self._due.busy_until
+        poller.poll(0 if working else _BUSY_POLL_MS if busy else _IDLE_POLL_MS)
+
+    def received(self, message: Received) -> None:
+        """The viewer acknowledges what has arrived."""
+        self._due.heard = time.monotonic()
+        self._window.acknowledge(message.total_bytes, self._due.heard)
+
+    def asked(self, payload: bytes) -> None:
+        """The viewer wants something."""
+        self._due.heard = time.monotonic()
+        if (reply := self._answers.answer(payload)) is not None:
+            self._wire.say(reply, Channel.HUB)
+
+    def close(self) -> None:
+        """Leave the hub."""
+        self._hub.close()
+
+    def _listen_to_hub(self, now: float) -> None:
+        for reply in self._hub.replies():
+            self._wire.say(reply, Channel.HUB)
+        for beat in self._hub.beats():
+            self._due.hub_heard = now
+            self._wire.send(Channel.BEAT, beat)
+
+    def _pulse(self, now: float) -> None:
+        self._head.look()
+        if now - self._due.hub_heard > _HUB_SILENT_S or not self._hub.connected:
+            self._wire.say(beat_from_disk(self._run, self._head.seq), Channel.BEAT)
+        pulse = Pulse(
+            time=time.time(),
+            head_seq=self._head.seq,
+            served=self._hub.connected,
+            engine_alive=self._hub.engine_alive,
+        )
+        self._wire.say(pulse)
+        if self._lags:
+            self._preview(self._head.newest_steps(), extends=True)
+
+    def _send_records(self, now: float) -> None:
+        self._window.sent = self._wire.sent_bytes
+        remaining = self._feed.remaining_bytes()
+        self._picture(remaining)
+        if not remaining or self._window.room_bytes <= 0:
+            return
+        if (batch := self._feed.next(self._chunk_bytes())) is not None:
+            self._due.busy_until = now + _BUSY_S
+            block = pack_block(batch.payloads)
+            self._shrinks_by = sum(map(len, batch.payloads)) / len(block)
+            head = max(self._head.seq, batch.last_seq)
+            self._wire.say(Records(block=block, head_seq=head, offset=batch.offset))
+
+    def _chunk_bytes(self) -> int:
+        """As much journal as fills half the window once it is packed."""
+        smallest, largest = _CHUNK_BYTES
+        wanted = self._window.limit_bytes * self._shrinks_by / 2
+        return int(min(max(wanted, smallest), largest))
+
+    def _picture(self, remaining_bytes: int) -> None:
+        """A preview when there is long to wait, at once from samples, then an exact one."""
+        lags = remaining_bytes > LAGGING_BYTES
+        if lags and not self._lags:
+            self._preview(sample_records(self._run.journal, self._feed.offset))
+            if remaining_bytes > _EXACT_BYTES:
+                place = self._feed.offset, self._feed.last_seq, self._head.seq
+                self._extremes = Extremes(self._run.journal, *place)
+        self._lags = lags
+        if self._extremes is not None and self._extremes.advance():
+            if lags:
+                self._preview(self._extremes.records(), exact=True)
+            self._extremes = None
+
+    def _preview(self, records: list[bytes], *, exact: bool = False, extends: bool = False) -> None:
+        if not records:
+            return
+        block = pack_block(records)
+        self._wire.say(Preview(block=block, head_seq=self._head.seq, exact=exact, extends=extends))
+
+
+def _hello(asked: Open, why_read_only: str) -> Hello:
+    return Hello(
+        ref=OWN_REF,
+        version=PROTOCOL_VERSION,
+        viewer=asked.viewer,
+        issuer=asked.issuer,
+        read_only=bool(why_read_only),
+    )

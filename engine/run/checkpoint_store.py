@@ -1,0 +1,163 @@
+"""Checkpoints on disk: a manifest per folder, written last, is the commit mark.
+
+A folder without a manifest is no checkpoint. `verify` compares sizes and sha256 before use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..errors import CheckpointError
+from .files import sync_folder, write_atomically
+from .run_dir import RunDirectory
+
+MANIFEST = "MANIFEST.json"
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint."""
+
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint is."""
+
+    name: str
+    step: int
+    timeline: int
+    time: float
+    """Unix seconds."""
+    world_size: int
+    incarnation: int
+    files: dict[str, FileEntry]
+    control: dict[str, object] = {}
+    """Desired control state: LR scale, clip and the rest."""
+    versions: dict[str, str] = {}
+    pinned: bool = False
+    note: str = ""
+    good: bool = True
+    loss: float | None = None
+    """Smoothed training loss at that step."""
+    eval_loss: float | None = None
+    metrics: dict[str, float] = {}
+    """Of an evaluation at this very step."""
+    number: int = 0
+    """Counts the checkpoints of a run: their order, whatever the clock does."""
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(entry.size_bytes for entry in self.files.values())
+
+
+class Ledger:
+    """The checkpoints of one run."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.folder = run.checkpoints
+
+    def path(self, name: str) -> Path:
+        """Where a checkpoint's files are."""
+        return self.folder / name
+
+    def all(self) -> list[Manifest]:
+        """Complete checkpoints, oldest first; unreadable manifests are left out."""
+        return sorted(self._manifests(), key=lambda m: (m.number, m.time, m.step))
+
+    def next_number(self) -> int:
+        """The number of a checkpoint committed now."""
+        return max((manifest.number for manifest in self._manifests()), default=0) + 1
+
+    def _manifests(self) -> Iterator[Manifest]:
+        for file in self.folder.glob(f"*/{MANIFEST}"):
+            try:
+                yield msgspec.json.decode(file.read_bytes(), type=Manifest)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                continue
+
+    def find(self, wanted: str) -> Manifest:
+        """A checkpoint by name, by step (the newest of that step), or `last`.
+
+        Raises:
+            CheckpointError: naming what there is.
+        """
+        known = self.all()
+        if wanted == "last" and known:
+            return known[-1]
+        for manifest in reversed(known):
+            if wanted in (manifest.name, str(manifest.step)):
+                return manifest
+        names = ", ".join(m.name for m in known) or "none yet"
+        raise CheckpointError(f"no complete checkpoint {wanted!r}; there are: {names}")
+
+    def verify(self, manifest: Manifest) -> Path:
+        """Check every file against the manifest and return the folder.
+
+        Raises:
+            CheckpointError: naming the damaged file.
+        """
+        folder = self.path(manifest.name)
+        for name, entry in manifest.files.items():
+            if damage := _damage(folder / name, entry):
+                others = ", ".join(m.name for m in self.all() if m.name != manifest.name)
+                raise CheckpointError(
+                    f"checkpoint {manifest.name}: {name} {damage}; "
+                    f"choose another one: {others or 'there is none'}"
+                )
+        return folder
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest: from now on the folder is a checkpoint."""
+        write_atomically(
+            self.path(manifest.name) / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))
+        )
+        sync_folder(self.folder)
+
+    def sweep(self) -> None:
+        """Take away folders that never became checkpoints; only before anything is saved."""
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and not (folder / MANIFEST).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self, name: str) -> None:
+        """Take a checkpoint away: first its manifest, then its files."""
+        (self.path(name) / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path(name), ignore_errors=True)
+
+
+def _damage(file: Path, entry: FileEntry) -> str | None:
+    if not file.is_file():
+        return "is missing"
+    size = file.stat().st_size
+    if size != entry.size_bytes:
+        return f"has {size} bytes, expected {entry.size_bytes}"
+    return None if hash_file(file) == entry.sha256 else "is damaged (sha256 differs)"
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal_files(folder: Path) -> dict[str, FileEntry]:
+    """Sync and hash every file in a checkpoint folder, for its manifest."""
+    entries: dict[str, FileEntry] = {}
+    for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        name = str(file.relative_to(folder))
+        entries[name] = FileEntry(size_bytes=file.stat().st_size, sha256=hash_file(file))
+    sync_folder(folder)
+    return entries

@@ -1,0 +1,1 @@
+"""Exact training state: capture, write, verify and restore it on every rank."""

@@ -1,0 +1,176 @@
+"""Complete checkpoints and exact returns to them, agreed by all ranks."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import CheckpointError, TrainingFailed
+from ...run.checkpoint_store import Ledger, Manifest, seal_files
+from ...run.run_dir import RunDirectory
+from ..distributed.rank_agreement import Agreement, attempt
+from .training_state import Counters, Staged, TrainingState, free_bytes
+
+_SPARE = 1.2
+"""Free space asked for, as a multiple of the last checkpoint."""
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Of this process; looking them up reads the metadata of every installed package."""
+    return {library: version(library) for library in _LIBRARIES}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint just written."""
+
+    manifest: Manifest
+    seconds: float
+
+
+class Checkpointer:
+    """Writes and restores the checkpoints of one run."""
+
+    def __init__(
+        self, run: RunDirectory, state: TrainingState, agreement: Agreement, incarnation: int
+    ) -> None:
+        self.ledger = Ledger(run)
+        self._incarnation = incarnation
+        self._names: set[str] = set()
+        """Given out by this process; never again, not even after retention."""
+        self._state = state
+        self._agreement = agreement
+
+    @property
+    def leads(self) -> bool:
+        """This rank changes the ledger."""
+        return self._agreement.rank == 0
+
+    def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:
+        """Write one checkpoint; on any rank's failure nothing of it stays.
+
+        Raises:
+            CheckpointError: what failed on which rank; training can go on.
+        """
+        started = time.monotonic()
+        name = self._fresh_name(counters.step, timeline)
+        folder = self.ledger.path(name)
+        errors = self._agreement.errors(attempt(lambda: self._write(folder, counters)))
+        manifest = None
+        if not errors:
+            draft = self._draft(name, counters, facts, timeline)
+            sealed: list[Manifest] = []
+            errors = self._agreement.errors(attempt(lambda: self._seal(folder, draft, sealed)))
+            manifest = sealed[0] if sealed else draft
+        if errors:
+            if self._agreement.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise CheckpointError(f"checkpoint not written: {'; '.join(errors)}")
+        return Saved(manifest or draft, time.monotonic() - started)
+
+    def _fresh_name(self, step: int, timeline: int) -> str:
+        stem = f"step-{step:06d}" if timeline == 1 else f"step-{step:06d}-t{timeline}"
+        name = stem
+        if self._agreement.rank == 0:
+            taken = 2
+            while name in self._names or self.ledger.path(name).exists():
+                name, taken = f"{stem}.{taken}", taken + 1
+            self._names.add(name)
+        return self._agreement.share(name.encode()).decode()
+
+    def _write(self, folder: Path, counters: Counters) -> None:
+        rank = self._agreement.rank
+        if rank == 0:
+            self._require_space()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._state.save_own(folder, rank)
+        if rank == 0:
+            self._state.save_shared(folder, counters)
+
+    def _require_space(self) -> None:
+        known = self.ledger.all()
+        need = int(known[-1].size_bytes * _SPARE) if known else 0
+        free = free_bytes(self.ledger.folder)
+        if free < need:
+            raise CheckpointError(
+                f"the disk is full: {free / 1e6:.3g} MB free, about {need / 1e6:.3g} MB needed; "
+                "free some disk space"
+            )
+
+    def _draft(
+        self, name: str, counters: Counters, facts: dict[str, Any], timeline: int
+    ) -> Manifest:
+        return Manifest(
+            name=name,
+            step=counters.step,
+            timeline=timeline,
+            time=time.time(),
+            world_size=self._agreement.world_size,
+            incarnation=self._incarnation,
+            files={},
+            control=msgspec.to_builtins(counters.desired),
+            versions=dict(_versions()),
+            **facts,
+        )
+
+    def _seal(self, folder: Path, draft: Manifest, sealed: list[Manifest]) -> None:
+        if self._agreement.rank != 0:
+            return
+        number = self.ledger.next_number()
+        manifest = msgspec.structs.replace(draft, number=number, files=seal_files(folder))
+        self.ledger.commit(manifest)
+        sealed.append(manifest)
+
+    def restore(self, wanted: str) -> tuple[Manifest, Counters]:
+        """Verify a checkpoint on every rank, then go back to it in place.
+
+        Raises:
+            CheckpointError: nothing was changed on any rank.
+            TrainingFailed: the ranks came back to different states.
+        """
+        found: tuple[Manifest, Staged] | None = None
+        error: str | None = None
+        try:
+            found = self._stage(wanted)
+        except CheckpointError as problem:
+            error = str(problem)
+        if errors := self._agreement.errors(error):
+            raise CheckpointError("; ".join(errors) if len(errors) < 2 else errors[0])
+        assert found is not None
+        manifest, staged = found
+        counters = self._state.apply(staged)
+        self._require_same_state(manifest.name, counters)
+        return manifest, counters
+
+    def _stage(self, wanted: str) -> tuple[Manifest, Staged]:
+        manifest = self.ledger.find(wanted)
+        self._check(manifest)
+        return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)
+
+    def _require_same_state(self, name: str, counters: Counters) -> None:
+        """Ranks that went back to different states would train different models from here on."""
+        prints = self._agreement.gather(self._state.fingerprint(counters))
+        if len(set(prints)) > 1:
+            listed = ", ".join(f"rank {rank}: {p.hex()[:8]}" for rank, p in enumerate(prints))
+            raise TrainingFailed(
+                f"after going back to {name} the ranks hold different states ({listed}), so the "
+                "run ends here; its checkpoints are untouched: see that every rank reads the same "
+                "run folder, then resume"
+            )
+
+    def _check(self, manifest: Manifest) -> None:
+        if manifest.world_size != self._agreement.world_size:
+            raise CheckpointError(
+                f"checkpoint {manifest.name} was made by {manifest.world_size} ranks, this run has "
+                f"{self._agreement.world_size}; start with train.devices={manifest.world_size}"
+            )
+        self.ledger.verify(manifest)

@@ -1,0 +1,315 @@
+"""The exact training state: what it takes for a run to go on as if it had never gone further.
+
+The base model is not part of it: it never changes. The state of a step is taken at the boundary
+before its first micro-batch.
+
+Going back has two phases, so that a bad file on one rank changes nothing on any:
+
+    staged = state.stage(folder, rank)   # reads and checks every file; raises, touches nothing
+    ...                                  # all ranks agree that none of them failed
+    counters = state.apply(staged)       # files can no longer make this fail
+    ...                                  # all ranks compare state.fingerprint(counters)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import safetensors.torch
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from torch import Tensor
+
+from ...core.settings import Desired
+from ...errors import CheckpointError
+from .ema import AdapterEma
+from .optimizer_state import (
+    bit_sums,
+    capture_optimizer,
+    misfit,
+    restore_optimizer,
+    state_scalars,
+    state_tensors,
+)
+from .rng import RngState, capture_rng, restore_rng, rng_from_tensors, rng_to_tensors
+
+ADAPTER = "adapter_model.safetensors"
+EMA = "ema_model.safetensors"
+OPTIMIZER = "optimizer.pt"
+COUNTERS = "state.msgpack"
+
+T = TypeVar("T")
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """The plain part of the state."""
+
+    step: int
+    """Optimizer steps finished."""
+    position: int
+    """Micro-batches of each rank consumed."""
+    desired: Desired
+    watch: dict[str, Any] = {}
+    """Detector, guard and meters."""
+    owes_evaluation: bool = False
+    """The evaluation of this step was interrupted: whoever comes back here does it first."""
+
+
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step in progress has already changed and would have to give back."""
+
+    step: int
+    position: int
+    scheduler: dict[str, Any]
+    rng: RngState
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A checkpoint read and checked, on the host; ready to be applied."""
+
+    adapter: dict[str, Tensor]
+    machinery: dict[str, Any]
+    rng: RngState
+    counters: Counters
+    average: dict[str, Tensor] | None
+    """None when the checkpoint has none or this run keeps none."""
+
+
+def rng_file(rank: int) -> str:
+    """The file with one rank's generators."""
+    return f"rng-{rank}.pt"
+
+
+class TrainingState:
+    """Moves the live objects of a run to a folder and back, in place."""
+
+    def __init__(self, trainer: Any, model: PeftModel, ema: AdapterEma | None = None) -> None:
+        self._trainer = trainer
+        self._model = model
+        self._ema = ema
+        self._adapter = adapter_weights(model)
+        self._others: dict[str, Tensor] = getattr(trainer, "own_parameters", {})
+        """What is trained and belongs to no adapter."""
+
+    def mark(self, position: int) -> Boundary:
+        """Remember the boundary before a step."""
+        return Boundary(
+            step=self._trainer.state.global_step,
+            position=position,
+            scheduler=dict(self._trainer.lr_scheduler.state_dict()),
+            rng=capture_rng(),
+        )
+
+    def return_to(self, boundary: Boundary) -> None:
+        """Undo a step that was started but not applied: same generators, schedule and counter."""
+        self._trainer.state.global_step = boundary.step
+        self._trainer.lr_scheduler.load_state_dict(boundary.scheduler)
+        restore_rng(boundary.rng)
+
+    def save_shared(self, folder: Path, counters: Counters) -> None:
+        """Rank 0's part: adapter, its average, optimizer, schedule, scaler, counters."""
+        _save_weights(self._adapter, folder / ADAPTER)
+        if self._ema is not None:
+            _save_weights(self._ema.average, folder / EMA)
+        self._model.peft_config["default"].save_pretrained(str(folder))
+        torch.save(self._machinery(), folder / OPTIMIZER)
+        (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
+
+    def save_own(self, folder: Path, rank: int) -> None:
+        """This rank's part: its random generators."""
+        torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
+
+    def _machinery(self) -> dict[str, Any]:
+        scaler = self._trainer.accelerator.scaler
+        return {
+            "optimizer": capture_optimizer(self._trainer.optimizer),
+            "others": {name: tensor.detach() for name, tensor in self._others.items()},
+            "scheduler": self._trainer.lr_scheduler.state_dict(),
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "averaged": self._ema.updates if self._ema else 0,
+        }
+
+    def stage(self, folder: Path, rank: int) -> Staged:
+        """Read and check a checkpoint; nothing live is touched.
+
+        Raises:
+            CheckpointError: naming the file that cannot be read or does not fit.
+        """
+        read = _Reader(folder)
+        staged = Staged(
+            adapter=read(ADAPTER, _weights),
+            machinery=read(OPTIMIZER, _machinery),
+            rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
+            counters=read(COUNTERS, lambda _: read_counters(folder)),
+            average=read(EMA, _weights) if self._ema and (folder / EMA).exists() else None,
+        )
+        self._check_weights(folder, ADAPTER, staged.adapter)
+        if staged.average:
+            self._check_weights(folder, EMA, staged.average)
+        self._check_machinery(folder, staged.machinery)
+        return staged
+
+    def _check_machinery(self, folder: Path, found: dict[str, Any]) -> None:
+        missing = self._others.keys() - found["others"].keys()
+        problem = (
+            f"no {min(missing)}, which this run trains; resume with the loss it was made with"
+            if missing
+            else misfit(self._trainer.optimizer, found["optimizer"])
+        )
+        if problem:
+            raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
+
+    def apply(self, staged: Staged) -> Counters:
+        """Put everything in place; returns what belongs to others: position, settings, watch."""
+        with torch.no_grad():
+            for name, weight in self._adapter.items():
+                weight.copy_(staged.adapter[name])
+            for name, tensor in self._others.items():
+                tensor.copy_(staged.machinery["others"][name])
+        restore_optimizer(self._trainer.optimizer, staged.machinery["optimizer"])
+        restore_schedule(self._trainer.lr_scheduler, staged.machinery["scheduler"])
+        if self._trainer.accelerator.scaler is not None and staged.machinery["scaler"]:
+            self._trainer.accelerator.scaler.load_state_dict(staged.machinery["scaler"])
+        if self._ema is not None:
+            _restore_average(self._ema, staged)
+        self._trainer.state.global_step = staged.counters.step
+        self._model.zero_grad(set_to_none=True)
+        restore_rng(staged.rng)
+        return staged.counters
+
+    def fingerprint(self, counters: Counters) -> bytes:
+        """A checksum of the live state that is equal on every rank when their states are.
+
+        Random generators are left out: each rank has its own.
+        """
+        machinery = self._machinery()
+        average = list(self._ema.average.values()) if self._ema else []
+        live = [*self._adapter.values(), *self._others.values(), *average]
+        live += state_tensors(machinery["optimizer"])
+        plain = (
+            bit_sums(live),
+            state_scalars(machinery["optimizer"]),
+            machinery["optimizer"]["groups"],
+            self._trainer.lr_scheduler.last_epoch,
+            machinery["scaler"],
+            machinery["averaged"],
+            self._trainer.state.global_step,
+            msgspec.msgpack.encode(counters),
+        )
+        return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
+
+    def _check_weights(self, folder: Path, file: str, found: dict[str, Tensor]) -> None:
+        own = self._adapter
+        if missing := sorted(own.keys() ^ found.keys()):
+            raise CheckpointError(
+                f"checkpoint {folder.name}: {file} holds another set of adapter weights than this "
+                f"run trains, such as {missing[0]}; resume with the adapter settings it was made "
+                "with"
+            )
+        for name, tensor in found.items():
+            if tensor.shape != own[name].shape:
+                raise CheckpointError(
+                    f"checkpoint {folder.name}: {file}: {name} is {list(tensor.shape)}, this run "
+                    f"has {list(own[name].shape)}; resume with the adapter settings it was made "
+                    "with"
+                )
+
+
+def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
+    """The live adapter weights by the names PEFT saves them under."""
+    trained = {p.data_ptr(): p for p in model.parameters() if p.requires_grad}
+    saved = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
+
+
+def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
+    host: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in weights.items():
+        plain = tensor.detach().to("cpu").contiguous()
+        if not torch.isfinite(plain).all():
+            raise CheckpointError(
+                f"{name} is not finite, so {file.name} would be of no use: "
+                "go back to an earlier checkpoint"
+            )
+        # The format holds no tied weights, so those are written twice.
+        host[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(plain.data_ptr())
+    safetensors.torch.save_file(host, file, metadata={"format": "pt"})
+
+
+def _weights(file: Path) -> dict[str, Tensor]:
+    """Read into memory: a mapped file could still change under the staged state."""
+    weights: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
+    return weights
+
+
+def _tensors(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return loaded
+
+
+def _machinery(file: Path) -> dict[str, Any]:
+    loaded = _tensors(file)
+    if missing := sorted(
+        {"optimizer", "others", "scheduler", "scaler", "averaged"} - loaded.keys()
+    ):
+        raise ValueError(f"no {missing[0]} in it; another version wrote it")
+    return loaded
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads files of one checkpoint and names the one that fails."""
+
+    folder: Path
+
+    def __call__(self, name: str, read: Callable[[Path], T]) -> T:
+        try:
+            return read(self.folder / name)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"checkpoint {self.folder.name}: {name} is missing; choose another one"
+            ) from None
+        except Exception as error:  # noqa: BLE001 -- damaged bytes make readers raise anything
+            raise CheckpointError(
+                f"checkpoint {self.folder.name}: {name} cannot be read "
+                f"({type(error).__name__}: {error}); choose another one"
+            ) from None
+
+
+def _restore_average(ema: AdapterEma, staged: Staged) -> None:
+    """A checkpoint made without an average starts one from its adapter."""
+    if staged.average is None:
+        ema.restart()
+    else:
+        ema.restore(staged.average, staged.machinery["averaged"])
+
+
+def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
+    """Go back to a step of the schedule as it is configured now.
+
+    Only the position comes from the checkpoint: a learning rate changed in the configuration of a
+    resumed run counts, and an unchanged one gives the same values again.
+    """
+    base_lrs = list(schedule.base_lrs)
+    schedule.load_state_dict({**saved, "base_lrs": base_lrs})
+    factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+    schedule._last_lr = [lr * factor for lr, factor in zip(base_lrs, factors, strict=True)]
+
+
+def read_counters(folder: Path) -> Counters:
+    """The plain part of a checkpoint's state."""
+    return msgspec.msgpack.decode((folder / COUNTERS).read_bytes(), type=Counters)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free disk space where a folder is."""
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,1 @@
+"""Commands at step boundaries: when they take effect, and how they are carried out."""

@@ -1,0 +1,352 @@
+"""The one-shot commands: checkpoint, rollback, evaluate, sample, skip, note, stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ...config.schema import RunConfig
+from ...core.recovery import NoWayBack
+from ...core.retention import to_remove
+from ...data.batch_source import BatchSource
+from ...errors import CheckpointError
+from ...protocol.commands import (
+    AddNote,
+    AnyCommand,
+    Evaluate,
+    GenerateSample,
+    MeasureGradients,
+    ProfileSteps,
+    Recover,
+    Rollback,
+    SaveCheckpoint,
+    SkipBatches,
+    Stop,
+)
+from ...protocol.events import (
+    CheckpointRemoved,
+    CheckpointSaved,
+    EvalFinished,
+    NoteAdded,
+    RolledBack,
+    SampleGenerated,
+)
+from ...protocol.states import RunState
+from ...run.checkpoint_store import Manifest
+from ..checkpoint.checkpointer import Checkpointer, Saved
+from ..checkpoint.training_state import Boundary, Counters, TrainingState
+from ..event_log import Chronicle
+from ..monitoring.monitor import Watch
+from ..objectives.evaluator import Evaluator, Interrupted
+from .command_scheduler import Conductor, Impossible
+
+
+class StepOperations:
+    """Carries one-shot commands out on every rank, at a boundary."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        chronicle: Chronicle,
+        conductor: Conductor,
+        state: TrainingState,
+        checkpointer: Checkpointer,
+        source: BatchSource,
+        evaluator: Evaluator,
+        watch: Watch,
+    ) -> None:
+        self._config = config
+        self._chronicle = chronicle
+        self._conductor = conductor
+        self._state = state
+        self._checkpointer = checkpointer
+        self._source = source
+        self._evaluator = evaluator
+        evaluator.interrupted = conductor.ends_evaluation
+        self._watch = watch
+        self.profile: Callable[[int], None] = lambda steps: None
+        """Begin a profile of so many steps."""
+        self._boundary: Boundary | None = None
+        self._evaluated_at = -1
+        self._owed_at = -1
+        """Step at which a planned evaluation was interrupted."""
+        self._saved_at = -1
+        """Step of the last checkpoint the schedule asked for, or the one returned to."""
+        self._saved: Manifest | None = None
+
+    def mark(self) -> None:
+        """Remember the boundary the next step starts from."""
+        self._boundary = self._state.mark(self._source.position)
+
+    def rewind(self) -> None:
+        """Take back a step that was started and not applied."""
+        assert self._boundary is not None, "a step starts with mark()"
+        self._state.return_to(self._boundary)
+        self._source.position = self._boundary.position
+        self._source.current = self._source.previous
+
+    @property
+    def due(self) -> bool:
+        """The configuration asks for an evaluation or a checkpoint at this step."""
+        return self._due(self._config.eval.every) or self._due(self._config.checkpoint.every)
+
+    def scheduled(self) -> None:
+        """Evaluate and save where the configuration says so."""
+        step, config = self._chronicle.step(), self._config
+        evaluate = self._due(config.eval.every) or (step == 0 and config.eval.at_start)
+        if evaluate and not self._evaluate_unasked():
+            return
+        save = self._due(config.checkpoint.every) or (step == 0 and config.checkpoint.at_start)
+        if (save or self._watch.is_best()) and self._saved_at != step:
+            self._save_unasked()
+        if reason := self._watch.reason_to_stop():
+            self._conductor.demand(Stop(), "early stop", reason)
+
+    def _due(self, every: int) -> bool:
+        step = self._chronicle.step()
+        return every > 0 and step > 0 and step % every == 0
+
+    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+        """Carry out one command; old → new as a person reads it.
+
+        Raises:
+            Impossible: nothing was changed.
+        """
+        match command:
+            case SaveCheckpoint(pin=pin, note=note):
+                outcome = "", self._save(pinned=pin, note=note).name
+            case Rollback():
+                outcome = self._roll_back(command)
+            case Recover(anomaly=anomaly):
+                outcome = self._roll_back(self._way_back(anomaly))
+            case MeasureGradients() | ProfileSteps():
+                outcome = self._measure(command)
+            case Evaluate():
+                outcome = "", self._evaluate_asked()
+            case GenerateSample(prompt=prompt):
+                outcome = "", self._sample(prompt)
+            case SkipBatches(steps=steps):
+                outcome = self._skip(steps)
+            case AddNote(text=text):
+                self._chronicle.record(NoteAdded(text=text, issuer=issuer))
+                outcome = "", ""
+            case Stop(save=save):
+                outcome = self._stop(save=save)
+            case _:
+                raise Impossible(f"{type(command).__name__} is not a command of this version")
+        return outcome
+
+    def finish(self) -> bool:
+        """The planned steps are done: evaluate, save; False when a stop got in between."""
+        self.mark()
+        if len(self._evaluator) and not self._evaluate_unasked():
+            return False
+        self._save_unasked()
+        return True
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """A stop got into the evaluation of this step."""
+        return self._owed_at == self._chronicle.step()
+
+    @property
+    def newest(self) -> str | None:
+        """The newest complete checkpoint."""
+        known = self._checkpointer.ledger.all()
+        return known[-1].name if known else None
+
+    def resume_from(self, wanted: str) -> Manifest:
+        """Go back to a checkpoint before the first step of a new process."""
+        manifest, counters = self._checkpointer.restore(wanted)
+        self._adopt(manifest, counters)
+        return manifest
+
+    def _save_unasked(self) -> Manifest | None:
+        try:
+            return self._save()
+        except Impossible as error:
+            self._chronicle.log("error", str(error))
+            return None
+
+    def _save(self, *, pinned: bool = False, note: str = "") -> Manifest:
+        if self._saved and self._is_here(self._saved) and not pinned and not note:
+            return self._saved
+        before = self._chronicle.state
+        self._chronicle.enter(RunState.SAVING)
+        try:
+            saved = self._checkpointer.save(
+                self._counters(),
+                {"pinned": pinned, "note": note, **self._watch.checkpoint_facts()},
+                self._chronicle.timeline,
+            )
+        except CheckpointError as error:
+            raise Impossible(str(error)) from None
+        finally:
+            self._chronicle.enter(before)
+        self._saved, self._saved_at = saved.manifest, saved.manifest.step
+        self._tell_saved(saved)
+        self._retain()
+        return saved.manifest
+
+    def _is_here(self, manifest: Manifest) -> bool:
+        here = (self._chronicle.step(), self._chronicle.timeline)
+        counters = self._counters()
+        return (manifest.step, manifest.timeline) == here and manifest.control == _plain(counters)
+
+    def _counters(self) -> Counters:
+        return Counters(
+            step=self._chronicle.step(),
+            position=self._source.position,
+            desired=self._conductor.desired,
+            watch=self._watch.state(),
+            owes_evaluation=self.owes_evaluation,
+        )
+
+    def _tell_saved(self, saved: Saved) -> None:
+        manifest = saved.manifest
+        self._chronicle.record(
+            CheckpointSaved(
+                name=manifest.name,
+                size_bytes=manifest.size_bytes,
+                seconds=saved.seconds,
+                pinned=manifest.pinned,
+                note=manifest.note,
+                good=manifest.good,
+                loss=manifest.loss,
+            )
+        )
+
+    def _retain(self) -> None:
+        if not self._checkpointer.leads:
+            return
+        ledger = self._checkpointer.ledger
+        keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
+        for name in to_remove(ledger.all(), keep=keep, by=by):
+            ledger.remove(name)
+            self._chronicle.record(CheckpointRemoved(name=name))
+
+    def _roll_back(self, command: Rollback) -> tuple[str, str]:
+        from_step, old_timeline = self._chronicle.step(), self._chronicle.timeline
+        before = self._chronicle.state
+        self._chronicle.enter(RunState.ROLLING_BACK)
+        try:
+            manifest, counters, seconds = self._timed_restore(command.checkpoint)
+        except Impossible:
+            self._chronicle.enter(before)
+            raise
+        self._adopt(manifest, counters)
+        self._source.position += command.skip * self._config.train.accumulate
+        self._chronicle.timeline = old_timeline + 1
+        self._conductor.rolled_back(command)
+        self._chronicle.record(
+            RolledBack(
+                checkpoint=manifest.name,
+                from_step=from_step,
+                to_step=manifest.step,
+                old_timeline=old_timeline,
+                new_timeline=self._chronicle.timeline,
+                skipped_batches=command.skip,
+                seconds=seconds,
+            )
+        )
+        self._watch.rolled_back(manifest.step)
+        self.mark()
+        return f"{from_step}", f"{manifest.step}, timeline {self._chronicle.timeline}"
+
+    def _way_back(self, anomaly: str) -> Rollback:
+        try:
+            return self._watch.recovery(anomaly, self._conductor.desired)
+        except NoWayBack as reason:
+            raise Impossible(str(reason)) from None
+
+    def _timed_restore(self, wanted: str) -> tuple[Manifest, Counters, float]:
+        started = time.monotonic()
+        try:
+            manifest, counters = self._checkpointer.restore(wanted)
+        except CheckpointError as error:
+            raise Impossible(str(error)) from None
+        return manifest, counters, time.monotonic() - started
+
+    def _adopt(self, manifest: Manifest, counters: Counters) -> None:
+        self._source.position = counters.position
+        self._source.current, self._source.previous = [], []
+        self._watch.restore(counters.watch)
+        self._saved = None
+        self._saved_at = manifest.step
+        owes = counters.owes_evaluation
+        self._evaluated_at, self._owed_at = (-1, manifest.step) if owes else (manifest.step, -1)
+
+    def _evaluate_asked(self) -> str:
+        try:
+            return self._evaluate(again=True)
+        except Interrupted as where:
+            raise Impossible(str(where)) from None
+
+    def _evaluate_unasked(self) -> bool:
+        """Evaluate as planned; False when the run is to stop before that is done."""
+        try:
+            self._evaluate()
+        except Interrupted as where:
+            self._owed_at = self._chronicle.step()
+            self._chronicle.log("info", f"{where}; it is made up for when the run goes on")
+            return False
+        return True
+
+    def _evaluate(self, *, again: bool = False) -> str:
+        step = self._chronicle.step()
+        if self._evaluated_at == step and not again:
+            return ""
+        if not len(self._evaluator):
+            raise Impossible("there are no evaluation records; set data.eval or data.eval_fraction")
+        result = self._in_state(RunState.EVALUATING, self._evaluator.evaluate)
+        self._evaluated_at, self._owed_at = step, -1
+        self._chronicle.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
+        self._watch.evaluated(result.metrics)
+        for prompt in self._config.eval.samples:
+            if self._conductor.ends_evaluation():
+                break
+            self._sample(prompt)
+        return f"loss {result.metrics['loss']:.4g}"
+
+    def _sample(self, prompt: str) -> str:
+        text: str = self._in_state(RunState.EVALUATING, lambda: self._evaluator.sample(prompt))
+        self._chronicle.record(SampleGenerated(prompt=prompt, text=text))
+        return text
+
+    def _in_state(self, state: RunState, action: Callable[[], Any]) -> Any:
+        before = self._chronicle.state
+        self._chronicle.enter(state)
+        try:
+            return action()
+        finally:
+            self._chronicle.enter(before)
+
+    def _measure(self, command: MeasureGradients | ProfileSteps) -> tuple[str, str]:
+        if isinstance(command, MeasureGradients):
+            self._watch.ask_gradients()
+            return "", "with the next update"
+        self.profile(command.steps)
+        return "", f"the next {command.steps} steps" if command.steps > 1 else "the next step"
+
+    def _skip(self, steps: int) -> tuple[str, str]:
+        old = self._source.epoch
+        self._source.position += steps * self._config.train.accumulate
+        self.mark()
+        return f"epoch {old:.3f}", f"epoch {self._source.epoch:.3f}"
+
+    def _stop(self, *, save: bool) -> tuple[str, str]:
+        if not save:
+            return "running", f"stopped at step {self._chronicle.step()}, nothing saved"
+        if self._chronicle.step() == 0:
+            return "running", "stopped before the first step, so there was nothing to save"
+        manifest = self._save()
+        return "running", f"stopped at step {manifest.step}, saved {manifest.name}"
+
+
+def _plain(counters: Counters) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(counters.desired)
+    return plain

@@ -1,0 +1,104 @@
+"""The desired control state on disk, so that a restart honours what was asked last.
+
+What the configuration said at that time is kept beside it: a value that a person has since changed
+in the configuration counts more than what was asked of the run before.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ...config.schema import RunConfig
+from ...core.settings import Desired
+from ...run.files import write_atomically
+from ...run.run_dir import RunDirectory
+
+log = logging.getLogger(__name__)
+
+
+class Configured(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a configuration that can be changed while training."""
+
+    lr: float
+    clip: float | None
+    nonfinite: str
+    autopilot: str = "propose"
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Configured:
+        """What the configuration asks for."""
+        train = config.train
+        return cls(
+            lr=train.lr,
+            clip=train.clip or None,
+            nonfinite=config.guard.nonfinite,
+            autopilot=config.policy.autopilot,
+        )
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What `desired.json` holds."""
+
+    desired: Desired
+    configured: Configured
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The control state to start with."""
+
+    desired: Desired
+    overridden: list[str] = field(default_factory=list)
+    """What the configuration has taken back, for a person to read."""
+
+
+def load_desired(run: RunDirectory, config: RunConfig, *, restarted: bool = False) -> Wanted:
+    """What was asked last in this run, under what the configuration has changed since.
+
+    A pause is kept by a restart after a crash only: whoever starts a process by hand wants it to
+    train.
+    """
+    now = Configured.of(config)
+    fresh = Desired(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
+    try:
+        data = (run.path / "desired.json").read_bytes()
+        stored = msgspec.json.decode(data, type=Stored)
+    except FileNotFoundError:
+        return Wanted(fresh)
+    except msgspec.DecodeError as error:
+        log.warning("desired.json is damaged (%s); the configured settings are used", error)
+        return Wanted(fresh)
+    desired = stored.desired
+    if not restarted:
+        desired = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=None)
+    return _override(desired, stored.configured, now)
+
+
+def _override(desired: Desired, before: Configured, now: Configured) -> Wanted:
+    changes: dict[str, object] = {}
+    told = []
+    if now.lr != before.lr and desired.lr_scale != 1.0:
+        told.append(f"lr ×1 (×{desired.lr_scale:g} was asked for before train.lr changed)")
+        changes["lr_scale"] = 1.0
+    if now.clip != before.clip:
+        if desired.clip != before.clip or desired.clip_percentile is not None:
+            told.append(f"clip {now.clip or 'off'} (train.clip changed)")
+        changes |= {"clip": now.clip, "clip_percentile": None}
+    if now.nonfinite != before.nonfinite:
+        if desired.nonfinite != before.nonfinite:
+            told.append(f"nonfinite {now.nonfinite} (guard.nonfinite changed)")
+        changes["nonfinite"] = now.nonfinite
+    if now.autopilot != before.autopilot:
+        if desired.autopilot != before.autopilot:
+            told.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
+        changes["autopilot"] = now.autopilot
+    return Wanted(msgspec.structs.replace(desired, **changes), told)
+
+
+def store_desired(run: RunDirectory, desired: Desired, config: RunConfig) -> None:
+    """Keep it for the next process."""
+    stored = Stored(desired=desired, configured=Configured.of(config))
+    write_atomically(run.path / "desired.json", msgspec.json.encode(stored))

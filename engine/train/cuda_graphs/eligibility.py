@@ -1,0 +1,79 @@
+"""Whether a run trains in fast mode, and why not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate.utils import AutocastKwargs
+
+from ...config.fast import CHOOSES_EXPERTS, fast_fact, refusal, why_not_fast
+from ...config.memory.architecture import EXPERTS
+from ...config.memory.estimate import sequences_per_micro_batch
+from ...config.schema import RunConfig
+from ...errors import ConfigError
+from ...model.hidden import backbone_of, base_model_of
+from .graph_forward import FastPath
+from .pointwise import kernels_for
+from .static_forward import Program
+
+
+def fast_path(
+    config: RunConfig, trainer: Any, pad_id: int, log: Callable[[str, str], None]
+) -> tuple[FastPath | None, str]:
+    """The fast path of a run, or None, and what to say about it.
+
+    Raises:
+        ConfigError: `train.fast: on`, and it is impossible here.
+    """
+    mode = config.train.fast
+    device = trainer.args.device
+    reason = why_not(config, trainer.model, device)
+    if reason is not None:
+        if mode == "on":
+            raise ConfigError(f"train.fast: {refusal(reason)}")
+        return None, fast_fact(config, reason)
+    no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
+    precision = functools.partial(trainer.accelerator.autocast, no_cache)
+    kernels, failed = kernels_for(device)
+    if failed:
+        log("info", f"fast mode: layers are not compiled, which costs some percent: {failed}")
+    path = FastPath(
+        Program(
+            trainer.model,
+            precision,
+            smoothing=config.train.label_smoothing,
+            noise=config.train.neftune,
+            kernels=kernels,
+        ),
+        device,
+        longest=config.data.max_length,
+        rows=sequences_per_micro_batch(config),
+        pad_id=pad_id,
+        capture=mode != "static",
+        log=log,
+    )
+    # The trainer's own noise would be made for rows as long as the buffers.
+    trainer.neftune_noise_alpha = None
+    return path, fast_fact(config, None)
+
+
+def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
+    """What stands against static shapes, or on a CUDA device against graphs; None is nothing."""
+    return why_not_fast(config, device.type) or _of_model(model, device)
+
+
+def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
+    base: Any = base_model_of(model)
+    settings = base.config.get_text_config()
+    if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):
+        return CHOOSES_EXPERTS
+    if any(parameter.device.type != device.type for parameter in model.parameters()):
+        return "a part of the model is not on the device"
+    try:
+        backbone_of(model)
+    except (AttributeError, TypeError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,190 @@
+"""The way a trainer takes through a model in fast mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .buckets import bucket
+from .gradients import StaticGradients
+from .graph_pass import Captured, Direct, Graphs, Pass
+from .static_forward import Form, Program, StaticBatch, Want, Way
+
+MOST_GRAPHS = 32
+"""Forms with graphs of their own, each way; each costs seconds to capture and some memory."""
+
+
+class FastPath:
+    """What losses are made of, for a micro-batch, as tensors of an ordinary autograd graph.
+
+    Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
+    forward must be followed by its backward, if it has one, before the next forward.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: torch.device,
+        *,
+        longest: int,
+        rows: int,
+        pad_id: int,
+        capture: bool,
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._program = program
+        self._gradients = StaticGradients(program.model.parameters())
+        self._device = device
+        self._longest, self._rows, self._pad_id = longest, rows, pad_id
+        self._capture = capture
+        self._log = log
+        self._passes: dict[Form, Pass] = {}
+        self._graphs: Graphs | None = None
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+        """Ties the outputs into autograd; the parameters are reached behind its back."""
+
+    def __call__(
+        self, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Run a micro-batch forward.
+
+        Args:
+            inputs: On the device: `input_ids` [B, T], `labels` unless hidden states are all that
+                is wanted, and `position_ids` when rows are packed.
+            wants: What to return.
+            way: In which the model is meant.
+        """
+        rows, length = inputs["input_ids"].shape
+        form = Form(
+            rows=max(rows, self._rows),
+            length=bucket(length, self._longest),
+            packed="position_ids" in inputs,
+            wants=wants,
+            trained=way == "trained" and torch.is_grad_enabled(),
+            way=way,
+        )
+        one = self._pass_for(form, inputs)
+        hand_over: Callable[..., tuple[Tensor, ...]] = _Handover.apply
+        outputs = hand_over(self._anchor, one) if form.trained else one.forward()
+        found = dict(zip(wants, outputs, strict=True))
+        if "hidden" in found:
+            found["hidden"] = found["hidden"][:rows, :length]
+        if "log_probs" in found:
+            # Kept for longer than until the next forward pass, which may overwrite it.
+            found["log_probs"] = found["log_probs"][:rows].clone()
+        return found
+
+    def begin(self) -> None:
+        """Every rank starts from rank 0's weights."""
+        self._gradients.share_weights()
+
+    def average_gradients(self) -> None:
+        """Over all ranks: nobody else does it, because no DDP module is called."""
+        self._gradients.average_over_ranks()
+
+    def make_room(self) -> None:
+        """Before passes outside of graphs: let these go where the device may not hold both.
+
+        Graphs keep their memory to themselves. In lean mode there is none beside them, and a pass
+        without gradients takes no more than they do.
+        """
+        if self._program.is_lean or (
+            self._device.type == "cuda" and _free(self._device) < _idle(self._device)
+        ):
+            self.release()
+
+    def release(self) -> None:
+        """Give all memory back and forget addresses; graphs are made again when needed."""
+        self._passes.clear()
+        self._graphs = None
+        self._gradients.release()
+
+    def _pass_for(self, form: Form, inputs: dict[str, Any]) -> Pass:
+        known = self._passes.get(form)
+        if known is None:
+            batch = StaticBatch(form, self._device, self._pad_id)
+            self._put(inputs, batch)
+            known = self._passes[form] = self._make(batch)
+            if known.batch is batch:
+                return known
+        self._put(inputs, known.batch)
+        return known
+
+    def _put(self, inputs: dict[str, Any], batch: StaticBatch) -> None:
+        batch.fill(inputs)
+        self._program.embed(batch, inputs["input_ids"])
+
+    def _make(self, batch: StaticBatch) -> Pass:
+        if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:
+            self._capture = False
+            self._say(batch.form, f"there are {MOST_GRAPHS} graphs already")
+        if self._capture:
+            try:
+                self._graphs = self._graphs or Graphs()
+                return Captured(self._program, batch, self._gradients, self._graphs)
+            except torch.OutOfMemoryError:
+                larger = self._larger(batch.form)
+                if larger is not None:
+                    self._log("warning", _shared(batch.form, larger.batch.form))
+                    return larger
+                self._say(batch.form, "not enough free GPU memory for its graph")
+            except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything
+                self._capture = False
+                self._say(batch.form, _cause(error))
+        return Direct(self._program, batch, self._gradients)
+
+    def _larger(self, form: Form) -> Pass | None:
+        """The graph with the least padding that a form fits in: it needs no memory of its own."""
+        fitting = [
+            one
+            for known, one in self._passes.items()
+            if isinstance(one, Captured)
+            and known.length > form.length
+            and replace(known, length=form.length) == form
+        ]
+        return min(fitting, key=lambda one: one.batch.form.length, default=None)
+
+    def _say(self, form: Form, reason: str) -> None:
+        self._log("warning", f"fast mode: no CUDA graph for {form}, which run as usual: {reason}")
+
+
+def _free(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return free
+
+
+def _idle(device: torch.device) -> int:
+    """What the allocator holds and nobody uses between two steps: the graphs' memory, mostly."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _shared(form: Form, other: Form) -> str:
+    return (
+        f"fast mode: not enough free GPU memory for a graph for {form}; they go through that for "
+        f"{other}"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong first: the end of a capture that has failed raises an error of its own."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+class _Handover(torch.autograd.Function):
+    """A pass as one node of an autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, one: Pass) -> tuple[Tensor, ...]:
+        ctx.one = one
+        return tuple(output.view_as(output) for output in one.forward())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        ctx.one.backward(gradients)
+        return None, None

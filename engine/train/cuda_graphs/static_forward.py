@@ -1,0 +1,233 @@
+"""What a graph holds: from a batch in static buffers to hidden states and the token loss.
+
+The same code runs with and without capture. It waits for nothing on the device and every shape in
+it follows from the batch's form alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
+from ...model.hidden import backbone_of, base_model_of, lm_head_of
+from ...model.host_embedding import HostEmbedding, on_host
+from .fusion import fuse, rotary
+from .pointwise import Kernels
+
+Want = Literal["hidden", "ce", "log_probs"]
+"""`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32;
+`log_probs`: of each sequence's labelled tokens, summed, [B] fp32."""
+Way = Literal["trained", "still", "reference"]
+"""`trained`: as in training; `still`: without dropout; `reference`: without the adapter as well.
+The last two have no gradient and draw no random numbers."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Everything that makes one graph fit a micro-batch and another not."""
+
+    rows: int
+    length: int
+    packed: bool
+    """Rows hold several documents, kept apart by their positions."""
+    wants: tuple[Want, ...]
+    trained: bool
+    """A backward pass follows."""
+    way: Way = "trained"
+
+    def __str__(self) -> str:
+        """As a person reads it in the log."""
+        kind = "" if self.trained else ", forward only"
+        if self.way == "reference":
+            kind = ", without the adapter"
+        return f"{self.rows} × {self.length} tokens{kind}"
+
+
+class StaticBatch:
+    """Buffers of a form; a smaller batch is put in their corner and padded."""
+
+    def __init__(self, form: Form, device: torch.device, pad_id: int) -> None:
+        shape = (form.rows, form.length)
+        self.form = form
+        self.input_ids = torch.full(shape, pad_id, device=device)
+        self.labels = torch.full(shape, IGNORED, device=device)
+        self._steps = torch.arange(form.length, device=device).expand(shape)
+        self.position_ids = self._steps.clone()
+        self.tokens = torch.ones((), device=device)
+        """Of a row of the batch in it, its own padding included."""
+        self.everything = torch.ones(shape, dtype=torch.bool, device=device)
+        self.embedded: Tensor | None = None
+        """[B, T, H], where the embedding is on the host."""
+        self._pad_id = pad_id
+
+    def fill(self, inputs: dict[str, Any]) -> None:
+        """Take a batch over: `input_ids`, and what the form needs of `labels`, `position_ids`."""
+        self._put(self.input_ids, inputs["input_ids"], self._pad_id)
+        self.tokens.fill_(inputs["input_ids"].shape[1])
+        if self.form.wants != ("hidden",):
+            self._put(self.labels, inputs["labels"], IGNORED)
+        if self.form.packed:
+            self.position_ids.copy_(self._steps)
+            self._put(self.position_ids, inputs["position_ids"], None)
+
+    def padded(self, ids: Tensor) -> Tensor:
+        """Token ids in the form's shape, wherever they are."""
+        rows, length = ids.shape
+        more = (0, self.form.length - length, 0, self.form.rows - rows)
+        return F.pad(ids, more, value=self._pad_id)
+
+    @staticmethod
+    def _put(buffer: Tensor, values: Tensor, padding: int | None) -> None:
+        rows, length = values.shape
+        if padding is not None and buffer.shape != values.shape:
+            buffer.fill_(padding)
+        buffer[:rows, :length].copy_(values, non_blocking=True)
+
+
+class Program:
+    """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: Any,
+        smoothing: float = 0.0,
+        noise: float = 0.0,
+        kernels: Kernels = Kernels(),  # noqa: B008 -- a frozen value
+    ) -> None:
+        self.model: Any = model
+        self.kernels = kernels
+        self._fused = fuse(model, kernels)
+        self._smoothing, self._noise = smoothing, noise
+        self._backbone = backbone_of(model)
+        self._head = lm_head_of(model)
+        self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
+        self._precision: Any = precision
+        """Makes the context manager of mixed precision, without a cache of cast weights."""
+
+    @property
+    def is_lean(self) -> bool:
+        """The embedding is on the host, because the device has no memory to spare."""
+        return isinstance(self._embedding, HostEmbedding)
+
+    def embed(self, batch: StaticBatch, ids: Tensor) -> None:
+        """What cannot be part of a graph: look the batch up in an embedding on the host.
+
+        The ids are taken from where they came from: asking the device for them would wait for it.
+        """
+        if not self.is_lean:
+            return
+        embedding: Any = self._embedding
+        rows = embedding(batch.padded(on_host(ids))).detach()
+        batch.embedded = rows if batch.embedded is None else batch.embedded.copy_(rows)
+
+    def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
+        """Return what the batch's form wants, in its order."""
+        form, labels = batch.form, batch.labels
+        with (
+            torch.set_grad_enabled(form.trained),
+            self._in(form.way),
+            self._mixed(),
+            padding_is_at_the_right(),
+            rotary(self._backbone, self.kernels),
+        ):
+            hidden = self._hidden(batch)
+            found = {"hidden": hidden}
+            if "ce" in form.wants:
+                found["ce"] = static_cross_entropy(hidden, labels, self._head, self._smoothing)
+            if "log_probs" in form.wants:
+                found["log_probs"] = static_log_probs(hidden, labels, self._head)
+            return tuple(found[want] for want in form.wants)
+
+    def differentiate(
+        self,
+        outputs: Sequence[Tensor],
+        parameters: Sequence[nn.Parameter],
+        gradients: Sequence[Tensor],
+    ) -> tuple[Tensor | None, ...]:
+        """The gradient by every parameter; None where the outputs do not depend on it.
+
+        A layer that is computed again here has to be computed as it was.
+        """
+        with rotary(self._backbone, self.kernels):
+            return torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
+
+    @contextmanager
+    def _in(self, way: Way) -> Iterator[None]:
+        """Layers that are fused stay so: what is compared is then computed in the same way."""
+        if way == "trained":
+            yield
+            return
+        was_training = self.model.training
+        self.model.eval()
+        for layer in self._fused:
+            layer.training = True
+        try:
+            with self.model.disable_adapter() if way == "reference" else nullcontext():
+                yield
+        finally:
+            self.model.train(was_training)
+
+    def _mixed(self) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = self._precision()
+        return context
+
+    def _hidden(self, batch: StaticBatch) -> Tensor:
+        """Positions keep packed documents apart; a mask of ones says that there are none."""
+        packed = batch.form.packed
+        embedded = self._noisy(batch) if self._noise else batch.embedded
+        output = self._backbone(
+            input_ids=batch.input_ids if embedded is None else None,
+            inputs_embeds=embedded,
+            attention_mask=None if packed else batch.everything,
+            position_ids=batch.position_ids if packed else None,
+            use_cache=False,
+        )
+        hidden: Tensor = output[0]
+        return hidden
+
+    def _noisy(self, batch: StaticBatch) -> Tensor | None:
+        """Embedded tokens ± α/√(T·H), evenly; T is that of the batch, not of the buffers.
+
+        Source: Jain et al. 2023 (NEFTune).
+        """
+        if batch.form.way != "trained":
+            return batch.embedded
+        rows = batch.embedded
+        if rows is None:
+            embedding: Any = self._embedding
+            rows = embedding(batch.input_ids)
+        most = self._noise / (batch.tokens * rows.shape[-1]).sqrt()
+        return rows + torch.empty_like(rows).uniform_(-1, 1) * most.to(rows.dtype)
+
+
+@contextmanager
+def padding_is_at_the_right() -> Iterator[None]:
+    """Attention masks are left out where they only hide padding and the future.
+
+    Padding is at the right, so no token before it attends to it, and what attends to it carries no
+    loss. Without a mask attention has its fastest kernel, and nothing depends on the data.
+    """
+    functions: Any = ALL_MASK_ATTENTION_FUNCTIONS
+    functions["sdpa"] = _mask_of_documents
+    try:
+        yield
+    finally:
+        del functions["sdpa"]
+
+
+def _mask_of_documents(*args: Any, **kwargs: Any) -> Tensor | None:
+    window, length = kwargs.get("local_size"), kwargs["kv_length"]
+    if kwargs.get("allow_is_causal_skip", True) and (window is None or length < window):
+        return None
+    static = {**kwargs, "allow_is_causal_skip": False, "attention_mask": None}
+    mask: Tensor | None = sdpa_mask(*args, **static)
+    return mask

@@ -1,0 +1,1 @@
+"""Ranks: device placement, agreement between ranks, lost ranks, restarts."""

@@ -1,0 +1,114 @@
+"""This rank's device and its place among the ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # of torch, not listed
+from torch.distributed.rendezvous import rendezvous
+
+from ...telemetry.gpu import GpuSampler
+from .elastic import Attempt
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def description(self) -> str:
+        """The device as a person knows it."""
+        if self.device.type != "cuda":
+            threads = torch.get_num_threads()
+            return f"cpu ({threads} thread{'s' if threads > 1 else ''})"
+        properties = torch.cuda.get_device_properties(self.device)
+        name = f"{self.device} {properties.name} {properties.total_memory / 2**30:.1f} GiB"
+        links = GpuSampler(self.device.index or 0).links()
+        return f"{name}, {links}" if links else name
+
+
+def take_place(timeout_s: float) -> Place:
+    """Choose the device and join the other ranks, if torchrun started any.
+
+    Args:
+        timeout_s: longest a rank waits in a collective of the training group.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    if world_size > 1 and not dist.is_initialized():
+        _join(device, timedelta(seconds=timeout_s))
+    return Place(rank, world_size, device)
+
+
+def _join(device: torch.device, timeout: timedelta) -> None:
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    # The store outlives a crash, and with it the addresses of ranks that are dead: every attempt
+    # has names of its own.
+    attempt = Attempt.of(os.environ).number
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore(f"attempt-{attempt}", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def leave_place() -> None:
+    """Part from the other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class StepClock:
+    """Times one step on the device that does it, without waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._began = self._lapped = self._ended = self._mark()
+
+    def _mark(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
+        event.record()
+        return event
+
+    def lap(self) -> None:
+        """The work of this rank alone ends here, unless it is called again."""
+        self._lapped = self._mark()
+
+    def end(self) -> None:
+        """The step ends here."""
+        self._ended = self._mark()
+
+    def lapped_s(self) -> float:
+        """Seconds from the beginning to the last `lap`; the device must have come that far."""
+        return self._since_began(self._lapped)
+
+    def took_s(self) -> float:
+        """Seconds from the beginning to the end; waits until the device has come that far."""
+        if self._cuda:
+            self._ended.synchronize()
+        return self._since_began(self._ended)
+
+    def _since_began(self, mark: Any) -> float:
+        if self._cuda:
+            return float(self._began.elapsed_time(mark)) / 1e3
+        return float(mark - self._began)

@@ -1,0 +1,55 @@
+"""What a step used of memory and of the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...config.memory.hardware import host_memory
+from ...telemetry.gpu import BackgroundSampler, GpuSampler
+from ...telemetry.process import rss_bytes
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """Memory when a step is judged; None where there is no such thing."""
+
+    allocated_bytes: int | None
+    """Peak since the step before was judged."""
+    reserved_bytes: int | None
+    total_bytes: int | None
+    rss_bytes: int
+    gpu_util: float | None = None
+    gpu_temp_c: float | None = None
+    gpu_power_w: float | None = None
+    pcie_bytes_per_s: float | None = None
+
+
+class MemoryMeter:
+    """Reads this rank's memory; NVML is sampled in the background."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._host_bytes = host_memory().total_bytes
+        self._gpu: BackgroundSampler | None = None
+        if device.type == "cuda":
+            self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
+
+    def read(self) -> MemoryReading:
+        """The reading of the step that is judged now."""
+        if self._gpu is None:
+            return MemoryReading(None, None, self._host_bytes, rss_bytes())
+        known = torch.cuda.memory_stats_as_nested_dict(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        sample = self._gpu.last
+        return MemoryReading(
+            known["allocated_bytes"]["all"]["peak"],
+            known["reserved_bytes"]["all"]["current"],
+            torch.cuda.get_device_properties(self._device).total_memory,
+            rss_bytes(),
+            sample.util,
+            sample.temp_c,
+            sample.power_w,
+            sample.pcie_bytes_per_s,
+        )

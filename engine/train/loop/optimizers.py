@@ -1,0 +1,122 @@
+"""The optimizer with a learning rate for each part of the adapter, and the schedule over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from ...config.schema import TrainConfig
+from ...errors import ConfigError
+
+ONE_CYCLE_START = 1 / 25
+"""Share of the rate that one_cycle begins with. Source: Smith, Topin 2018, as fast.ai sets it."""
+
+Factor = Callable[[int], float]
+"""Optimizer steps done → what the rate is multiplied by."""
+
+
+class OwnOptimizer:
+    """Mixin over `transformers.Trainer`; `recipe` is set before `train()`."""
+
+    recipe: TrainConfig
+    lr_factor: Factor | None = None
+    """Takes the place of the configured schedule."""
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The configured optimizer over the groups of the model."""
+        trainer: Any = self
+        if trainer.optimizer is None:
+            trained = model if model is not None else trainer.model
+            kind, options = _kind(trainer, self.recipe.optimizer)
+            decayed = set(trainer.get_decay_parameter_names(trained))
+            trainer.optimizer = kind(parameter_groups(trained, self.recipe, decayed), **options)
+        return trainer.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The configured schedule, or the one that takes its place."""
+        trainer: Any = self
+        factor = self.lr_factor
+        if factor is None and self.recipe.schedule == "one_cycle":
+            warmup = trainer.args.get_warmup_steps(num_training_steps)
+            factor = partial(
+                one_cycle, steps=num_training_steps, warmup=warmup, floor=self.recipe.lr_floor
+            )
+        if factor is None:
+            return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]  # of the trainer
+        if trainer.lr_scheduler is None:
+            trainer.lr_scheduler = LambdaLR(optimizer or trainer.optimizer, factor)
+            trainer._created_lr_scheduler = True
+        return trainer.lr_scheduler
+
+
+def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
+    if name != "lamb":
+        kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+        return kind, dict(options)
+    if find_spec("pytorch_optimizer") is None:
+        raise ConfigError(
+            "train.optimizer: lamb is in the package pytorch-optimizer, which is not installed; "
+            "pip install pytorch-optimizer, or choose adamw"
+        )
+    # bitsandbytes has a LAMB too, but its trust ratio of a zero matrix is zero, and LoRA's B is one
+    # at the start: it would never move.
+    from pytorch_optimizer import Lamb
+
+    return Lamb, {"lr": trainer.args.learning_rate}
+
+
+def rate_of(lr: float, ratio: float) -> dict[str, float]:
+    """What a group holds of a learning rate: its own, and its ratio to that of the run."""
+    return {"lr": lr * ratio, "lr_ratio": ratio}
+
+
+def parameter_groups(
+    model: nn.Module, recipe: TrainConfig, decayed: set[str]
+) -> list[dict[str, Any]]:
+    """What is trained, in groups of one learning rate and weight decay each.
+
+    The groups follow from the model alone, so that a checkpoint fits a run with other ratios. The
+    first has the rate of the run itself.
+
+    Args:
+        model: with adapters; what requires a gradient is trained.
+        recipe: rates and weight decay.
+        decayed: names that weight decay is for.
+    """
+    parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parts.setdefault((_part(name), name not in decayed), []).append(parameter)
+    ratios = (1.0, recipe.lr_ratios.lora_b, recipe.lr_ratios.embeddings)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if spared else recipe.weight_decay,
+            **rate_of(recipe.lr, ratios[part]),
+        }
+        for (part, spared), parameters in sorted(parts.items(), key=lambda item: item[0])
+    ]
+
+
+def _part(name: str) -> int:
+    """2 for modules trained whole, 1 for LoRA's B matrices, 0 for all else."""
+    if "modules_to_save" in name:
+        return 2
+    return int("lora_B" in name or "lora_embedding_B" in name)
+
+
+def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
+    """Along a cosine from `ONE_CYCLE_START` up to 1 during warm-up, then down to the floor."""
+    if step < warmup:
+        return _between(ONE_CYCLE_START, 1.0, step / warmup)
+    return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))
+
+
+def _between(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

@@ -1,0 +1,161 @@
+"""One optimizer step as it is measured: losses, counts and times of this rank, then of all."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..distributed.rank_agreement import Agreement, Pending
+
+
+@dataclass
+class StepTally:
+    """What one rank collects during one step."""
+
+    started: float = field(default_factory=time.perf_counter)
+    data_s: float = 0.0
+    compute_s: float = 0.0
+    optimizer_s: float = 0.0
+    tokens: int = 0
+    samples: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, what: str) -> Iterator[None]:
+        """Add the time spent inside to `<what>_s`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            name = f"{what}_s"
+            setattr(self, name, getattr(self, name) + time.perf_counter() - started)
+
+    def count(self, batch: dict[str, Any]) -> None:
+        """Count a micro-batch's real tokens and its samples; called before it leaves the host.
+
+        Packed rows bring the counts along, which the model must not see.
+        """
+        tokens = batch.pop("token_count", None)
+        self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
+        samples = batch.pop("document_count", None) or batch.get("pair_count")
+        self.samples += int(samples or len(batch["input_ids"]))
+
+    def add_parts(self, **parts: Tensor) -> None:
+        """Add shares of the step's loss parts and other per-step means."""
+        for name, value in parts.items():
+            share = value.detach().float()
+            self.parts[name] = self.parts[name] + share if name in self.parts else share
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """What this rank knows of the step before the others have said theirs."""
+
+    loss: float
+    """This rank's share; the mean over ranks is the step's loss."""
+    grad_norm: float
+    """After the all-reduce and before clipping: the same on every rank."""
+    parts: dict[str, float]
+    held: bool = False
+    """The device has not made the update, because the host has to look at it first."""
+
+
+def summed(tally: StepTally, grad_norm: Tensor) -> Tensor:
+    """This rank's share of the loss, [] fp32, where it was computed."""
+    losses = tally.losses or [grad_norm.new_zeros(())]
+    return sum(losses, losses[0].new_zeros(())).float()
+
+
+def settle(
+    loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
+) -> Pending[OwnStep]:
+    """Bring the step's figures to the host: the one wait for the device in a step, when read."""
+    norm = grad_norm.detach().float().to(loss.device)
+    flag = loss.new_zeros(()) if held is None else held
+    sent = torch.stack([loss, norm, flag, *parts.values()]).to("cpu", non_blocking=True)
+    arrived = torch.cuda.Event() if loss.is_cuda else None  # type: ignore[no-untyped-call]  # of torch
+    if arrived is not None:
+        arrived.record()
+
+    def read() -> OwnStep:
+        if arrived is not None:
+            arrived.synchronize()
+        own_loss, norm, held_back, *values = sent.tolist()
+        return OwnStep(own_loss, norm, dict(zip(parts, values, strict=True)), held_back > 0)
+
+    return Pending(read)
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """The step over all ranks."""
+
+    loss: float
+    parts: dict[str, float]
+    tokens: int
+    samples: int
+    rank_s: list[float]
+    """Each rank's own time, up to the last backward pass, where the ranks begin to wait."""
+    rank_mem_bytes: list[int]
+    """Each rank's allocated memory; empty when not every rank knows it, as what follows."""
+    rank_util: list[float]
+    rank_temp_c: list[float]
+    rank_power_w: list[float]
+
+    @property
+    def skew_s(self) -> float:
+        """Slowest minus fastest rank."""
+        return max(self.rank_s) - min(self.rank_s)
+
+
+class DeviceReading(NamedTuple):
+    """What a rank tells of its accelerator; None where it has none, or that does not say."""
+
+    mem_bytes: int | None = None
+    util: float | None = None
+    temp_c: float | None = None
+    power_w: float | None = None
+
+
+def start_total(
+    own: OwnStep,
+    tally: StepTally,
+    own_s: float,
+    agreement: Agreement,
+    device: DeviceReading,
+) -> Pending[StepTotals]:
+    """Begin to combine the ranks' steps; read it when the update is done."""
+    counts = [float(tally.tokens), float(tally.samples)]
+    told = [math.nan if value is None else float(value) for value in device]
+    mine = [own.loss, *own.parts.values(), *counts, own_s, *told]
+    rows = agreement.start_rows(mine)
+    return Pending(lambda: _combine(rows.read(), list(own.parts)))
+
+
+def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
+    losses, *columns = (list(column) for column in zip(*rows, strict=True))
+    parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
+    memory, util, temp_c, power_w = ([] if any(map(math.isnan, told)) else told for told in device)
+    return StepTotals(
+        loss=_mean(losses),
+        parts=dict(zip(names, map(_mean, parts), strict=True)),
+        tokens=round(sum(tokens)),
+        samples=round(sum(samples)),
+        rank_s=rank_s,
+        rank_mem_bytes=[int(held) for held in memory],
+        rank_util=util,
+        rank_temp_c=temp_c,
+        rank_power_w=power_w,
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

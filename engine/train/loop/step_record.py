@@ -1,0 +1,136 @@
+"""A step between its last backward pass and its record: what is known, and what is on its way."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...core.guard import Verdict
+from ...data.batch_source import SeenExamples
+from ...protocol.events import StepFinished
+from ..distributed.place import StepClock
+from ..distributed.rank_agreement import Pending
+from .memory_meter import MemoryReading
+from .step_metrics import OwnStep, StepTally, StepTotals
+from .update_gate import Gradients
+
+_LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
+
+
+@dataclass
+class JudgedStep:
+    """Everything of a step that its record is made of, and its update, should it come late."""
+
+    number: int
+    tally: StepTally
+    clock: StepClock
+    figures: Pending[OwnStep]
+    held: Tensor | None
+    """[] fp32, on the device: 1 where it does not make the update; None where the host decides."""
+    gradients: Gradients
+    """Clipped, for an update that is held back."""
+    clip: float | None
+    """Max grad norm; None is off."""
+    lr_schedule: float
+    lr_scale: float
+    policy: str
+    """What to do with an update that is not finite."""
+    memory: MemoryReading
+    seen: SeenExamples
+    epoch: float
+    judged_at: float
+    ended: bool = False
+    """The optimizer has been asked for the update, and counters have moved."""
+    step_s: float | None = None
+    """By the device's clock; None goes by the host's."""
+    own: OwnStep | None = None
+    totals: Pending[StepTotals] | None = None
+    verdict: Verdict | None = None
+    """None while only the device knows it."""
+    loss_scale: float | None = None
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of its update."""
+        return self.lr_schedule * self.lr_scale
+
+    @property
+    def known(self) -> OwnStep:
+        """This rank's figures; waits for them when they are asked for first."""
+        if self.own is None:
+            self.own = self.figures.read()
+        return self.own
+
+    @property
+    def clipped(self) -> bool:
+        """The gradient was longer than allowed."""
+        return self.clip is not None and self.known.grad_norm > self.clip
+
+    @property
+    def clip_factor(self) -> float:
+        """What the gradients were multiplied by."""
+        if self.clip is None or not self.clipped or not math.isfinite(self.known.grad_norm):
+            return 1.0
+        return self.clip / self.known.grad_norm
+
+    def end(self) -> None:
+        """The update has been asked for."""
+        self.clock.end()
+        self.tally.optimizer_s = time.perf_counter() - self.judged_at
+        self.ended = True
+
+    def held_bytes(self, *, reserves: bool) -> int | None:
+        """The memory that counts as this rank's."""
+        return self.memory.reserved_bytes if reserves else self.memory.allocated_bytes
+
+    def event(self) -> StepFinished:
+        """The record; waits for the other ranks' figures."""
+        assert self.totals is not None, "the verdict comes first"
+        totals, tally, memory = self.totals.read(), self.tally, self.memory
+        step_s = time.perf_counter() - tally.started if self.step_s is None else self.step_s
+        return StepFinished(
+            loss=totals.loss,
+            parts={k: v for k, v in totals.parts.items() if k in _LOSS_PARTS},
+            grad_norm=self.known.grad_norm,
+            clip=self.clip,
+            clipped=self.clipped,
+            skipped=self.verdict is not Verdict.APPLY,
+            lr=self.lr,
+            lr_schedule=self.lr_schedule,
+            lr_scale=self.lr_scale,
+            epoch=self.epoch,
+            tokens=totals.tokens,
+            samples=totals.samples,
+            step_s=step_s,
+            data_s=tally.data_s,
+            compute_s=tally.compute_s,
+            optimizer_s=tally.optimizer_s,
+            tokens_per_s=totals.tokens / step_s,
+            samples_per_s=totals.samples / step_s,
+            mem_allocated_bytes=memory.allocated_bytes,
+            mem_reserved_bytes=memory.reserved_bytes,
+            mem_total_bytes=memory.total_bytes,
+            rss_bytes=memory.rss_bytes,
+            gpu_util=memory.gpu_util,
+            gpu_temp_c=memory.gpu_temp_c,
+            gpu_power_w=memory.gpu_power_w,
+            skew_s=totals.skew_s,
+            pcie_bytes_per_s=memory.pcie_bytes_per_s,
+            **_by_rank(totals),
+            extra=self._extra(totals),
+        )
+
+    def _extra(self, totals: StepTotals) -> dict[str, float]:
+        found = {k: v for k, v in totals.parts.items() if k not in _LOSS_PARTS}
+        return found if self.loss_scale is None else {**found, "loss_scale": self.loss_scale}
+
+
+def _by_rank(totals: StepTotals) -> dict[str, Any]:
+    """Figures of every rank, where there are several."""
+    names = ("rank_s", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
+    several = len(totals.rank_s) > 1
+    return {name: getattr(totals, name) for name in names} if several else {}

@@ -1,0 +1,1 @@
+"""Observers of training: anomaly monitor, reports, gradient flow, profiler, notifications."""

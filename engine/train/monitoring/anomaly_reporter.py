@@ -1,0 +1,274 @@
+"""Anomaly reports: gathers what is known on every rank, writes it down, tells the viewers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...core.anomaly import ALARM, Alert
+from ...core.meters import RecentNorms
+from ...core.reports.anomaly_report import (
+    AnomalyReport,
+    Evidence,
+    LrChange,
+    Module,
+    Sample,
+    build_report,
+    to_json,
+    to_markdown,
+    top_modules,
+)
+from ...data.batch_source import SeenExamples
+from ...data.examples import Example, PairExample
+from ...protocol.events import (
+    AnomalyRaised,
+    AnyEvent,
+    AutopilotDecided,
+    CommandApplied,
+    GradientsMeasured,
+    RolledBack,
+    StepFinished,
+)
+from ...run.checkpoint_store import Manifest
+from ...run.files import write_atomically
+from ...run.run_dir import RunDirectory
+from ..distributed.rank_agreement import Agreement
+from ..event_log import Chronicle
+
+_SAMPLES_PER_BATCH = 8
+_PREVIEW_TOKENS = 40
+_INTERVENTIONS_KEPT = 20
+_gathered = msgspec.msgpack.Decoder(tuple[list[Sample], list[Module]])
+
+
+class Reporter:
+    """Writes one report per alert into `reports/`; listens to the run for their background."""
+
+    def __init__(
+        self, run: RunDirectory, chronicle: Chronicle, tokenizer: Any, agreement: Agreement
+    ) -> None:
+        self._run = run
+        self._chronicle = chronicle
+        self._tokenizer = tokenizer
+        self._agreement = agreement
+        self._steps: deque[StepFinished] = deque(maxlen=2)
+        self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
+        self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
+        self._rollbacks = 0
+        self._back_to = 0
+        self._newest: tuple[str, AnomalyReport] | None = None
+        self._beside: dict[str, AnomalyReport] = {}
+        """The alarms before it that no rollback has answered: one answers them all."""
+        self._flow: GradientsMeasured | None = None
+        self._flow_step = -1
+        chronicle.listen(self._hear)
+
+    @property
+    def names_modules(self) -> bool:
+        """The newest alarm's report has the norms of modules."""
+        return self._newest is not None and bool(self._newest[1].evidence.modules)
+
+    def _hear(self, event: AnyEvent) -> None:
+        match event:
+            case StepFinished():
+                self._steps.append(event)
+            case AutopilotDecided(decision=decision, command=command, reason=why):
+                self._amend(autopilot=f"{decision} `{command}`: {why}")
+            case CommandApplied(command=command, new=new):
+                step = self._chronicle.step()
+                self._tried.append(f"step {step}: {command}")
+                if command.startswith(("recover", "rollback")):
+                    self._answer(f"step {event.old} → {new}, `{command}`, {event.issuer}")
+                    if command.startswith("recover") or "lr=" in command:
+                        self._lr_changes.append(LrChange(step=step, text=command))
+                if command.startswith("lr "):
+                    self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
+            case RolledBack(to_step=to_step):
+                # One that undoes no alarm was for something else.
+                self._rollbacks += self._newest is not None and self._newest[1].step > to_step
+                self._back_to = to_step
+            case GradientsMeasured():
+                self._flow, self._flow_step = event, self._chronicle.step()
+                self._add_modules()
+            case _:
+                pass
+
+    def _add_modules(self) -> None:
+        """What was measured after the newest alarm, where nothing was at the time."""
+        step = self._flow_step
+        if self._newest is not None and not self.names_modules and step > self._newest[1].step:
+            evidence = self._newest[1].evidence
+            self._amend(
+                evidence=msgspec.structs.replace(
+                    evidence, modules=self._modules(), modules_step=step
+                )
+            )
+
+    def _amend(self, **told: Any) -> None:
+        """Write the newest alarm's report again with what has become of it."""
+        if self._newest is None:
+            return
+        public_id, report = self._newest
+        self._newest = public_id, msgspec.structs.replace(report, **told)
+        if self._agreement.rank == 0:
+            self._write(*self._newest)
+
+    def _answer(self, initiated: str) -> None:
+        """A rollback was made: it stands in the reports of all alarms it undoes."""
+        self._amend(initiated=initiated)
+        for public_id, report in self._beside.items():
+            if self._agreement.rank == 0 and report.step > self._back_to:
+                self._write(public_id, msgspec.structs.replace(report, initiated=initiated))
+        self._beside.clear()
+
+    def calm(self) -> None:
+        """The incident is over: what was tried no longer counts."""
+        self._rollbacks = 0
+        self._tried.clear()
+        self._beside.clear()
+
+    def report(
+        self,
+        alert: Alert,
+        *,
+        norms: RecentNorms,
+        way_back: Manifest | None,
+        seen: SeenExamples | None = None,
+        guard: str = "",
+    ) -> str:
+        """Write and announce one report; returns its public id."""
+        report = build_report(alert, self._evidence(norms, way_back, seen, guard))
+        timeline = self._chronicle.timeline
+        public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
+        if alert.severity == ALARM:
+            if self._newest is not None and not self._newest[1].initiated:
+                self._beside[self._newest[0]] = self._newest[1]
+            self._newest = public_id, report
+        if self._agreement.rank == 0:
+            self._write(public_id, report)
+        self._chronicle.record(
+            AnomalyRaised(
+                id=public_id,
+                kind=alert.kind,
+                severity=alert.severity,
+                headline=alert.headline,
+                value=alert.value,
+                baseline=alert.baseline,
+                z=alert.z,
+                ratio=alert.ratio,
+                report=public_id,
+                actions=[action.command for action in report.actions],
+                checkpoint=report.evidence.checkpoint,
+            )
+        )
+        return public_id
+
+    def _evidence(
+        self,
+        norms: RecentNorms,
+        way_back: Manifest | None,
+        seen: SeenExamples | None,
+        guard: str,
+    ) -> Evidence:
+        last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
+        previous = self._steps[0].loss if len(self._steps) > 1 else None
+        used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
+        samples, modules = self._gather(seen)
+        return Evidence(
+            time=time.time(),
+            run=self._run.id,
+            timeline=self._chronicle.timeline,
+            epoch=last.epoch,
+            current_loss=last.loss,
+            previous_loss=previous,
+            grad_norm=last.grad_norm,
+            grad_normal=norms.normal_range(),
+            lr=last.lr,
+            lr_scale=last.lr_scale,
+            lr_changes=list(self._lr_changes),
+            clip=last.clip,
+            clip_share=norms.clip_share(),
+            mem_used_bytes=used,
+            mem_total_bytes=last.mem_total_bytes,
+            loss_scale=last.extra.get("loss_scale"),
+            rank_s=list(last.rank_s),
+            rank_mem_bytes=list(last.rank_mem_bytes),
+            modules=modules,
+            samples=samples,
+            tried=list(self._tried),
+            rollbacks=self._rollbacks,
+            checkpoint=way_back.name if way_back else None,
+            checkpoint_step=way_back.step if way_back else None,
+            checkpoint_why=_why_good(way_back) if way_back else "",
+            guard=guard,
+        )
+
+    def _modules(self) -> list[Module]:
+        """Flow of the update the alert is about; empty when it was not measured."""
+        flow = self._flow
+        if flow is None or self._flow_step != self._chronicle.step():
+            return []
+        notes = dict.fromkeys(flow.dead, "dead") | dict.fromkeys(flow.exploding, "exploding")
+        rows = [
+            Module(m.module, m.grad_norm, m.update_norm, notes.get(m.module, ""))
+            for m in flow.modules
+        ]
+        return top_modules(rows)
+
+    def _gather(self, seen: SeenExamples | None) -> tuple[list[Sample], list[Module]]:
+        """Samples of this and the previous step's batches on every rank, and modules of any.
+
+        Without any nobody else takes part.
+        """
+        if seen is None:
+            return [], self._modules()
+        mine = [
+            *self._describe("current", seen.current),
+            *self._describe("previous", seen.previous),
+        ]
+        every = self._agreement.gather(msgspec.msgpack.encode((mine, self._modules())))
+        found = [_gathered.decode(data) for data in every]
+        modules = next((modules for _, modules in found if modules), [])
+        return [sample for samples, _ in found for sample in samples], modules
+
+    def _describe(self, batch: str, examples: Sequence[Example]) -> list[Sample]:
+        return [
+            Sample(
+                rank=self._agreement.rank,
+                batch=batch,
+                id=example.id,
+                tokens=example.length,
+                preview=self._preview(example),
+            )
+            for example in examples[:_SAMPLES_PER_BATCH]
+        ]
+
+    def _preview(self, example: Example) -> str:
+        if isinstance(example, PairExample):
+            return f"{self._decode(example.anchor)} → {self._decode(example.positive)}"
+        return self._decode(example.input_ids)
+
+    def _decode(self, ids: list[int]) -> str:
+        text = str(self._tokenizer.decode(ids[:_PREVIEW_TOKENS], skip_special_tokens=True))
+        return " ".join(text.split()) + (" …" if len(ids) > _PREVIEW_TOKENS else "")
+
+    def _write(self, name: str, report: AnomalyReport) -> None:
+        try:
+            write_atomically(self._run.reports / f"{name}.json", to_json(report))
+            write_atomically(self._run.reports / f"{name}.md", to_markdown(report).encode())
+        except OSError as error:
+            self._chronicle.log("error", f"report {name} not written: {error}")
+
+
+def _why_good(manifest: Manifest) -> str:
+    """Why a checkpoint is fit to go back to."""
+    parts = ["before the first warning", "no alarm in the 20 steps before it"]
+    if manifest.loss is not None:
+        parts.append(f"loss {manifest.loss:.4g}")
+    if manifest.eval_loss is not None:
+        parts.append(f"evaluation {manifest.eval_loss:.4g}, not worse than the best")
+    return ", ".join(parts)

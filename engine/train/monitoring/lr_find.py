@@ -1,0 +1,58 @@
+"""A run that is nothing but a learning rate range test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ...core.lr_range import LrRange, Sweep
+from ...protocol.commands import Stop
+from ...protocol.events import AnyEvent, LrRangeTested, StepFinished
+from ..event_log import Chronicle
+
+
+class LrFind:
+    """Sweeps the rate instead of following the schedule, and ends the run when enough is seen.
+
+    What was found is journaled with the last step.
+    """
+
+    def __init__(
+        self,
+        wanted: LrRange,
+        trainer: Any,
+        chronicle: Chronicle,
+        demand: Callable[[Stop, str, str], None],
+    ) -> None:
+        self._wanted = wanted
+        self._chronicle = chronicle
+        self._demand = demand
+        self._sweep = Sweep()
+        self._ending = False
+        trainer.lr_factor = wanted.factor
+        chronicle.listen(self._heard)
+
+    def _heard(self, event: AnyEvent) -> None:
+        if not isinstance(event, StepFinished) or self._ending:
+            return
+        # A refused update leaves the loss as it was, and several of them would hold the run.
+        self._sweep.add(event.lr, math.nan if event.skipped else event.loss)
+        if self._sweep.diverged or self._chronicle.step() >= self._wanted.steps:
+            self._ending = True
+            self._publish()
+            reason = "the loss diverged" if self._sweep.diverged else "the highest rate is reached"
+            self._demand(Stop(save=False), "lr-find", reason)
+
+    def _publish(self) -> None:
+        sweep = self._sweep
+        self._chronicle.record(
+            LrRangeTested(
+                rates=sweep.rates,
+                losses=sweep.losses,
+                smoothed=sweep.smoothed,
+                diverged=sweep.diverged,
+                steepest=sweep.steepest,
+                below_lowest=sweep.below_lowest,
+            )
+        )

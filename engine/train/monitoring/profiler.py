@@ -1,0 +1,254 @@
+"""Takes profiles of whole steps: free until one is asked for."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from ...config.schema import RunConfig
+from ...core.profile import STEP, Activity, Recording, Setting, summarise
+from ..event_log import Chronicle
+from .profiler_spans import PREFIX, record_spans, span
+
+WARM_UP_STEPS = 3
+"""The first steps of a process build and measure what the later ones use."""
+_PEAK_SIZE = {"cuda": 4096, "cpu": 1024}
+_PEAK_TIMES = 10
+_LAUNCHES = ("cu", "hip")
+"""How calls that start kernels begin; they carry the number that their kernels have too."""
+
+
+class StepProfiler:
+    """Records whole steps, tells the run where their time went, keeps the trace."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        device: torch.device,
+        chronicle: Chronicle,
+        folder: Path,
+        rank: int = 0,
+        *,
+        fast: bool = False,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._device = device
+        self._chronicle = chronicle
+        self._folder = folder
+        self._rank = rank
+        self._fast = fast
+        self._wanted = self._after = self._left = 0
+        self._profile: profile | None = None
+        self._span: AbstractContextManager[object] | None = None
+        self._tokens = 0
+        self.done: Callable[[], None] = lambda: None
+        """Called when a profile has been told."""
+        self.conclude: Callable[[], None] = lambda: None
+        """Called before one is told: its last step is told of first."""
+
+    def ask(self, steps: int, after: int = 0) -> None:
+        """Profile the steps that follow the next few."""
+        self._wanted, self._after = steps, after
+
+    def begin_step(self) -> None:
+        """A step begins: start recording if that was asked for."""
+        if self._wanted and self._profile is None:
+            if self._after:
+                self._after -= 1
+                return
+            self._begin()
+        if self._profile is not None:
+            self._span = span(STEP)
+            self._span.__enter__()
+
+    def _begin(self) -> None:
+        self._left, self._wanted, self._tokens = self._wanted, 0, 0
+        self._sync()  # what earlier steps left to do is no part of the first one
+        activities = [ProfilerActivity.CPU]
+        if self._device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(activities=activities)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a second cycle, which there is none of
+            self._profile.start()
+        record_spans(on=True)
+
+    def end_step(self, tokens: int, *, counted: bool) -> None:
+        """The step ended; one that was dropped does not belong to the profile.
+
+        Args:
+            tokens: of this rank.
+            counted: it was not dropped.
+        """
+        if self._profile is None:
+            return
+        self._sync()
+        if self._span is not None:
+            self._span.__exit__(None, None, None)
+        if not counted:
+            self._wanted = self._left
+            self._end()
+            return
+        self._tokens += tokens
+        self._left -= 1
+        if not self._left:
+            taken = self._end()
+            self.conclude()
+            self._tell(taken)
+
+    def _sync(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _end(self) -> profile:
+        assert self._profile is not None, "recording has begun"
+        record_spans(on=False)
+        ended, self._profile, self._span = self._profile, None, None
+        ended.stop()
+        return ended
+
+    def _tell(self, taken: profile) -> None:
+        trace = self._save(taken)
+        recording = sort_out(_events(taken))
+        steps = sum(s.name == STEP for s in recording.spans)
+        found = summarise(recording, self._setting(steps), trace)
+        if found is not None:
+            self._chronicle.record(found)
+        self.done()
+
+    def _save(self, taken: profile) -> str:
+        """The trace, packed; its name, or nothing where it cannot be kept."""
+        name = f"step-{self._chronicle.step()}-rank-{self._rank}.json.gz"
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            plain = self._folder / f"{name}.part"
+            taken.export_chrome_trace(str(plain))
+            with open(plain, "rb") as source, gzip.open(self._folder / name, "wb", 1) as packed:
+                shutil.copyfileobj(source, packed)
+            plain.unlink()
+        except OSError as error:
+            self._chronicle.log("error", f"the trace cannot be kept: {error}")
+            return ""
+        return name
+
+    def _setting(self, steps: int) -> Setting:
+        train = self._config.train
+        tokens = self._tokens / max(steps, 1)
+        length = min(self._config.data.max_length, tokens / (train.batch * train.accumulate))
+        return Setting(
+            flops=tokens * useful_flops_per_token(self._model, length),
+            peak_flops_per_s=peak_flops_per_s(self._device, self._precision()),
+            batch=train.batch,
+            accumulate=train.accumulate,
+            checkpointed=train.recomputes,
+            fast=self._fast,
+            free_bytes=self._free_bytes(),
+        )
+
+    def _precision(self) -> torch.dtype:
+        if self._device.type == "cuda" and torch.cuda.is_bf16_supported():
+            return torch.bfloat16
+        return torch.float16 if self._device.type == "cuda" else torch.float32
+
+    def _free_bytes(self) -> int | None:
+        if self._device.type != "cuda":
+            return None
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return int(free)
+
+
+def sort_out(events: Iterable[Any]) -> Recording:
+    """What was recorded, by where it happened.
+
+    Args:
+        events: as the profiler collected them, of host and device.
+    """
+    host: list[Any] = []
+    device: list[Any] = []
+    for event in events:
+        (host if event.device_type().name == "CPU" else device).append(event)
+    spans: list[Activity] = []
+    operations: list[Activity] = []
+    for event in host:
+        name = event.name()
+        found = _activity(event, event.start_thread_id(), name.removeprefix(PREFIX))
+        if name.startswith(PREFIX):
+            spans.append(found)
+        elif "::" in name:
+            operations.append(found)
+    # Named stretches of the host are on the device's side too, where they are no work.
+    annotated = {event.name() for event in host}
+    launched = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith(_LAUNCHES)}
+    kernels = [
+        _activity(e, e.device_resource_id(), e.name(), launched.get(e.correlation_id()))
+        for e in device
+        if e.duration_ns() > 0 and e.name() not in annotated
+    ]
+    return Recording(spans, kernels, operations)
+
+
+def _activity(event: Any, thread: int, name: str, launched_ns: int | None = None) -> Activity:
+    ended = event.start_ns() + event.duration_ns()
+    return Activity(name, event.start_ns(), ended, thread, launched_ns)
+
+
+def _events(taken: profile) -> Iterator[Any]:
+    """The raw ones: the parsed form takes minutes for the steps of a large model."""
+    results = getattr(taken.profiler, "kineto_results", None)
+    yield from results.events() if results is not None else ()
+
+
+def useful_flops_per_token(model: nn.Module, length: float) -> float:
+    """Arithmetic that training an adapter cannot do without, per token.
+
+    Every matrix product forward and for the gradient of its input; for that of its weight only
+    where it is trained. Attention over half of the other tokens, as it is causal.
+
+    Args:
+        model: with the adapter.
+        length: tokens per sequence.
+    """
+    config = getattr(model, "config", None)
+    text = config.get_text_config() if config is not None else None
+    layers = getattr(text, "num_hidden_layers", 0)
+    width = getattr(text, "hidden_size", 0)
+    products = 0.0
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            size = float(module.in_features * module.out_features)
+            products += size * (6 if module.weight.requires_grad else 4)
+    return products + 3 * layers * 4 * width * length / 2
+
+
+def peak_flops_per_s(device: torch.device, precision: torch.dtype) -> float | None:
+    """What a large matrix product reaches on the device; None where there is no room for one."""
+    size = _PEAK_SIZE[device.type]
+    with suppress(torch.OutOfMemoryError), torch.no_grad():
+        line = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(precision)
+        best = min(_product_s(line, device) for _ in range(3))
+        return 2.0 * size**3 / best
+    return None
+
+
+def _product_s(matrix: torch.Tensor, device: torch.device) -> float:
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    started = now()
+    for _ in range(_PEAK_TIMES):
+        torch.mm(matrix, matrix)
+    return (now() - started) / _PEAK_TIMES

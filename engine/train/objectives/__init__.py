@@ -1,0 +1,1 @@
+"""The loss of every task over one optimizer step, and its evaluation."""

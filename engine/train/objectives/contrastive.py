@@ -1,0 +1,200 @@
+"""The contrastive objective over pooled texts: of a micro-batch, of a step, of all ranks.
+
+Texts come as vectors and as what the masks must know about them. Joining and gathering keep one
+layout, so the same loss runs over one micro-batch, over a whole optimizer step and over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...config.schema import ContrastiveConfig
+from ...losses.contrastive import ContrastiveResult, Reverse, info_nce, pairwise_logistic
+from ...losses.gather import gather_counts, gather_rows, own_rank, world_size
+from ...losses.masks import Exclusions, Texts, exclusion_mask
+from ...losses.pooling import pool
+from ...losses.retrieval import retrieval_sums, triplet_sums
+from ...losses.temperature import Temperature
+
+COSINES_AT_ONCE = 2**22
+"""Elements of one block of the cosine matrix: 16 MB in fp32, some ten of them at a time."""
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """Pooled texts of N pairs, as rows: N anchors, N positives, K hard negatives."""
+
+    vectors: Tensor
+    """[2N + K, H] fp32."""
+    texts: Texts
+    """Of the same rows; pairs are numbered from 0 in the order of the anchors."""
+    pairs: int
+    """N."""
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.vectors)
+
+    @property
+    def anchors(self) -> slice:
+        """Their rows."""
+        return slice(0, self.pairs)
+
+    @property
+    def positives(self) -> slice:
+        """Their rows, in the order of the anchors."""
+        return slice(self.pairs, 2 * self.pairs)
+
+    @property
+    def negatives(self) -> slice:
+        """The hard negatives' rows."""
+        return slice(2 * self.pairs, None)
+
+    @property
+    def candidates(self) -> slice:
+        """What an anchor may be compared with: positives, then hard negatives."""
+        return slice(self.pairs, None)
+
+
+def pair_texts(pooled: Tensor, batch: dict[str, Any]) -> PairTexts:
+    """The texts of one micro-batch as the pair collator lays them out.
+
+    Args:
+        pooled: [2B + N, H].
+        batch: as the pair collator makes it.
+    """
+    pairs = int(batch["pair_count"])
+    owner, label = batch["negative_owner"], batch["label"]
+    number = torch.arange(pairs, device=pooled.device)
+    texts = Texts(
+        hash=batch["text_hash"],
+        label=torch.cat((label, label, label.new_full((len(owner),), -1))),
+        pair=torch.cat((number, number, owner)),
+        hard=torch.cat((torch.zeros_like(number).repeat(2), torch.ones_like(owner))),
+    )
+    return PairTexts(pooled, texts, pairs)
+
+
+def join(parts: Sequence[PairTexts]) -> PairTexts:
+    """Texts of several micro-batches or ranks as those of one, in the same order."""
+    numbered, pairs = [], 0
+    for part in parts:
+        texts = replace(part.texts, pair=part.texts.pair + pairs)
+        numbered.append(replace(part, texts=texts))
+        pairs += part.pairs
+    chosen = [(part, part.anchors) for part in numbered]
+    chosen += [(part, part.positives) for part in numbered]
+    chosen += [(part, part.negatives) for part in numbered]
+    vectors = torch.cat([part.vectors[rows] for part, rows in chosen])
+    return PairTexts(vectors, Texts.joined([part.texts[rows] for part, rows in chosen]), pairs)
+
+
+def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
+    """The texts of all ranks and which pairs are this rank's; a collective, backward as well."""
+    if world_size() == 1:
+        return own, range(own.pairs)
+    counts = gather_counts((own.pairs, len(own)))
+    sizes = [rows for _, rows in counts]
+    vectors, _ = gather_rows(own.vectors, sizes)
+    columns, _ = gather_rows(torch.stack(own.texts.columns(), dim=1), sizes)
+    ranks = zip(torch.split(vectors, sizes), torch.split(columns, sizes), counts, strict=True)
+    parts = [
+        PairTexts(rows, Texts(*columns.unbind(1)), pairs) for rows, columns, (pairs, _) in ranks
+    ]
+    first = sum(pairs for pairs, _ in counts[: own_rank()])
+    return join(parts), range(first, first + own.pairs)
+
+
+class PairObjective:
+    """Pools hidden states and compares texts, as configured."""
+
+    def __init__(self, config: ContrastiveConfig) -> None:
+        self._config = config
+        self._loss = pairwise_logistic if config.kind == "pairwise" else info_nce
+        self._rules = Exclusions(
+            duplicates=config.mask_duplicates,
+            labels=config.mask_labels,
+            own_hard_only=config.own_hard_only,
+            in_batch=config.in_batch,
+        )
+        self.temperature = Temperature(
+            config.temperature,
+            learned=config.learn_temperature,
+            bounds=(config.temperature_bounds[0], config.temperature_bounds[1]),
+        )
+
+    def pool(self, hidden: Tensor, batch: dict[str, Any]) -> PairTexts:
+        """Pool the last hidden states [2B + N, T, H] of one micro-batch."""
+        mask = batch["pool_mask" if self._config.exclude_prompt else "attention_mask"]
+        return pair_texts(pool(hidden, mask, self._config.pooling), batch)
+
+    def spread(self, own: PairTexts) -> tuple[PairTexts, range]:
+        """What anchors are compared with, and which of its pairs are this rank's."""
+        return across_ranks(own) if self._config.cross_device else (own, range(own.pairs))
+
+    def compare(self, everyone: PairTexts, own: range) -> ContrastiveResult:
+        """The contrastive sums of some pairs' anchors over everyone's candidates."""
+        return reduce(add, self.blocks(everyone, own))
+
+    def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
+        """The same a block of anchors at a time; each result may be freed before the next."""
+        size = max(1, COSINES_AT_ONCE // max(1, len(everyone)))
+        for start in range(own.start, max(own.stop, own.start + 1), size):
+            yield self._block(everyone, slice(start, min(start + size, own.stop)))
+
+    def _block(self, everyone: PairTexts, rows: slice) -> ContrastiveResult:
+        vectors, texts = everyone.vectors, everyone.texts
+        anchors, positives = texts[everyone.anchors], texts[everyone.positives]
+        candidates = texts[everyone.candidates]
+        index = torch.arange(rows.start, rows.stop, device=vectors.device)
+        symmetric: bool | Reverse = False
+        if self._config.symmetric:
+            back = exclusion_mask(anchors, positives, positives[rows], self._rules).T
+            symmetric = Reverse(vectors[everyone.anchors], index, back)
+        return self._loss(
+            vectors[everyone.anchors][rows],
+            vectors[everyone.candidates],
+            index,
+            exclusion_mask(anchors[rows], positives[rows], candidates, self._rules),
+            self.temperature.now(),
+            symmetric=symmetric,
+            margin=self._config.mask_margin,
+        )
+
+
+def retrieval(everyone: PairTexts, own: range) -> dict[str, float]:
+    """How well some pairs' anchors find their texts, as sums over those anchors.
+
+    The corpus is every distinct positive. A text is relevant when it is the anchor's positive,
+    equals it or the anchor, or has the anchor's label. `right_triplets` of `triplets` hard
+    negatives are farther from their anchor than its positive.
+    """
+    rows = slice(own.start, own.stop)
+    vectors, texts = everyone.vectors, everyone.texts
+    anchors, positives = vectors[everyone.anchors], vectors[everyone.positives]
+    distinct = _first_of_each(texts[everyone.positives].hash)
+    corpus = texts[everyone.positives][distinct]
+    asked, answers = texts[everyone.anchors][rows], texts[everyone.positives][rows]
+    relevant = exclusion_mask(asked, answers, corpus, Exclusions())
+    relevant |= answers.hash.unsqueeze(1) == corpus.hash
+    sums = retrieval_sums(anchors[rows], positives[distinct], relevant)
+    owner = texts[everyone.negatives].pair
+    mine = (owner >= own.start) & (owner < own.stop)
+    right = triplet_sums(anchors, positives, vectors[everyone.negatives][mine], owner[mine])
+    found = {name: float(value) for name, value in sums.items()}
+    return {**found, "triplets": float(mine.sum()), "right_triplets": float(right)}
+
+
+def _first_of_each(hashes: Tensor) -> Tensor:
+    """Ascending indices of the first occurrence of every value."""
+    values, group = torch.unique(hashes, return_inverse=True)
+    index = torch.arange(len(hashes), device=hashes.device)
+    first = torch.full((len(values),), len(hashes), device=hashes.device)
+    return first.scatter_reduce(0, group, index, "amin").sort().values

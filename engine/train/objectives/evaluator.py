@@ -1,0 +1,205 @@
+"""Evaluation and sample generation between steps; leaves every random generator as it was."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...config.schema import RunConfig
+from ...config.tasks import JUDGED
+from ...data.batch_source import Batch
+from ...data.dataset import Example
+from ...losses.cross_entropy import selected_cross_entropy
+from ...losses.masks import Texts
+from ...model.hidden import HiddenStates, lm_head_of
+from ..checkpoint.rng import capture_rng, restore_rng
+from ..distributed.rank_agreement import Agreement
+from ..trainers.preference import evaluate_judged
+from .contrastive import PairTexts, across_ranks, join, retrieval
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """One evaluation."""
+
+    metrics: dict[str, float]
+    seconds: float
+
+
+class Interrupted(Exception):
+    """The run is to stop: the evaluation was left between two batches, on all ranks alike."""
+
+
+class Evaluator:
+    """Evaluates the present adapter on held-out examples, each rank on its share."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        trainer: Any,
+        tokenizer: Any,
+        examples: Sequence[Example],
+        collate: Callable[[Sequence[Example]], Batch],
+        *,
+        agreement: Agreement,
+        progress: Callable[[str, float, float], None],
+        weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._config = config
+        self._trainer = trainer
+        self._tokenizer = tokenizer
+        self._examples = sorted(examples, key=lambda example: example.length)
+        self._collate = collate
+        self._agreement = agreement
+        self._progress = progress
+        self._weights = weights
+        """Puts the weights to evaluate into the model for a while."""
+        self.interrupted: Callable[[], bool] = lambda: False
+        """Whether the run is to stop; asked before each batch by all ranks together."""
+
+    def __len__(self) -> int:
+        """Held-out examples."""
+        return len(self._examples)
+
+    def evaluate(self) -> EvalResult:
+        """Loss and the task's metrics over all held-out examples.
+
+        Raises:
+            Interrupted: the run is to stop; nothing was changed.
+        """
+        started = time.monotonic()
+        with self._quietly(), HiddenStates(self._trainer.model) as hidden:
+            if self._config.task in JUDGED:
+                metrics = self._judged()
+            elif self._config.task == "contrastive":
+                metrics = self._pairs(hidden)
+            else:
+                metrics = self._text(hidden)
+        return EvalResult(metrics, time.monotonic() - started)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        if self._trainer.fast is not None:
+            self._trainer.fast.make_room()
+        rng = capture_rng()
+        model = self._trainer.model
+        was_training = model.training
+        model.eval()
+        try:
+            with self._weights(), torch.no_grad(), self._trainer.compute_loss_context_manager():
+                yield
+        finally:
+            model.train(was_training)
+            restore_rng(rng)
+
+    def _batches(self) -> Iterator[Batch]:
+        """This rank's batches; as many rounds as the rank with the most, which is rank 0."""
+        size = self._config.eval.batch or self._config.train.batch
+        ranks = self._agreement.world_size
+        own = self._examples[self._agreement.rank :: ranks]
+        total = math.ceil(math.ceil(len(self._examples) / ranks) / size)
+        for number in range(total):
+            if self.interrupted():
+                raise Interrupted(f"evaluation interrupted after {number} of {total} batches")
+            if examples := own[number * size : (number + 1) * size]:
+                batch = self._collate(examples)
+                batch.pop("ids", None)
+                yield self._trainer._prepare_inputs(batch)
+            self._progress("evaluating", number + 1, total)
+
+    def _forward(self, hidden: HiddenStates, batch: Batch) -> Tensor:
+        self._trainer.model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], logits_to_keep=1
+        )
+        return hidden.take()
+
+    def _text(self, hidden: HiddenStates) -> dict[str, float]:
+        head = lm_head_of(self._trainer.model)
+        ce_sum = tokens = 0.0
+        for batch in self._batches():
+            loss, count = selected_cross_entropy(
+                self._forward(hidden, batch), batch["labels"], head
+            )
+            ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
+        ce_sum, tokens = self._sums([ce_sum, tokens])
+        loss_mean = ce_sum / max(tokens, 1.0)
+        return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
+
+    def _pairs(self, hidden: HiddenStates) -> dict[str, float]:
+        """Every held-out anchor against all held-out texts, however many a batch holds."""
+        head = lm_head_of(self._trainer.model)
+        config, objective = self._config.contrastive, self._trainer.objective
+        parts = [self._no_texts()]
+        ce_sum = tokens = 0.0
+        for batch in self._batches():
+            states = self._forward(hidden, batch)
+            parts.append(objective.pool(states, batch))
+            if config.ce_weight > 0:
+                loss, count = selected_cross_entropy(states, batch["labels"], head)
+                ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
+        everyone, own = across_ranks(join(parts))
+        result = objective.compare(everyone, own)
+        found = retrieval(everyone, own)
+        names = list(found)
+        sums = self._sums(
+            [ce_sum, tokens, float(result.loss_sum), float(len(own)), *found.values()]
+        )
+        anchors = max(sums[3], 1.0)
+        ce, contrastive = sums[0] / max(sums[1], 1.0), sums[2] / anchors
+        measures = dict(zip(names, sums[4:], strict=True))
+        triplets = measures.pop("triplets")
+        right = measures.pop("right_triplets")
+        return {
+            "loss": config.ce_weight * ce + config.weight * contrastive,
+            **({"ce": ce} if config.ce_weight > 0 else {}),
+            "contrastive": contrastive,
+            **{name: total / anchors for name, total in measures.items()},
+            **({"triplet_accuracy": right / triplets} if triplets else {}),
+        }
+
+    def _judged(self) -> dict[str, float]:
+        objective = self._trainer.objective
+        return evaluate_judged(objective, self._batches(), self._sums)
+
+    def _no_texts(self) -> PairTexts:
+        """What a rank without any example has, so that all ranks gather the same shapes."""
+        model = self._trainer.model
+        device = self._trainer.args.device
+        size = model.config.get_text_config().hidden_size
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return PairTexts(torch.zeros(0, size, device=device), Texts(none, none, none, none), 0)
+
+    def _sums(self, values: list[float]) -> list[float]:
+        rows = self._agreement.rows(values)
+        return [sum(column) for column in zip(*rows, strict=True)]
+
+    def sample(self, prompt: str) -> str:
+        """Greedy text from the present adapter."""
+        with self._quietly():
+            inputs = self._encode(prompt).to(self._trainer.args.device)
+            output = self._trainer.model.generate(
+                **inputs,
+                max_new_tokens=self._config.eval.sample_tokens,
+                do_sample=False,
+                use_cache=True,
+                pad_token_id=self._tokenizer.pad_token_id,
+            )
+        new = output[0, inputs["input_ids"].shape[1] :]
+        return str(self._tokenizer.decode(new, skip_special_tokens=True))
+
+    def _encode(self, prompt: str) -> Any:
+        if not self._tokenizer.chat_template:
+            return self._tokenizer(prompt, return_tensors="pt")
+        return self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )

@@ -1,0 +1,186 @@
+"""A contrastive batch as large as the optimizer step, in the memory of one micro-batch.
+
+First the micro-batches of the step are embedded without a graph and their random numbers kept.
+The loss over all of them, on all ranks, gives the gradient by every vector. Then the ordinary loop
+runs each micro-batch again, with the same random numbers, and sends its share of those gradients
+through it. The sum over the micro-batches is the gradient of the whole step, not an approximation.
+Where a graph is small, as with activation checkpointing, the first micro-batches keep theirs and
+need no second pass.
+
+Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...losses.contrastive import ContrastiveResult
+from .contrastive import PairObjective, PairTexts, join
+
+KEPT_BYTES = 128 * 2**20
+"""Graphs held from the first pass to the second: what that spares grows with it, and so does the
+memory of a step, however large."""
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The state of the generators a forward pass draws from."""
+
+    device: torch.device
+    cpu: Tensor
+    cuda: Tensor | None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Randomness:
+        """As it is now."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(device, torch.get_rng_state(), cuda)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers inside; outside the generators are as if nothing was drawn."""
+        with torch.random.fork_rng(devices=[self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            yield
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A micro-batch embedded ahead."""
+
+    randomness: Randomness
+    texts: PairTexts
+    """Without a graph."""
+    hidden: Tensor | None
+    """Last hidden states in their graph, where that was kept."""
+
+
+@dataclass(frozen=True)
+class StepCache:
+    """What the second pass over a step needs."""
+
+    randomness: list[Randomness]
+    kept: dict[int, Tensor]
+    """Hidden states with their graph, by micro-batch; taken out as they are used."""
+    gradients: list[Tensor]
+    """Of the step's scaled loss by the vectors of each micro-batch, [rows, H]."""
+    log_scale_gradient: Tensor | None
+    """The same by the learned temperature's logarithm."""
+    result: ContrastiveResult
+    """Of this rank's anchors over all candidates, without a graph."""
+    scale: float
+    """What the sums were multiplied by."""
+
+    def share(self, number: int, texts: PairTexts, log_scale: Tensor | None) -> Tensor:
+        """A micro-batch's share of the loss, with the gradient of its texts' share of it.
+
+        Args:
+            number: the micro-batch's place in the step.
+            texts: the same texts again, with a graph.
+            log_scale: the learned temperature's parameter.
+        """
+        parts = len(self.gradients)
+        carrier = (texts.vectors * self.gradients[number]).sum()
+        if log_scale is not None and self.log_scale_gradient is not None:
+            carrier = carrier + log_scale * (self.log_scale_gradient / parts)
+        return carrier - carrier.detach() + self.result.loss_sum * (self.scale / parts)
+
+
+def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> int:
+    """How many micro-batches keep their graph: the first always, the next while there is room.
+
+    Args:
+        tokens: of each micro-batch, padding included.
+        bytes_per_token: what a graph holds for one.
+        at_most: the loop can use.
+    """
+    sizes = accumulate(count * bytes_per_token for count in tokens)
+    return min(at_most, max(1, sum(size <= KEPT_BYTES for size in sizes)))
+
+
+def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers: int | None) -> int:
+    """What the graph of a forward pass holds per token, about.
+
+    Args:
+        architecture: the text model's transformers configuration.
+        element_size: bytes of an activation.
+        whole_layers: that keep more than their input; None is all.
+    """
+    layers, hidden = int(architecture.num_hidden_layers), int(architecture.hidden_size)
+    inner = int(getattr(architecture, "intermediate_size", None) or 4 * hidden)
+    whole = layers if whole_layers is None else min(whole_layers, layers)
+    return (hidden * (layers - whole) + (8 * hidden + 4 * inner) * whole) * element_size
+
+
+def look_ahead(
+    count: int,
+    embed: Callable[[int], tuple[Tensor, PairTexts]],
+    device: torch.device,
+    may_go_on: Callable[[], bool],
+    keep: int,
+) -> list[Seen] | None:
+    """Embed the micro-batches of a step; None where the step was dropped on the way.
+
+    Args:
+        count: micro-batches.
+        embed: from a micro-batch's number to its hidden states and pooled texts.
+        device: whose random numbers count.
+        may_go_on: asked before each.
+        keep: how many keep their graph; the result does not depend on it.
+    """
+    seen = []
+    for number in range(count):
+        if not may_go_on():
+            return None
+        randomness = Randomness.of(device)
+        with torch.set_grad_enabled(number < keep):
+            hidden, texts = embed(number)
+        bare = replace(texts, vectors=texts.vectors.detach())
+        seen.append(Seen(randomness, bare, hidden if number < keep else None))
+    return seen
+
+
+def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> StepCache:
+    """Take the loss over a whole step and its gradient by every vector; a collective.
+
+    Args:
+        seen: the step's micro-batches of this rank.
+        objective: what compares the texts.
+        scale: from sums over this rank's anchors to what is optimized.
+    """
+    leaves = [replace(one.texts, vectors=one.texts.vectors.requires_grad_()) for one in seen]
+    everyone, own = objective.spread(join(leaves))
+    pool = everyone.vectors.detach().requires_grad_()
+    log_scale = objective.temperature.log_scale
+    results = []
+    for block in objective.blocks(replace(everyone, vectors=pool), own):
+        (block.loss_sum * scale).backward()  # type: ignore[no-untyped-call]  # of torch
+        results.append(replace(block, loss_sum=block.loss_sum.detach()))
+    everyone.vectors.backward(pool.grad)  # type: ignore[no-untyped-call]  # of torch
+    log_scale_gradient = None
+    if log_scale is not None:
+        log_scale_gradient, log_scale.grad = log_scale.grad, None
+    return StepCache(
+        randomness=[one.randomness for one in seen],
+        kept={n: one.hidden for n, one in enumerate(seen) if one.hidden is not None},
+        gradients=[_gradient(leaf.vectors) for leaf in leaves],
+        log_scale_gradient=log_scale_gradient,
+        result=reduce(add, results),
+        scale=scale,
+    )
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None, "every vector takes part in the join"
+    return leaf.grad

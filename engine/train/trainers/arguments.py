@@ -1,0 +1,117 @@
+"""From our configuration to the arguments of the HF and TRL trainers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config.plan import Plan
+from ...config.schema import RunConfig, TrainConfig
+from ...model.precision import compute_dtype
+
+_SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_restarts": "cosine_with_restarts",
+    "constant": "constant_with_warmup",
+    "inverse_sqrt": "inverse_sqrt",
+    "polynomial": "polynomial",
+    "wsd": "warmup_stable_decay",
+    "one_cycle": "constant_with_warmup",
+}
+_OPTIMIZERS = {
+    "adamw": "adamw_torch",
+    "adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "lion": "lion_32bit",
+    "lion_8bit": "lion_8bit",
+    "paged_lion_8bit": "paged_lion_8bit",
+    "lamb": "adamw_torch",
+    "sgd": "sgd",
+}
+"""one_cycle and lamb, which transformers lacks, are made in `optimizers`."""
+_WITH_FLOOR = {"linear": "polynomial", "cosine": "cosine_with_min_lr"}
+"""Schedules that transformers gives a floor under another name."""
+_DECAY_SHARE = 0.2
+"""Of a wsd schedule that decays to zero."""
+
+
+def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: Path) -> Any:
+    """Keyword arguments both trainers understand.
+
+    Logging, saving and evaluating are switched off there: the step loop does all three itself,
+    exactly and under control. The loop only ever sees a fixed number of steps.
+    """
+    train = config.train
+    return {
+        "output_dir": str(out),
+        "max_steps": plan.steps,
+        "per_device_train_batch_size": train.batch,
+        "gradient_accumulation_steps": train.accumulate,
+        "learning_rate": train.lr,
+        **_schedule_arguments(train, plan),
+        "warmup_steps": plan.warmup_steps,
+        "optim": _optimizer(config, device),
+        "weight_decay": train.weight_decay,
+        "neftune_noise_alpha": train.neftune or None,
+        "max_grad_norm": 1.0,
+        "seed": train.seed,
+        "full_determinism": train.deterministic,
+        "activation_checkpointing": False,
+        "logging_strategy": "no",
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,
+        "use_cpu": device.type == "cpu",
+        **_precision(config, device),
+    }
+
+
+def on_one_device(arguments: Any) -> Any:
+    """The same arguments for a process that uses one device, however many it can see.
+
+    A rank has one; left alone, transformers would spread a single process over all of them.
+    """
+    _ = arguments.device  # counts what can be seen, once
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def _optimizer(config: RunConfig, device: torch.device) -> str:
+    """One kernel for all weights on a GPU, unless there is a loss scale for it to know of."""
+    name = _OPTIMIZERS[config.train.optimizer]
+    like_a_gpu = device.type == "cuda" or config.train.fast == "static"
+    fused = like_a_gpu and not _precision(config, device)["fp16"]
+    return f"{name}_fused" if fused and name == "adamw_torch" else name
+
+
+def _schedule_arguments(train: TrainConfig, plan: Plan) -> dict[str, Any]:
+    schedule, floor = train.schedule, train.lr_floor
+    name = _SCHEDULES[schedule]
+    if floor and schedule in _WITH_FLOOR:
+        name = _WITH_FLOOR[schedule]
+    found: dict[str, dict[str, Any]] = {
+        "cosine_with_min_lr": {"min_lr_rate": floor},
+        "cosine_with_restarts": {"num_cycles": train.schedule_cycles},
+        "polynomial": {
+            "lr_end": train.lr * floor,
+            "power": 2.0 if schedule == "polynomial" else 1.0,
+        },
+        "warmup_stable_decay": {
+            "num_decay_steps": max(1, round(plan.steps * _DECAY_SHARE)),
+            "min_lr_ratio": floor,
+        },
+    }
+    return {"lr_scheduler_type": name, "lr_scheduler_kwargs": found.get(name, {})}
+
+
+def _precision(config: RunConfig, device: torch.device) -> dict[str, bool]:
+    dtype = compute_dtype(config.model.precision, device)
+    return {"bf16": dtype == torch.bfloat16, "fp16": dtype == torch.float16}

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fttui.engine.config.memory.estimate import GIB, estimate_memory
+from fttui.engine.config.memory.fit import changes_to_fit, fit
+from fttui.engine.config.memory.hardware import Device, Hardware
+from fttui.engine.config.schema import RunConfig
+
+from .test_estimate import LLAMA_8B, SMOLLM2, configured
+
+
+def card(free_gib: float) -> Hardware:
+    free = int(free_gib * GIB)
+    device = Device(name="card", total_bytes=free, free_bytes=free, bf16=True)
+    return Hardware("cuda", 64 * GIB, 64 * GIB, devices=(device,))
+
+
+def lora(length: int = 2048, **train: object) -> RunConfig:
+    return configured(
+        data={"max_length": length},
+        train={"adapter_precision": "auto", **train},
+        adapter={"dropout": 0.0},
+    )
+
+
+def test_nothing_is_changed_where_there_is_room() -> None:
+    found = fit(lora(), LLAMA_8B, card(24))
+    assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
+    assert found.fits
+    assert found.chosen == ()
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "memory", "activations"),
+    [(8.2, "plain", "host"), (6.2, "lean", "host")],
+)
+def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
+    found = fit(lora(length=4096), LLAMA_8B, card(free_gib))
+    assert (found.config.train.memory, found.config.train.activations) == (memory, activations)
+    assert found.fits
+    assert f"train.activations: {activations}" in found.chosen
+
+
+def test_graphs_are_taken_in_lean_mode_where_they_fit() -> None:
+    lean = lora(memory="lean", activation_checkpointing=True)
+    with_graphs = estimate_memory(lean, LLAMA_8B)
+    without = estimate_memory(replace(lean, train=replace(lean.train, fast="off")), LLAMA_8B)
+    assert with_graphs.graphs
+    assert without.high < with_graphs.high
+    roomy, tight = (fit(lean, LLAMA_8B, card(e.high / GIB)) for e in (with_graphs, without))
+    assert (roomy.config.train.fast, roomy.chosen) == ("auto", ())
+    assert (tight.config.train.fast, tight.chosen) == ("off", ("train.fast: off",))
+
+
+def test_graphs_that_do_not_fit_are_left_out_before_anything_else() -> None:
+    need = estimate_memory(lora(), LLAMA_8B)
+    between = need.high / GIB - 0.05
+    found = fit(lora(), LLAMA_8B, card(between))
+    assert found.chosen == ("train.fast: off",)
+    assert found.estimate.high <= found.free_bytes
+    asked = fit(lora(fast="on", activations="device", memory="plain"), LLAMA_8B, card(between))
+    assert (asked.config.train.fast, asked.chosen) == ("on", ())
+
+
+def test_what_is_set_is_not_overruled() -> None:
+    found = fit(lora(memory="plain", activations="device"), LLAMA_8B, card(6.2))
+    assert (found.config.train.memory, found.config.train.activations) == ("plain", "device")
+    assert not found.fits
+
+
+def test_activations_stay_where_graphs_are_asked_for() -> None:
+    found = fit(lora(length=4096, fast="on"), LLAMA_8B, card(7.5))
+    assert (found.config.train.memory, found.config.train.activations) == ("lean", "device")
+    advised = list(changes_to_fit(found.estimate, 4 * GIB, found.config))
+    assert not any("host" in change.text.split("(")[0] for change in advised)
+
+
+def test_what_does_not_help_enough_is_not_done() -> None:
+    found = fit(lora(), LLAMA_8B, card(3))
+    assert not found.fits
+    assert (found.config.train.memory, found.chosen) == ("plain", ())
+
+
+def test_a_cpu_run_is_left_as_it_is() -> None:
+    found = fit(lora(), SMOLLM2, Hardware("cpu", 8 * GIB, 1 * GIB))
+    assert found.config.train.memory == "plain"
+    assert not found.fits
+
+
+def test_an_8b_in_lean_mode_fits_six_gibibytes() -> None:
+    config = lora(length=4096, memory="lean", activations="host")
+    assert fit(config, LLAMA_8B, card(6.0)).fits
+
+
+def test_activations_are_kept_as_far_as_there_is_room() -> None:
+    choices = {
+        free: fit(lora(), LLAMA_8B, card(free)).config.train for free in (80, 12, 10, 9.5, 8.5)
+    }
+    assert choices[80].activation_checkpointing is False
+    assert choices[80].whole_layers == 0
+    whole = [choices[free].whole_layers for free in (12, 10, 9.5, 8.5)]
+    assert all(choices[free].activation_checkpointing is True for free in (12, 10, 9.5, 8.5))
+    assert 32 > whole[0] > whole[1] > whole[2] > whole[3] == 0
+
+
+@pytest.mark.parametrize("free_gib", [8.0, 9.0, 12.0, 16.0, 24.0])
+def test_what_is_kept_leaves_a_spare_and_one_layer_more_would_not(free_gib: float) -> None:
+    found = fit(lora(), LLAMA_8B, card(free_gib))
+    train = found.config.train
+    assert found.estimate == estimate_memory(found.config, LLAMA_8B)
+    if not train.recomputes:
+        assert found.faster == ("train.activation_checkpointing: false",)
+        assert found.estimate.high <= 0.9 * found.free_bytes
+        return
+    more = replace(found.config, train=replace(train, whole_layers=train.whole_layers + 1))
+    assert estimate_memory(more, LLAMA_8B).high > 0.9 * found.free_bytes
+    if train.whole_layers:
+        assert found.faster == (
+            f"train.whole_layers: {train.whole_layers} (of 32; they keep their activations)",
+        )
+        assert found.estimate.high <= 0.9 * found.free_bytes
+
+
+@pytest.mark.parametrize("set_", [True, False])
+def test_checkpointing_that_is_set_stays(set_: bool) -> None:
+    found = fit(lora(activation_checkpointing=set_), SMOLLM2, card(80))
+    assert found.config.train.activation_checkpointing is set_
+    assert found.faster == ()
+
+
+def test_a_cpu_run_computes_activations_again_as_ever() -> None:
+    found = fit(lora(), SMOLLM2, Hardware("cpu", 64 * GIB, 64 * GIB))
+    assert found.config.train.activation_checkpointing is True
+    assert found.faster == ()

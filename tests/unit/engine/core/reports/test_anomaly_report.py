@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from fttui.engine.core.anomaly import Alert
+from fttui.engine.core.recovery import MAX_SKIP_STEPS
+from fttui.engine.core.reports.advice import ADVICE, CAUSES, GIVE_UP_AFTER, Situation, recommend
+from fttui.engine.core.reports.anomaly_report import (
+    Evidence,
+    LrChange,
+    Module,
+    Sample,
+    build_report,
+    from_json,
+    to_json,
+    to_markdown,
+    top_modules,
+)
+from fttui.engine.protocol.commands import Rollback, SetClip, parse_command
+
+KINDS = sorted(CAUSES)
+
+
+def alert(kind: str = "spike", severity: str = "alarm", step: int = 123) -> Alert:
+    return Alert(
+        id=f"{kind}-{step}",
+        kind=kind,
+        severity=severity,
+        step=step,
+        headline="loss 6.52 is ×6.5 its level 1 (z 14)",
+        value=6.52,
+        baseline=1.0,
+        z=14.2,
+        ratio=6.52,
+    )
+
+
+def evidence(**changed: object) -> Evidence:
+    whole = Evidence(
+        time=1_700_000_000.0,
+        run="demo",
+        epoch=1.31,
+        current_loss=6.52,
+        previous_loss=1.02,
+        grad_norm=8.0,
+        grad_normal=(0.4, 1.2),
+        lr=1e-4,
+        lr_scale=1.0,
+        lr_changes=[LrChange(step=90, text="lr scale 0.5")],
+        clip=1.0,
+        clip_share=0.03,
+        mem_used_bytes=3 * 2**30,
+        mem_total_bytes=6 * 2**30,
+        samples=[
+            Sample(rank=0, batch="current", id="os.path:join", tokens=120, preview="def `j`\n  x"),
+            Sample(rank=0, batch="previous", id="json:loads", tokens=80),
+        ],
+        tried=["rollback step-000100 lr=0.5 at 118"],
+        checkpoint="step-000120",
+        checkpoint_step=120,
+    )
+    return msgspec.structs.replace(whole, **changed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("severity", ["info", "watch", "alarm"])
+@pytest.mark.parametrize("checkpoint", [None, "step-000120"])
+@pytest.mark.parametrize("rollbacks", [0, 1, 2])
+def test_every_recommendation_is_a_command_and_the_first_is_one_key_away(
+    kind: str, severity: str, checkpoint: str | None, rollbacks: int
+) -> None:
+    now = Situation(
+        step=123,
+        checkpoint=checkpoint,
+        checkpoint_step=120 if checkpoint else None,
+        norm_high=1.2,
+        rollbacks=rollbacks,
+    )
+    actions = recommend(alert(kind, severity), now)
+    assert actions[0].key == "R"
+    assert all(action.why for action in actions)
+    for action in actions:
+        parse_command(action.command)
+
+
+def test_every_kind_has_causes_and_advice() -> None:
+    assert set(CAUSES) == set(ADVICE)
+    assert all(CAUSES.values())
+
+
+def test_the_recipe_for_a_spike() -> None:
+    report = build_report(alert(), evidence())
+    assert report.actions[0].command == "recover spike-123"
+    assert report.actions[1].command == "rollback step-000120 lr=0.5 skip=23"
+
+
+def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
+    second = build_report(alert("divergence"), evidence(rollbacks=1)).actions[1].command
+    assert parse_command(second) == Rollback(
+        checkpoint="step-000120", lr_scale=0.5, clip=0.6, skip=83
+    )
+    third = build_report(alert("divergence"), evidence(rollbacks=GIVE_UP_AFTER)).actions[0].command
+    assert third == "stop"
+
+
+def test_the_scale_in_force_is_halved() -> None:
+    report = build_report(alert("nonfinite"), evidence(lr_scale=0.5))
+    assert parse_command(report.actions[1].command) == Rollback(
+        checkpoint="step-000120", lr_scale=0.25, skip=23
+    )
+
+
+def test_without_a_way_back_the_rate_is_lowered() -> None:
+    report = build_report(alert(), evidence(checkpoint=None, checkpoint_step=None))
+    assert report.actions[0].command == "lr scale 0.5"
+
+
+def test_skipping_has_a_bound() -> None:
+    report = build_report(alert(step=5000), evidence())
+    command = parse_command(report.actions[1].command)
+    assert isinstance(command, Rollback)
+    assert command.skip == MAX_SKIP_STEPS
+
+
+def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
+    report = build_report(alert("grad_explosion", "watch"), evidence(clip=None))
+    assert parse_command(report.actions[0].command) == SetClip(value=1.8)
+    assert not any(action.command.startswith("rollback") for action in report.actions)
+
+
+@pytest.mark.parametrize("kind", ["plateau", "throughput_drop", "straggler"])
+def test_the_one_key_changes_nothing_where_nothing_is_in_danger(kind: str) -> None:
+    first = recommend(alert(kind, "info"), Situation(step=100, lr_scale=3.0))[0]
+    assert first.key == "R"
+    assert first.command.split()[0] in {"eval", "profile"}
+
+
+def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
+    exploded = msgspec.structs.replace(alert("grad_explosion"), value=20.5, baseline=2.8)
+    wide = Situation(step=123, norm_high=17.8)
+    assert parse_command(recommend(exploded, wide)[0].command) == SetClip(value=10.2)
+
+
+def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
+    report = build_report(alert("grad_explosion", "alarm"), evidence(clip=1.0))
+    commands = [parse_command(action.command) for action in report.actions]
+    assert not any(isinstance(command, SetClip) for command in commands)
+    assert report.actions[0].key == "R"
+
+
+def test_markdown_has_what_a_person_needs() -> None:
+    text = to_markdown(build_report(alert(), evidence()))
+    for line in (
+        "# Training Anomaly Report",
+        "- **Timestamp:** 2023-11-14 22:13:20 UTC",
+        "- **Step:** 123 (epoch 1.31)",
+        "- **Issue:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)",
+        "- **Previous Loss:** 1.02",
+        "- **Current Loss:** 6.52",
+        "- **Spike Magnitude:** ×6.52, z 14.2",
+        "- **Gradient Norm:** 8 (normal range 0.4 – 1.2)",
+        "- **Learning Rate:** 0.0001; changed: lr scale 0.5 at 90",
+        "- **Clipping:** 1, 3% of recent steps clipped",
+        "- **Memory:** 3.00 / 6.00 GiB",
+        "- **Last Good Checkpoint:** step-000120",
+        "- current, rank 0: `os.path:join`, 120 tokens: `def 'j' x`",
+        "- previous, rank 0: `json:loads`, 80 tokens",
+        "- rollback step-000100 lr=0.5 at 118",
+    ):
+        assert line in text.splitlines()
+    assert "1. `recover spike-123` [R]" in text
+
+
+def test_markdown_of_bare_evidence_has_no_empty_fields() -> None:
+    text = to_markdown(build_report(alert(), Evidence(time=0.0)))
+    assert "None" not in text
+    assert "Gradient Norm" not in text
+    assert "## Batch" not in text
+
+
+def test_json_keeps_numbers_that_are_none() -> None:
+    report = build_report(alert("nonfinite"), evidence(current_loss=math.nan, grad_norm=math.inf))
+    data = to_json(report)
+    assert b'"current_loss": "nan"' in data
+    again = from_json(data)
+    assert math.isnan(again.evidence.current_loss or 0.0)
+    assert again.evidence.grad_norm == math.inf
+    assert again.actions == report.actions
+    assert again.evidence.samples == report.evidence.samples
+
+
+def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
+    raised = evidence(lr_changes=[LrChange(step=115, text="lr scale 3")], lr_scale=3.0)
+    causes = build_report(alert(), raised).causes
+    assert causes[0].startswith("a learning rate too high")
+    assert "changed lately: lr scale 3" in causes[0]
+    long = [
+        Sample(rank=0, batch="current", id="x", tokens=400),
+        Sample(rank=1, batch="current", id="x", tokens=90),
+        Sample(rank=0, batch="previous", id="y", tokens=80),
+    ]
+    causes = build_report(alert(), evidence(samples=long, lr_changes=[])).causes
+    assert causes[0].startswith("an outlier batch")
+    assert "400 tokens" in causes[0]
+    assert "more than once in it: x" in causes[0]
+
+
+def test_odd_modules_are_shown_beside_the_largest() -> None:
+    modules = [Module(f"layers.{n}.q_proj", 0.1 * n, 1e-4 * n) for n in range(12)]
+    modules[1] = Module("layers.1.q_proj", 0.0, 0.0, "dead")
+    seen = evidence(modules=top_modules(modules), loss_scale=1024.0, checkpoint_why="calm")
+    text = to_markdown(build_report(alert("grad_explosion"), seen))
+    assert "layers.11.q_proj" in text
+    assert "layers.3.q_proj" not in text
+    assert "`layers.1.q_proj`: gradient 0, update 0 — dead" in text
+    assert "**Loss Scale:** 1024" in text
+    assert "step-000120: calm" in text
+
+
+def test_modules_measured_later_say_when() -> None:
+    late = evidence(modules=[Module("layers.3.q_proj", 4.0, 0.1, "exploding")], modules_step=124)
+    assert "## Modules, measured at step 124" in to_markdown(build_report(alert(), late))

@@ -1,0 +1,117 @@
+"""A model card tells what led to the checkpoint, and nothing that was thrown away or came after."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fttui.engine.config.load import dump_config
+from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from fttui.engine.export.card import Base, Card, without_folders
+from fttui.engine.export.lineage import Story, tell
+from fttui.engine.protocol.events import (
+    AnyEvent,
+    CheckpointSaved,
+    CommandApplied,
+    EvalFinished,
+    NoteAdded,
+    Record,
+    RolledBack,
+)
+from fttui.engine.run.checkpoint_store import Manifest
+
+MANIFEST = Manifest(
+    name="step-000006-t2", step=6, timeline=2, time=0.0, world_size=1, incarnation=1, files={}
+)
+CONFIG = RunConfig(
+    model=ModelConfig(id="/home/me/models/base"),
+    data=DataConfig(train="/home/me/secret/train.jsonl", eval="org/set"),
+    train=TrainConfig(steps=8),
+)
+
+
+def saved(name: str) -> CheckpointSaved:
+    return CheckpointSaved(name=name, size_bytes=1, seconds=0.1)
+
+
+def applied(command: str, **more: Any) -> CommandApplied:
+    return CommandApplied(id=command, command=command, issuer="me", **more)
+
+
+def journal(*steps: tuple[int, int, AnyEvent]) -> list[Record]:
+    return [
+        Record(seq=seq, time=0.0, step=step, timeline=timeline, event=event)
+        for seq, (step, timeline, event) in enumerate(steps)
+    ]
+
+
+def story() -> Story:
+    back = RolledBack(
+        checkpoint="step-000002", from_step=5, to_step=2, old_timeline=1, new_timeline=2
+    )
+    records = journal(
+        (0, 1, EvalFinished(metrics={"loss": 3.0}, seconds=1)),
+        (2, 1, saved("step-000002")),
+        (3, 1, applied("lr scale 2", old="1", new="2", reason="too | slow")),
+        (4, 1, EvalFinished(metrics={"loss": 9.0}, seconds=1)),
+        (5, 1, applied("checkpoint", new="step-000005")),
+        (2, 2, back),
+        (2, 2, NoteAdded(text="half the rate", issuer="you")),
+        (6, 2, EvalFinished(metrics={"loss": 2.0, "perplexity": 7.4}, seconds=1)),
+        (6, 2, saved("step-000006-t2")),
+        (7, 2, EvalFinished(metrics={"loss": 1.0}, seconds=1)),
+        (7, 2, applied("lr scale 4", new="4")),
+    )
+    return tell("run-1", records, MANIFEST)
+
+
+def test_what_was_rolled_back_counts_as_done_but_not_as_measured() -> None:
+    told = story()
+    assert [step for step, _ in told.evaluations] == [0, 6]
+    assert [(one.step, one.what) for one in told.interventions] == [
+        (3, "lr scale 2"),
+        (2, "note half the rate"),
+    ]
+
+
+def card(*, merged: bool = True, base: Base | None = None) -> str:
+    return Card(
+        config=CONFIG,
+        config_text=dump_config(without_folders(CONFIG)),
+        manifest=MANIFEST,
+        story=story(),
+        base=base or Base("base", None, None),
+        merged=merged,
+        averaged=False,
+    ).text()
+
+
+def test_the_card_compares_before_and_after() -> None:
+    assert "| held-out data | step 0 | step 6 |" in card()
+    assert "| loss | 3 | 2 |" in card()
+    assert "| perplexity |  | 7.4 |" in card()
+
+
+def test_the_card_escapes_and_names_who_did_it() -> None:
+    assert "| 3 (timeline 1) | lr scale 2 | 1 → 2 | me | too \\| slow |" in card()
+
+
+def test_the_card_gives_no_folder_away() -> None:
+    assert "/home/me" not in card()
+    assert "| trained on | train.jsonl |" in card()
+    assert "| evaluated on | org/set |" in card()
+
+
+def test_license_and_base_are_named_where_they_are_known() -> None:
+    known = card(merged=False, base=Base("org/base", "org/base", "apache-2.0"))
+    assert "base_model: org/base\nlicense: apache-2.0\nlibrary_name: peft" in known
+    assert "not known" in card()
+    assert "base_model" not in card()
+
+
+def test_an_adapter_is_loaded_onto_the_base_it_was_trained_on() -> None:
+    text = card(merged=False)
+    assert 'load_in_4bit=True, bnb_4bit_quant_type="nf4"' in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    compile(code, "card", "exec")
+    assert "4bit" not in card(merged=True).split("## Configuration")[0]

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from fttui.engine.hub.ssh_bridge import preview
+from fttui.engine.protocol.codec import decode_record, encode
+from fttui.engine.protocol.events import LogEmitted, Record, StepFinished
+from fttui.engine.run.journal import MAGIC, frame
+
+
+def _journal(path: Path, steps: int) -> None:
+    with open(path, "wb") as file:
+        file.write(MAGIC)
+        for seq in range(1, 2 * steps + 1):
+            step = (seq + 1) // 2
+            text = "k StepFinished " * (seq % 5)  # words of a log must not pass for a step
+            event = StepFinished(loss=1 / seq) if seq % 2 else LogEmitted(level="info", text=text)
+            record = Record(seq=seq, time=1e9 + seq / 3, step=step, timeline=seq % 300, event=event)
+            file.write(frame(encode(record)))
+
+
+def test_a_sample_is_whole_steps_from_everywhere(tmp_path: Path) -> None:
+    _journal(tmp_path / "journal.log", 3000)
+    payloads = preview.sample_records(tmp_path / "journal.log", 0)
+    steps = [r for r in map(decode_record, payloads) if r and isinstance(r.event, StepFinished)]
+    assert len(steps) > 0.9 * preview.SAMPLES
+    gaps = [b.step - a.step for a, b in pairwise(steps)]
+    assert min(gaps) > 0
+    assert max(gaps) < 5 * 3000 / preview.SAMPLES
+    assert steps[0].step < 40
+    assert steps[-1].step > 2950

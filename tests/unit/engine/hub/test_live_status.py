@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.hub.live_status import RunWatch
+from fttui.engine.hub.viewers import SILENT_S, Viewer, Viewers
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.events import AnyEvent, LogEmitted, Record, RunEnded, RunStarted
+from fttui.engine.protocol.events import StateChanged as Moved
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.process_marks import EngineMark
+
+
+def started(incarnation: int = 1) -> RunStarted:
+    return RunStarted(
+        name="r",
+        incarnation=incarnation,
+        pid=1,
+        host="h",
+        world_size=1,
+        task="sft",
+        model="m",
+        total_steps=9,
+        micro_batch_size=1,
+        accumulation=1,
+    )
+
+
+def told(watch: RunWatch, *events: AnyEvent) -> None:
+    for event in events:
+        watch.observe(encode(Record(seq=1, time=0.0, step=0, timeline=1, event=event)))
+
+
+def mark(incarnation: int = 1) -> EngineMark:
+    return EngineMark(pid=77, started=1.0, incarnation=incarnation)
+
+
+FAILED = RunEnded(state=RunState.FAILED, exit_code=8)
+RUNNING, HALTED = Moved(state=RunState.RUNNING), Moved(state=RunState.HALTED)
+
+
+@pytest.mark.parametrize(
+    ("events", "incarnation", "alive", "state"),
+    [
+        ([], None, False, RunState.STARTING),
+        ([], 1, True, RunState.STARTING),
+        ([], 1, False, RunState.LOST),
+        ([started(), RUNNING], 1, True, RunState.RUNNING),
+        ([started(), RUNNING], 1, False, RunState.LOST),
+        ([started(), HALTED], 1, False, RunState.LOST),
+        ([started(), RUNNING, FAILED], 1, True, RunState.FAILED),
+        ([started(), RUNNING, FAILED], 1, False, RunState.FAILED),
+        ([started(), RUNNING, FAILED], 2, True, RunState.STARTING),
+        ([started(), RUNNING, FAILED], 2, False, RunState.LOST),
+        ([started(), RUNNING, FAILED, started(2)], 2, True, RunState.STARTING),
+        ([started(), FAILED, started(2), RUNNING], 2, True, RunState.RUNNING),
+    ],
+)
+def test_the_state_follows_journal_and_process(
+    events: list[AnyEvent], incarnation: int | None, alive: bool, state: RunState
+) -> None:
+    watch = RunWatch()
+    told(watch, *events)
+    watch.look(None if incarnation is None else mark(incarnation), alive)
+    assert watch.state is state
+    assert watch.engine_alive is alive
+
+
+def test_a_log_line_that_names_an_event_is_no_event() -> None:
+    watch = RunWatch()
+    told(watch, started(), RUNNING, LogEmitted(level="info", text="RunEnded StateChanged"))
+    watch.observe(b"RunEnded garbage")
+    watch.look(mark(), True)
+    assert watch.state is RunState.RUNNING
+
+
+def viewer(id_: str, heard: float) -> Viewer:
+    return Viewer(id=id_, issuer=id_, read_only=False, heard=heard)
+
+
+def test_a_viewer_that_reconnects_is_counted_once() -> None:
+    viewers = Viewers(0.0)
+    viewers.welcome(b"1", viewer("ann", 1.0))
+    viewers.welcome(b"2", viewer("bob", 1.0))
+    viewers.welcome(b"3", viewer("ann", 2.0))
+    assert len(viewers) == 2
+    assert viewers.hear(b"1", 3.0) is None
+    assert viewers.last_heard == 2.0
+
+
+def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
+    viewers = Viewers(0.0)
+    viewers.welcome(b"1", viewer("ann", 0.0))
+    viewers.welcome(b"2", viewer("bob", 0.0))
+    viewers.hear(b"2", SILENT_S)
+    assert viewers.forget_silent(SILENT_S + 1) == ["ann"]
+    assert len(viewers) == 1
+    assert viewers.last_heard == SILENT_S

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.errors import NoSuchRun
+from fttui.engine.run.files import last_lines, write_atomically
+from fttui.engine.run.run_dir import RunDirectory, runs_root
+from tests.support.engine_double import make_run
+
+
+def test_a_new_run_is_private_and_knows_itself(tmp_path: Path) -> None:
+    run = make_run(tmp_path, name="my run/2")
+    assert run.id.startswith("my-run-2-")
+    assert run.path.stat().st_mode & 0o777 == 0o700
+    assert run.identity().name == "my run/2"
+    assert run.checkpoints.is_dir()
+    assert run.logs.is_dir()
+
+
+def test_runs_started_in_the_same_second_differ(tmp_path: Path) -> None:
+    assert len({make_run(tmp_path).id for _ in range(4)}) == 4
+
+
+def test_any_other_folder_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchRun, match="not a run folder"):
+        RunDirectory(tmp_path).identity()
+
+
+def test_the_option_wins_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "env"))
+    assert runs_root() == tmp_path / "env"
+    assert runs_root(str(tmp_path / "option")) == tmp_path / "option"
+    monkeypatch.delenv("FTTUI_RUNS")
+    assert runs_root() == Path("runs").absolute()
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    write_atomically(file, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(file, 3)  # type: ignore[arg-type]  # any failure while writing
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_last_lines_of_a_log_without_blank_ones(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\n\ntwo\n\xff three\n\n")
+    assert last_lines(file, 2) == ["two", "� three"]
+    assert last_lines(tmp_path / "none", 2) == []
+
+
+def test_a_name_may_be_longer_than_a_folders(tmp_path: Path) -> None:
+    run = make_run(tmp_path, name="n" * 300)
+    assert run.id.startswith("n" * 100)
+    assert len(run.id) < 130
+    assert run.identity().name == "n" * 300

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.errors import NoSuchRun
+from fttui.engine.protocol.events import LogEmitted, RunEnded
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.journal import FrameWriter
+from fttui.engine.run.process_marks import (
+    Endpoint,
+    EngineMark,
+    ProcessMark,
+    read_endpoint,
+    read_engine,
+    write_mark,
+)
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import choose_run, find_run, list_runs, read_ends, summarize
+from tests.support.engine_double import EngineDouble, make_run
+
+
+def test_a_fresh_run_is_starting(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    summary = summarize(run)
+    assert (summary.state, summary.step, summary.name) == (RunState.STARTING, 0, "double")
+
+
+def test_a_live_run_is_what_it_said_last(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path), total_steps=7)
+    engine.start()
+    engine.train(3)
+    engine.go(RunState.PAUSED)
+    summary = summarize(engine.run)
+    assert (summary.state, summary.step, summary.total_steps) == (RunState.PAUSED, 3, 7)
+    assert summary.loss is not None
+    assert summary.loss != summary.loss  # step 3 of the double is NaN, and stays so
+
+
+def test_a_long_run_is_summarized_from_its_ends(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.train(5000)
+    assert engine.run.journal.stat().st_size > 2 * 256 * 1024
+    records = read_ends(engine.run.journal)
+    assert records[0].seq == 1
+    assert records[-1].seq == engine.seq
+    assert len(records) < engine.seq
+    assert summarize(engine.run).state is RunState.RUNNING
+
+
+def test_only_steps_since_the_unread_middle_mean_running(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.go(RunState.EVALUATING)  # read in the head; the way back lies in the unread middle
+    engine.train(1000)
+    engine.go(RunState.RUNNING)
+    engine.train(4000)
+    assert summarize(engine.run).state is RunState.RUNNING
+
+
+def test_an_engine_gone_without_a_word_is_lost_and_with_one_is_not(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    me = ProcessMark.current()
+    write_mark(engine.run.engine, EngineMark(pid=me.pid, started=me.started - 100))
+    assert summarize(engine.run).state is RunState.LOST
+    engine.emit(RunEnded(state=RunState.FAILED, exit_code=8, error="no memory"))
+    summary = summarize(engine.run)
+    assert (summary.state, summary.error) == (RunState.FAILED, "no memory")
+
+
+def test_an_engine_started_after_the_end_is_starting_again(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0))
+    assert summarize(engine.run).state is RunState.STOPPED  # its process is still on its way out
+    me = ProcessMark.current()
+    late = EngineMark(pid=me.pid, started=me.started + 0.9, incarnation=2)
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0), at=me.started + 0.5)
+    write_mark(engine.run.engine, late)
+    assert summarize(engine.run).state is RunState.STARTING
+
+
+def test_frames_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    writer = FrameWriter(run.journal, run.journal_lock)
+    writer.append(b"\x00not a record")
+    writer.close()
+    engine = EngineDouble(run)
+    engine.emit(LogEmitted(level="info", text="hi"))
+    assert [record.seq for record in read_ends(run.journal)] == [engine.seq]
+
+
+def test_runs_are_found_by_name_prefix_and_folder(tmp_path: Path) -> None:
+    apple, pear = make_run(tmp_path, name="apple"), make_run(tmp_path, name="pear")
+    assert find_run(tmp_path, apple.id) == apple
+    assert find_run(tmp_path, "pea") == pear
+    assert find_run(Path("/nowhere"), str(pear.path)) == pear
+    with pytest.raises(NoSuchRun, match="plum"):
+        find_run(tmp_path, "plum")
+    make_run(tmp_path, name="peach")
+    with pytest.raises(NoSuchRun, match="fits 2 runs"):
+        find_run(tmp_path, "pea")
+
+
+@pytest.mark.parametrize("typed", ["smolm2-pairs", "smollm2-pais", "smollm2-pairs-20260101-00001"])
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
+    tmp_path: Path, typed: str
+) -> None:
+    run = make_run(tmp_path, name="smollm2-pairs")
+    make_run(tmp_path, name="llama")
+    with pytest.raises(NoSuchRun, match=f"no run '{typed}' in .*; did you mean {run.id}"):
+        find_run(tmp_path, typed)
+    with pytest.raises(NoSuchRun, match="the newest there: llama"):
+        find_run(tmp_path, "another")
+
+
+def test_nothing_named_means_the_newest_live_one(tmp_path: Path) -> None:
+    live = make_run(tmp_path, name="live")
+    ended = EngineDouble(make_run(tmp_path, name="ended"))
+    ended.start()
+    ended.end()
+    ended.run.engine.unlink()
+    EngineDouble(live).start()
+    assert find_run(tmp_path, None, live=True) == live
+    assert [s.name for s in list_runs(tmp_path)][:1] == ["ended"]
+    with pytest.raises(NoSuchRun, match="fttui run"):
+        find_run(tmp_path / "empty", None)
+
+
+def test_a_copy_of_a_live_run_is_nobodys(tmp_path: Path) -> None:
+    """What steers the copy must not steer the run it was copied from."""
+    run = make_run(tmp_path)
+    EngineDouble(run).start()
+    me = ProcessMark.current()
+    write_mark(run.engine, EngineMark(pid=me.pid, started=me.started))
+    write_mark(run.endpoint, Endpoint(pid=me.pid, started=me.started, folder="/nowhere"))
+    shutil.copytree(run.path, tmp_path / "copy")
+    copy = RunDirectory(tmp_path / "copy")
+    assert read_engine(copy) is None
+    assert read_endpoint(copy) is None
+    run.path.rename(tmp_path / "moved")
+    moved = read_engine(RunDirectory(tmp_path / "moved"))
+    assert moved is not None
+    assert moved.alive
+    assert {s.id for s in list_runs(tmp_path)} == {"copy", "moved"}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        make_run(tmp_path / folder).path.rename(tmp_path / folder / "same")
+    found = [summarize(RunDirectory(tmp_path / folder / "same")) for folder in ("a", "b")]
+    with pytest.raises(NoSuchRun, match=f"2 runs are called same; give the folder: {tmp_path}/a"):
+        choose_run(found, "same", "here")

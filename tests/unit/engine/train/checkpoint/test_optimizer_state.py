@@ -1,0 +1,96 @@
+"""The state of every optimizer comes back to the last bit, in place and in a new process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fttui.engine.train.checkpoint.optimizer_state import (
+    bit_sums,
+    capture_optimizer,
+    kind_of,
+    misfit,
+)
+from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
+
+NAMES = ["adamw", "adamw_8bit", "paged_adamw_8bit", "lion", "lion_8bit", "paged_lion_8bit", "lamb",
+         "adafactor", "adafactor, own lr", "sgd", "sgd, momentum"]  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16]
+pytestmark = pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Make]:
+    found = makers()
+    assert list(found) == NAMES
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rollback_leaves_no_trace(made: dict[str, Make], name: str, dtype: torch.dtype) -> None:
+    assert goes_back(made[name], 3, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rollback_to_the_very_beginning_leaves_no_trace(made: dict[str, Make], name: str) -> None:
+    assert goes_back(made[name], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_optimizer_goes_on_exactly(
+    made: dict[str, Make], name: str, dtype: torch.dtype
+) -> None:
+    assert goes_on(made[name], 3, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rollback_moves_no_tensor(made: dict[str, Make], name: str) -> None:
+    one = Trained(made[name]).train(0, 1)
+    saved, before = one.save(), one.addresses()
+    assert one.train(2).load(saved).addresses() == before
+
+
+def test_buffers_that_are_never_freed_are_reset_not_dropped(made: dict[str, Make]) -> None:
+    one = Trained(made["paged_adamw_8bit"])
+    start = one.save()
+    before = one.train(0).addresses()
+    assert one.load(start).addresses() == before
+
+
+def test_a_resumed_run_gets_the_rate_and_decay_of_its_configuration() -> None:
+    def make(lr: float, decay: float) -> Make:
+        return lambda p: torch.optim.AdamW(p, lr=lr, weight_decay=decay, betas=(0.9, lr))
+
+    saved = Trained(make(0.01, 0.1)).train(0).save()
+    group = Trained(make(0.5, 0.2)).load(saved).optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.5, 0.2, (0.9, 0.01))
+
+
+def test_the_state_of_another_optimizer_is_refused(made: dict[str, Make]) -> None:
+    state = capture_optimizer(Trained(made["adamw"]).optimizer)
+    problem = misfit(Trained(made["adamw_8bit"]).optimizer, state)
+    assert problem is not None
+    assert "torch AdamW" in problem
+    assert "bitsandbytes AdamW 8-bit" in problem
+    paged = Trained(made["paged_adamw_8bit"]).optimizer
+    assert kind_of(paged) == kind_of(Trained(made["adamw_8bit"]).optimizer)
+
+
+def test_the_state_of_other_weights_is_refused(made: dict[str, Make]) -> None:
+    one = Trained(made["sgd"])
+    state: dict[str, Any] = capture_optimizer(one.optimizer)
+    one.optimizer.add_param_group({"params": [torch.zeros(3, requires_grad=True)]})
+    assert "3 weights in 1 groups, this run trains 4 in 2" in (misfit(one.optimizer, state) or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])
+def test_one_changed_bit_changes_the_sum(dtype: torch.dtype) -> None:
+    tensor = torch.arange(300).to(dtype)
+    before = bit_sums([tensor, torch.zeros(())])
+    tensor.view(torch.uint8)[7] ^= 4
+    after = bit_sums([tensor, torch.zeros(())])
+    assert (before[0] != after[0], before[1] == after[1]) == (True, True)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from fttui.engine.errors import CheckpointError
+from fttui.engine.train.distributed.rank_agreement import Agreement, Pending, attempt
+from fttui.engine.train.loop.step_metrics import (
+    DeviceReading,
+    OwnStep,
+    StepTally,
+    StepTotals,
+    start_total,
+)
+
+
+class Beside(Agreement):
+    """Of two ranks, the first; the other one tells what is given."""
+
+    def __init__(self, other: list[float]) -> None:
+        super().__init__()
+        self._other = other
+
+    def start_rows(self, values: list[float]) -> Pending[list[list[float]]]:
+        assert len(values) == len(self._other)
+        return Pending(lambda: [values, self._other])
+
+
+def total(device: DeviceReading, *theirs: float) -> StepTotals:
+    own = OwnStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
+    tally = StepTally(tokens=10, samples=2)
+    other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs]
+    return start_total(own, tally, 0.25, Beside(other), device).read()
+
+
+def test_every_rank_is_in_the_totals_with_what_its_device_tells() -> None:
+    found = total(DeviceReading(100, 97.0, 60.0, 300.0), 90.0, 41.0, 88.0, 120.0)
+    assert (found.loss, found.parts, found.tokens, found.samples) == (3.0, {"ce": 4.0}, 40, 4)
+    assert (found.rank_s, found.rank_mem_bytes) == ([0.25, 0.5], [100, 90])
+    assert found.rank_util == [97.0, 41.0]
+    assert found.rank_temp_c == [60.0, 88.0]
+    assert found.rank_power_w == [300.0, 120.0]
+
+
+def test_what_one_device_does_not_tell_is_left_out_for_all_and_the_rest_is_there() -> None:
+    found = total(DeviceReading(100, None, 60.0, 300.0), math.nan, 41.0, 88.0, 120.0)
+    assert (found.rank_mem_bytes, found.rank_util) == ([], [])
+    assert found.rank_temp_c == [60.0, 88.0]
+
+
+def test_an_error_of_ours_is_told_in_its_own_words_and_others_by_their_kind() -> None:
+    def fail(error: Exception) -> Any:
+        raise error
+
+    full = CheckpointError("the disk is full")
+    assert attempt(lambda: fail(full)) == "the disk is full"
+    assert attempt(lambda: fail(ValueError("odd"))) == "ValueError: odd"
+    assert attempt(lambda: torch.zeros(1)) is None

@@ -1,0 +1,65 @@
+"""Events of a GPU, which a CPU never sees, told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from fttui.engine.core.profile import Activity
+from fttui.engine.train.monitoring.profiler import sort_out
+
+
+@dataclass
+class Event:
+    """As the profiler hands one out."""
+
+    said: str
+    began: int
+    took: int
+    number: int = 0
+    kind: str = "CPU"
+
+    def name(self) -> str:
+        return self.said
+
+    def start_ns(self) -> int:
+        return self.began
+
+    def duration_ns(self) -> int:
+        return self.took
+
+    def correlation_id(self) -> int:
+        return self.number
+
+    def device_type(self) -> SimpleNamespace:
+        return SimpleNamespace(name=self.kind)
+
+    def start_thread_id(self) -> int:
+        return 1
+
+    def device_resource_id(self) -> int:
+        return 7
+
+
+def test_kernels_know_when_they_were_asked_for_and_named_stretches_are_none() -> None:
+    found = sort_out(
+        [
+            Event("fttui.step", 0, 100),
+            Event("Optimizer.step#AdamW.step", 60, 20),
+            Event("aten::mm", 9, 4, number=5),
+            Event("cudaLaunchKernel", 10, 2, number=5),
+            Event("cudaGraphLaunch", 30, 2, number=6),
+            Event("fttui.step", 12, 70, kind="CUDA"),
+            Event("Optimizer.step#AdamW.step", 64, 20, kind="CUDA"),
+            Event("nvjet_gemm", 40, 5, number=5, kind="CUDA"),
+            Event("first of the graph", 50, 5, number=6, kind="CUDA"),
+            Event("second of the graph", 55, 5, number=6, kind="CUDA"),
+        ]
+    )
+    assert found.spans == [Activity("step", 0, 100, 1)]
+    assert found.operations == [Activity("aten::mm", 9, 13, 1)]
+    assert [(k.name, k.began_ns, k.thread) for k in found.kernels] == [
+        ("nvjet_gemm", 10, 7),
+        ("first of the graph", 30, 7),
+        ("second of the graph", 30, 7),
+    ]

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.config.load import LoadedConfig, load_config
+from fttui.engine.errors import CheckpointError, FttuiError
+from fttui.engine.run.checkpoint_store import FileEntry, Ledger, Manifest, hash_file
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.spawn import (
+    EngineDied,
+    checkpoint_to_resume,
+    new_run,
+    only_starter,
+    replace_config,
+    start_engine,
+)
+from tests.support.engine_double import EngineDouble, make_run
+
+CONFIG = """\
+name: tiny
+model: {id: some/model}
+data: {train: some/data}
+train: {steps: 5}
+"""
+
+
+def loaded(tmp_path: Path, *overrides: str) -> tuple[Path, LoadedConfig]:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(CONFIG)
+    return path, load_config(path, overrides)
+
+
+def checkpoint(run: RunDirectory, name: str, step: int) -> None:
+    ledger = Ledger(run)
+    ledger.path(name).mkdir()
+    weights = ledger.path(name) / "weights"
+    weights.write_bytes(b"four")
+    ledger.commit(
+        Manifest(
+            name=name,
+            step=step,
+            timeline=1,
+            time=float(step),
+            world_size=1,
+            incarnation=1,
+            files={"weights": FileEntry(size_bytes=4, sha256=hash_file(weights))},
+        )
+    )
+
+
+def test_a_new_run_holds_both_configurations(tmp_path: Path) -> None:
+    path, config = loaded(tmp_path, "train.lr=1e-3")
+    run = new_run(tmp_path / "runs", path, config, ["train.lr=1e-3"])
+    assert run.id.startswith("tiny-")
+    assert run.source_config.read_text() == CONFIG
+    assert "lr: 0.001" in run.config.read_text()
+    assert run.identity().overrides == ["train.lr=1e-3"]
+
+
+def test_a_damaged_checkpoint_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    checkpoint(run, "step-10", 10)
+    checkpoint(run, "step-20", 20)
+    (Ledger(run).path("step-20") / "weights").write_bytes(b"four, no, five")
+    with pytest.raises(CheckpointError, match=r"step-20: weights .*choose another one: step-10"):
+        checkpoint_to_resume(run, None)
+
+
+def test_another_configuration_keeps_the_one_before(tmp_path: Path) -> None:
+    path, config = loaded(tmp_path)
+    run = new_run(tmp_path / "runs", path, config, [])
+    first = run.config.read_text()
+    replace_config(run, config)
+    assert list(run.path.glob("config.[0-9]*.yaml")) == []
+    for steps in (6, 7):
+        replace_config(run, loaded(tmp_path, f"train.steps={steps}")[1])
+    assert (run.path / "config.1.yaml").read_text() == first
+    assert "steps: 6" in (run.path / "config.2.yaml").read_text()
+    assert "steps: 7" in run.config.read_text()
+
+
+def test_resuming_needs_a_complete_checkpoint_and_no_engine(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert checkpoint_to_resume(run, None) is None, "what trained nothing begins"
+    with pytest.raises(CheckpointError, match="no complete checkpoint '10'"):
+        checkpoint_to_resume(run, "10")
+    engine = EngineDouble(run)
+    engine.start()
+    engine.train(3)
+    engine.end()
+    run.engine.unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="no complete checkpoint to resume"):
+        checkpoint_to_resume(run, None)
+    checkpoint(run, "step-10", 10)
+    checkpoint(run, "step-20", 20)
+    assert checkpoint_to_resume(run, None) == "step-20"
+    assert checkpoint_to_resume(run, "10") == "step-10"
+    with pytest.raises(CheckpointError, match="step-10, step-20"):
+        checkpoint_to_resume(run, "15")
+    EngineDouble(run).mark()
+    with pytest.raises(FttuiError, match="still training"):
+        checkpoint_to_resume(run, None)
+
+
+def test_an_engine_that_dies_at_once_is_told_with_its_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    engine = start_engine(run, 1, program="fttui.no_such_program")
+    with pytest.raises(EngineDied, match="no_such_program") as died:
+        engine.wait_until_served(30)
+    assert died.value.exit_code == 1
+
+
+def test_more_than_one_device_goes_through_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+
+    class Recorder:
+        def __init__(self, command: list[str], **_: object) -> None:
+            called.append(command)
+
+    monkeypatch.setattr("fttui.tui.connection.spawn.subprocess.Popen", Recorder)
+    run = make_run(tmp_path)
+    start_engine(run, 1, "step-3")
+    start_engine(run, 2)
+    start_engine(run, 1, restarts=3)
+    assert called[0] == [sys.executable, "-m", "fttui.engine", str(run.path), "--from", "step-3"]
+    assert called[1][1:6] == [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    assert called[1][6:] == ["--max-restarts", "0", "-m", "fttui.engine", str(run.path)]
+    assert called[2][5:8] == ["1", "--max-restarts", "3"]
+
+
+def test_two_starts_of_one_run_do_not_mix(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with (
+        only_starter(run),
+        pytest.raises(FttuiError, match="another start of"),
+        only_starter(run),
+    ):
+        pass
+    with only_starter(run):
+        pass

@@ -1,0 +1,86 @@
+"""What a question is called is what yes will do, for everything a report may recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from fttui.engine.core.anomaly import ALARM, WATCH, Alert
+from fttui.engine.core.reports.advice import CAUSES, Situation, recommend
+from fttui.engine.protocol.commands import Evaluate, Recover, Rollback, Stop, parse_command
+from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.states import RunState
+from fttui.tui.dialogs.command_text import gives_up, in_words, name_of
+from fttui.tui.view_model.app_state import AppState
+from fttui.tui.view_model.reducer import apply_many
+from fttui.tui.view_model.run_view import RunView
+from tests.support.session_double import live_spike
+
+
+def first_ways() -> Iterator[str]:
+    """The first action of every report there can be."""
+    for kind, severity, rollbacks, checkpoint, high in product(
+        CAUSES, (WATCH, ALARM), (0, 1, 2), (None, "step-000800-t1"), (None, 0.6)
+    ):
+        alert = Alert(
+            id="a1241", kind=kind, severity=severity, step=1241, headline="odd", value=9.0
+        )
+        now = Situation(
+            step=1241, checkpoint=checkpoint, checkpoint_step=800 if checkpoint else None,
+            rollbacks=rollbacks, norm_high=high,
+        )  # fmt: skip
+        if actions := recommend(alert, now):
+            yield actions[0].command
+
+
+WAYS = sorted(set(first_ways()))
+
+
+@pytest.fixture(scope="module")
+def state() -> AppState:
+    return AppState(run=apply_many(RunView(), live_spike().records))
+
+
+def test_reports_recommend_more_than_recoveries() -> None:
+    verbs = {way.split()[0] for way in WAYS}
+    assert verbs >= {"recover", "lr", "clip", "eval", "profile", "stop", "checkpoint"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_has_its_own_name_and_says_what_it_does(state: AppState, way: str) -> None:
+    command = parse_command(way)
+    name = name_of(command)
+    assert ("recover" in name) == isinstance(command, Recover)
+    assert gives_up(command) == isinstance(command, Recover | Rollback | Stop)
+    rows = in_words(state, command)
+    assert rows
+    assert ("Back to" in rows[0]) == isinstance(command, Recover | Rollback)
+    expected = {
+        "lr": "→", "clip": "Max grad norm 0.500 →", "eval": "took 9", "profile": "the next 2 steps",
+        "checkpoint": "of step 1,241, which is never removed", "recover": "441 steps",
+    }  # fmt: skip
+    assert expected.get(way.split()[0], "step") in " ".join(rows)
+
+
+def test_stopping_says_what_is_lost(state: AppState) -> None:
+    assert "41 steps of work are lost" in in_words(state, Stop(save=False))[0]
+    assert "write a checkpoint" in in_words(state, Stop())[0]
+    held = AppState(run=replace(state.run, state=RunState.PAUSED))
+    assert in_words(held, Stop())[0] == "Write a checkpoint, end the run."
+    assert in_words(held, Stop(save=False))[0].startswith("End the run at step 1,241;")
+    assert "not begun to train" in in_words(AppState(), Stop())[0]
+    assert AppState().state is RunState.STARTING
+
+
+@pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])
+def test_a_pause_lasts_over_what_is_done_meanwhile_and_a_halt_ends_by_going_back(
+    held: RunState,
+) -> None:
+    script = live_spike().add(StateChanged(state=held))
+    state = AppState(run=apply_many(RunView(), script.records))
+    assert "the run stays held" in in_words(state, Evaluate())[0]
+    back = in_words(state, Rollback(checkpoint="last"))[1]
+    assert back.startswith("It stays paused" if held is RunState.PAUSED else "Training goes on")

@@ -1,0 +1,31 @@
+"""A profile in words."""
+
+from __future__ import annotations
+
+from fttui.engine.protocol.events import ProfilePart, StepsProfiled
+from fttui.tui.dialogs.profile_text import profile_lines
+
+
+def test_a_profile_says_where_the_time_went_and_what_to_do() -> None:
+    found = StepsProfiled(
+        steps=2,
+        step_s=0.4,
+        parts=[
+            ProfilePart(name="forward", host_s=0.1, device_s=0.02),
+            ProfilePart(name="backward", host_s=0.3, device_s=0.06),
+        ],
+        kinds={"matrix products": 0.06, "elementwise": 0.02},
+        idle=0.8,
+        launches=12_345.0,
+        flops=4e12,
+        peak_flops_per_s=7e14,
+        advice=["launch-bound: raise train.batch"],
+    )
+    lines = profile_lines(found)
+    assert "over 2 steps" in lines[0]
+    assert lines[1].startswith("forward    25 % ██████ ")
+    assert lines[2].startswith("backward   75 % ██████████████████ ")
+    assert "device waits 80 % of it; 12,345 kernels a step" in lines
+    assert "MFU 1.4 % of 700 TFLOP/s, a large matrix product's rate" in lines
+    assert "work: matrix products 75 %, elementwise 25 %" in lines
+    assert lines[-1] == "→ launch-bound: raise train.batch"

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.events import LogEmitted, Record, StepFinished
+from fttui.tui.view_model.reducer import apply_batch, apply_many
+from fttui.tui.view_model.run_view import RunView
+from fttui.tui.view_model.step_batch import Batch, Steps, decode_batch
+from tests.support.session_double import Script, eventful
+
+_NUMBER = st.floats(width=64)
+_STEP = st.builds(
+    StepFinished,
+    loss=_NUMBER,
+    parts=st.dictionaries(st.sampled_from(["ce", "contrastive"]), _NUMBER),
+    grad_norm=st.none() | _NUMBER,
+    clipped=st.booleans(),
+    tokens=st.sampled_from([0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**40]),
+    mem_allocated_bytes=st.none() | st.integers(0, 2**40),
+    rank_s=st.lists(st.floats(0, 10), max_size=3),
+    rank_power_w=st.lists(st.floats(0, 700), max_size=3),
+    pcie_bytes_per_s=st.none() | st.floats(0, 1e11),
+    extra=st.dictionaries(st.sampled_from(["top1", "pos_cos"]), _NUMBER),
+)
+_EVENT = _STEP | st.builds(LogEmitted, level=st.just("info"), text=st.text(max_size=60))
+
+
+def _records(events: list[StepFinished | LogEmitted]) -> list[Record]:
+    return [
+        Record(seq=n, time=1e9 + n, step=n, timeline=1 + (n > 7), event=event)
+        for n, event in enumerate(events, 1)
+    ]
+
+
+@given(st.lists(_EVENT, max_size=30))
+def test_columns_hold_what_the_records_hold(events) -> None:
+    records = _records(events)
+    batch = decode_batch([encode(record) for record in records])
+    seen: list[int] = []
+    for part in batch.parts:
+        if isinstance(part, Record):
+            assert not isinstance(part.event, StepFinished)
+            seen.append(part.seq)
+            continue
+        seen.extend(part.seq.tolist())
+        for row, seq in enumerate(part.seq.tolist()):
+            _compare(part, row, records[seq - 1])
+    assert seen == [record.seq for record in records]
+    assert batch.unknown == 0
+
+
+def _compare(steps: Steps, row: int, record: Record) -> None:
+    event = record.event
+    assert isinstance(event, StepFinished)
+    assert (steps.time[row], steps.step[row]) == (record.time, record.step)
+    assert steps.timeline == record.timeline
+    known = {
+        "loss": event.loss, "grad_norm": event.grad_norm, "clipped": float(event.clipped),
+        "tokens": float(event.tokens), "mem_allocated_bytes": event.mem_allocated_bytes,
+        **{f"parts.{k}": v for k, v in event.parts.items()},
+        **{f"extra.{k}": v for k, v in event.extra.items()},
+        **{f"rank_s.{k}": v for k, v in enumerate(event.rank_s)},
+        **{f"rank_power_w.{k}": v for k, v in enumerate(event.rank_power_w)},
+        "pcie_bytes_per_s": event.pcie_bytes_per_s,
+    }  # fmt: skip
+    for name, column in steps.columns.items():
+        present = name not in steps.present or steps.present[name][row]
+        if name not in known:
+            continue
+        assert present == (known[name] is not None), name
+        if present:
+            np.testing.assert_equal(column[row], known[name])
+    missing = {name for name, value in known.items() if value is not None} - steps.columns.keys()
+    assert not missing
+
+
+def test_whole_runs_give_the_same_view_either_way() -> None:
+    records = eventful().records
+    one = apply_many(RunView(), records)
+    batch = decode_batch([encode(record) for record in records])
+    other = apply_batch(apply_batch(RunView(), batch), batch)
+    assert (one.step, one.seq, one.steps_seen) == (other.step, other.seq, other.steps_seen)
+    assert one.last == other.last
+    assert one.marks == other.marks
+    assert one.branch.curves["loss"].tail(50) == other.branch.curves["loss"].tail(50)
+
+
+def test_what_is_no_record_is_counted() -> None:
+    step = encode(_records([StepFinished(loss=1.0)])[0])
+    found = decode_batch([b"nonsense", step, step[:-3], b""])
+    assert found.unknown == 3
+    assert sum(len(part) for part in found.parts if isinstance(part, Steps)) == 1
+
+
+@pytest.mark.parametrize("width", [1, 4, 64])
+def test_thinning_keeps_every_extreme_and_gap(width) -> None:
+    rng = random.Random(5)
+    script = Script().start().run().train(1000)
+    payloads = []
+    for record in script.records:
+        event = record.event
+        if isinstance(event, StepFinished) and rng.random() < 0.01:
+            odd = math.nan if rng.random() < 0.5 else 50 * rng.random()
+            record = Record(
+                seq=record.seq, time=record.time, step=record.step, timeline=1,
+                event=StepFinished(loss=odd, step_s=1.0),
+            )  # fmt: skip
+        payloads.append(encode(record))
+    batch = decode_batch(payloads)
+    full = apply_batch(RunView(), batch)
+    parts = [part.thinned(width) if isinstance(part, Steps) else part for part in batch.parts]
+    thin = apply_batch(RunView(), Batch(parts))
+    whole, less = full.branch.curves["loss"], thin.branch.curves["loss"]
+    assert len(less) <= len(whole)
+    assert (np.nanmin(less.ys), np.nanmax(less.ys)) == (np.nanmin(whole.ys), np.nanmax(whole.ys))
+    gaps = whole.trace(0, 1000, 1000 // max(width, 4)).gaps
+    assert len(less.trace(0, 1000, 1000 // max(width, 4)).gaps) >= min(1, len(gaps))
+    assert thin.branch.averages == full.branch.averages
+    assert thin.tokens_seen == full.tokens_seen

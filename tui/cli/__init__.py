@@ -1,0 +1,1 @@
+"""The `fttui` command, one module per group of subcommands."""

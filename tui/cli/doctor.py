@@ -1,0 +1,164 @@
+"""`doctor`: whether this machine and this terminal have what a run needs."""
+
+from __future__ import annotations
+
+import argparse
+import locale
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from .options import Commands
+from .output import gibibytes
+
+_PACKAGES = (
+    "fttui",
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "datasets",
+    "textual",
+    "pyzmq",
+    "msgspec",
+)
+_IMPORT_TIMEOUT_S = 180
+_ROUND_TRIP_TIMEOUT_MS = 2000
+_LEAST_COLUMNS, _LEAST_LINES = 80, 24
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at."""
+
+    name: str
+    text: str
+    level: str = "ok"
+    """ok, note (works, but less well) or bad (has to be mended)."""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser("doctor", help="check versions, GPUs, sockets and the terminal")
+    parser.set_defaults(handler=_doctor)
+
+
+def _doctor(_options: argparse.Namespace) -> int:
+    bad = 0
+    for finding in findings():
+        bad += finding.level == "bad"
+        mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
+        print(f"{mark}  {finding.name:<14} {finding.text}", flush=True)
+    print("everything a run needs is here" if not bad else f"{bad} to mend, marked BAD")
+    return 1 if bad else 0
+
+
+def findings() -> Iterator[Finding]:
+    """Everything looked at, one by one, since some checks take seconds."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _check_python,
+        _check_packages,
+        _check_devices,
+        _check_bitsandbytes,
+        _check_zeromq,
+        _check_terminal,
+    )
+    for check in checks:
+        yield from check()
+
+
+def _check_python() -> Iterator[Finding]:
+    old = sys.version_info < (3, 11)
+    where = f"{platform.python_version()} ({sys.executable}) on {platform.platform(terse=True)}"
+    yield Finding("Python", where, "bad" if old else "ok")
+
+
+def _check_packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield Finding(name, version(name))
+        except PackageNotFoundError:
+            yield Finding(name, f"not installed; pip install {name}", "bad")
+
+
+def _check_devices() -> Iterator[Finding]:
+    from fttui.engine.config.memory.hardware import probe_hardware
+
+    hardware = probe_hardware()
+    for index, device in enumerate(hardware.devices):
+        bf16 = "bf16" if device.bf16 else "no bf16, precision auto uses fp16"
+        free = f"{gibibytes(device.free_bytes)} of {gibibytes(device.total_bytes)} free"
+        yield Finding(f"GPU {index}", f"{device.name}, {free}, {bf16}")
+    if not hardware.devices:
+        yield Finding("GPU", "none that torch can use; runs train on the CPU", "note")
+    free = f"{gibibytes(hardware.host_free_bytes)} of {gibibytes(hardware.host_total_bytes)} free"
+    yield Finding("host", f"{hardware.processors} processors, {free}")
+
+
+def _check_bitsandbytes() -> Iterator[Finding]:
+    """In a process of its own: a broken native library can take its process down."""
+    command = [sys.executable, "-c", "import bitsandbytes"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        yield Finding("bitsandbytes", f"its import took over {_IMPORT_TIMEOUT_S} s", "bad")
+        return
+    if done.returncode == 0:
+        yield Finding("bitsandbytes", "loads: 4-bit models can be trained")
+    else:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        yield Finding("bitsandbytes", f"does not load: {last}; set model.quantize: none", "bad")
+
+
+def _check_zeromq() -> Iterator[Finding]:
+    import zmq
+
+    name = f"ZeroMQ {zmq.zmq_version()}"
+    context = zmq.Context()
+    context.linger = 0
+    with tempfile.TemporaryDirectory(prefix="fttui-") as folder:
+        server, client = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        try:
+            server.bind(f"ipc://{Path(folder) / 's'}")
+            client.connect(f"ipc://{Path(folder) / 's'}")
+            client.send(b"ping")
+            answered = server.poll(_ROUND_TRIP_TIMEOUT_MS) and server.recv() == b"ping"
+        except zmq.ZMQError as error:
+            yield Finding(name, f"ipc sockets do not work in {folder}: {error}", "bad")
+        else:
+            text = "an ipc message went through" if answered else "an ipc message got lost"
+            yield Finding(name, text, "ok" if answered else "bad")
+        finally:
+            context.destroy(linger=0)
+
+
+def _check_terminal() -> Iterator[Finding]:
+    if not sys.stdout.isatty():
+        yield Finding("terminal", "standard output is no terminal; run it in one to check", "note")
+        return
+    size = shutil.get_terminal_size()
+    small = size.columns < _LEAST_COLUMNS or size.lines < _LEAST_LINES
+    text = f"{size.columns}×{size.lines}"
+    hint = f"; best from {_LEAST_COLUMNS}×{_LEAST_LINES} on" if small else ""
+    yield Finding("terminal", text + hint, "note" if small else "ok")
+    encoding = locale.getpreferredencoding(False)
+    utf8 = encoding.lower().replace("-", "") == "utf8"
+    yield Finding("encoding", encoding if utf8 else f"{encoding}; curves are drawn in ASCII")
+    yield Finding("TERM", f"{os.environ.get('TERM') or 'not set'}, {_colours()}")
+
+
+def _colours() -> str:
+    if os.environ.get("NO_COLOR"):
+        return "no colour, as NO_COLOR asks"
+    if os.environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}:
+        return "true colour"
+    return "256 colours" if "256" in os.environ.get("TERM", "") else "16 colours"

@@ -1,0 +1,65 @@
+"""`export`: a checkpoint as a folder that transformers, peft or sentence-transformers load."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from fttui.engine.errors import ConfigError
+from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.run_dir import RunDirectory, runs_root
+from fttui.engine.run.run_index import find_run
+
+from .options import Commands, add_runs_dir, name_and_step
+
+_DESCRIPTION = """\
+Write a checkpoint as a folder for other programs, with a model card. The run may still be training:
+the work is done on the CPU, in a process of its own, and the folder appears when it is complete.
+A damaged checkpoint is refused (exit code 10), as is a folder that exists (2).
+"""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    export = commands.add_parser(
+        "export",
+        help="write a checkpoint as a model or adapter that other programs load",
+        description=_DESCRIPTION,
+    )
+    export.add_argument(
+        "run",
+        metavar="RUN[@STEP]",
+        nargs="?",
+        help="default: the newest run; its last checkpoint, or the one of STEP",
+    )
+    kind = export.add_mutually_exclusive_group(required=True)
+    merged = "the whole model, for transformers and sentence-transformers"
+    kind.add_argument("--merged", dest="kind", action="store_const", const="merged", help=merged)
+    adapter = "the LoRA adapter alone, for peft"
+    kind.add_argument("--adapter", dest="kind", action="store_const", const="adapter", help=adapter)
+    export.add_argument(
+        "--out", metavar="DIR", type=Path, help="default: exports/ in the run's folder"
+    )
+    export.add_argument(
+        "--ema", action="store_true", help="the moving average of the adapter (train.ema)"
+    )
+    add_runs_dir(export)
+    export.set_defaults(handler=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    name, step = name_and_step(options.run) if options.run else (None, None)
+    run = find_run(runs_root(options.runs_dir), name)
+    checkpoint = Ledger(run).find(step or "last").name
+    out = options.out or _default_folder(run, checkpoint, options)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; name a folder with --out")
+    command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
+    command += [checkpoint, "--kind", options.kind, "--out", str(out)]
+    return subprocess.run([*command, *["--ema"] * options.ema], check=False).returncode
+
+
+def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:
+    return run.path / "exports" / f"{checkpoint}-{options.kind}{'-ema' * options.ema}"

@@ -1,0 +1,253 @@
+"""`run --headless`: the run as plain lines, and Ctrl-C as a way to end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+
+import msgspec
+
+from fttui.engine.errors import EngineGone
+from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    AnyEvent,
+    CheckpointSaved,
+    CommandApplied,
+    CommandFailed,
+    EvalFinished,
+    LogEmitted,
+    NoteAdded,
+    ProgressMade,
+    Record,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SampleGenerated,
+    StateChanged,
+    StepFinished,
+    StepsProfiled,
+)
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.journal import FrameReader
+
+from ..connection.spawn import StartedEngine
+from ..dialogs.profile_text import profile_lines
+from ..view_model.command_effect import change, effect, is_pause
+from .output import age, gibibytes, number, rate
+
+_POLL_S = 0.1
+_LINE_EVERY_S = 1.0
+_LOG_LINES = 15
+_LEAVING_S = 30.0
+_GRACE_S = 2.0
+"""From the end of the process to giving up on its last word."""
+
+
+class ProgressLines:
+    """Records → lines; steps and progress at most once a second, everything else at once."""
+
+    def __init__(self) -> None:
+        self._total_steps = 0
+        self._next_step_line = 0.0
+        self._next_progress_line = 0.0
+        self._step_s: float | None = None
+        """Smoothed seconds per step."""
+        self._state: RunState | None = None
+        self._error = ""
+        """The newest error in the log."""
+
+    def lines(self, record: Record, now: float) -> Iterator[str]:
+        """The lines for a record; `now` is monotonic seconds."""
+        match record.event:
+            case StepFinished() as step:
+                yield from self._step(record, step, now)
+            case ProgressMade(label=label, done=done, total=total):
+                if now >= self._next_progress_line or done >= total:
+                    self._next_progress_line = now + _LINE_EVERY_S
+                    yield f"{label} {100 * done / total:.0f} %" if total else label
+            case RunStarted(total_steps=total_steps, devices=devices):
+                self._total_steps = total_steps
+                if devices:  # the first of the two words of a start knows none yet
+                    yield from _plain_lines(record.event, record.step)
+            case StateChanged():
+                yield from self._change(record.event, record.step)
+            case LogEmitted(level="error", text=text):
+                self._error = text
+                yield from _plain_lines(record.event, record.step)
+            case RunEnded(error=error) as ended if error and error in self._error:
+                yield from _plain_lines(msgspec.structs.replace(ended, error=""), record.step)
+            case _:
+                yield from _plain_lines(record.event, record.step)
+
+    def _change(self, event: StateChanged, step: int) -> Iterator[str]:
+        """A new state; a checkpoint in between has its own line and is none."""
+        if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
+            return
+        self._state = event.state
+        where = f" before step {step + 1}" if event.state is RunState.PAUSED else ""
+        yield f"state {event.state.value}{where}{f': {event.detail}' if event.detail else ''}"
+
+    def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
+        before = self._step_s
+        self._step_s = step.step_s if before is None else 0.9 * before + 0.1 * step.step_s
+        last = 0 < self._total_steps <= record.step
+        if now < self._next_step_line and not last and not step.skipped:
+            return
+        self._next_step_line = now + _LINE_EVERY_S
+        memory = step.mem_allocated_bytes or step.rss_bytes
+        left_s = max(0, self._total_steps - record.step) * self._step_s
+        parts = [
+            f"step {record.step}{f'/{self._total_steps}' if self._total_steps else ''}",
+            f"loss {number(step.loss)}",
+            f"grad {number(step.grad_norm, 3)}{' clipped' if step.clipped else ''}",
+            f"lr {rate(step.lr)}",
+            f"{step.step_s:.2f} s/step",
+            f"{step.tokens_per_s:,.0f} tok/s",
+            *([f"mem {gibibytes(memory)}"] if memory else []),
+            *([f"ETA {age(left_s)}"] if self._total_steps else []),
+            *(["update skipped"] if step.skipped else []),
+        ]
+        yield "  ".join(parts)
+
+
+def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
+    match event:
+        case RunStarted(name=name, task=task, model=model, total_steps=total, devices=devices):
+            yield f"run {name}: {task} on {model}, {total} steps, {', '.join(devices) or 'cpu'}"
+            if event.resumed_from:
+                yield f"resumed from {event.resumed_from}"
+            yield from (f"{key}: {value}" for key, value in event.facts.items())
+        case EvalFinished(metrics=metrics):
+            values = "  ".join(f"{key} {number(value)}" for key, value in metrics.items())
+            yield f"eval at step {step}: {values}"
+        case CheckpointSaved(name=name, size_bytes=size_bytes, seconds=seconds):
+            yield f"checkpoint {name} ({gibibytes(size_bytes)}, {seconds:.1f} s)"
+        case RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
+            yield f"rolled back from step {old} to {new} ({name}), now timeline {timeline}"
+        case StepsProfiled():
+            yield from profile_lines(event)
+        case _:
+            yield from _word_lines(event, step)
+
+
+def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
+    match event:
+        case CommandApplied(command=command, old=old, new=new, issuer=issuer):
+            # Where a pause holds is told by the state it leads to.
+            what = "pausing" if is_pause(command) else effect(command, step, "step {}")
+            who = f" by {issuer}" if issuer else ""
+            yield f"{what}: {command}{change(command, old, new)}{who}"
+        case CommandFailed(command=command, reason=reason):
+            yield f"failed at step {step}: {command}: {reason}"
+        case AnomalyRaised(severity=severity, headline=headline, report=report):
+            yield f"{severity} at step {step}: {headline}{f' (report {report})' if report else ''}"
+        case AnomalyResolved(id=id_, verdict=verdict):
+            yield f"anomaly {id_}: {verdict}"
+        case NoteAdded(text=text):
+            yield f"note at step {step}: {text}"
+        case SampleGenerated(prompt=prompt, text=text):
+            yield f"sample at step {step}: {prompt!r} → {text!r}"
+        case LogEmitted(level=level, text=text) if level in {"warning", "error"}:
+            yield f"{level}: {text}"
+        case RunEnded(state=state, error=error, checkpoint=checkpoint):
+            yield f"{state.value} at step {step}{f': {error}' if error else ''}"
+            if checkpoint:
+                yield f"last checkpoint: {checkpoint}"
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_UNTAKEN = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
+
+
+class Interrupts:
+    """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now.
+
+    So does SIGTERM, which a scheduler or `timeout` sends: the run must not outlive its job unheard.
+    Whoever has a way of their own to end by it, as a probe has, keeps it.
+    """
+
+    def __init__(self, engine: StartedEngine) -> None:
+        self._engine = engine
+        self._count = self._told = 0
+        self._before = {
+            number: signal.signal(number, self._pass_on)
+            for number in _ENDING
+            if signal.getsignal(number) in _UNTAKEN
+        }
+
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+        self._count += 1
+        mark = self._engine.mark()
+        pid = mark.pid if mark is not None and mark.alive else self._engine.process.pid
+        try:
+            os.kill(pid, signal.SIGINT)
+        except ProcessLookupError:
+            return  # it ended by itself; its last word is on the way
+
+    def news(self) -> Iterator[str]:
+        """What to say about it; not said by the handler, which may interrupt a print."""
+        while self._told < self._count:
+            self._told += 1
+            first = self._told == 1
+            yield "saving and stopping; Ctrl-C again stops now" if first else "stopping now"
+
+    def restore(self) -> None:
+        """The signals mean what they meant before."""
+        for ending, handler in self._before.items():
+            signal.signal(ending, handler)
+
+
+def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
+    """Print a run until it ends; returns its exit code.
+
+    Reads the journal itself, so that no viewer's trouble can hide how a run ends.
+
+    Raises:
+        EngineGone: the engine ended without a word; the text has the end of its log.
+    """
+    interrupts = Interrupts(engine)
+    lines = ProgressLines()
+    try:
+        for records in _batches(engine):
+            for line in interrupts.news():
+                say(line)
+            for record in records:
+                for line in lines.lines(record, time.monotonic()):
+                    say(line)
+                if isinstance(record.event, RunEnded):
+                    _see_off(engine)
+                    return record.event.exit_code
+    finally:
+        interrupts.restore()
+    tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
+    code = engine.process.returncode
+    raise EngineGone(
+        f"the engine is gone (exit code {code}) and left no word; go on from the last checkpoint "
+        f"with: fttui run --resume {engine.run.id}\nthe end of {engine.run.engine_log}:\n{tail}"
+    )
+
+
+def _see_off(engine: StartedEngine) -> None:
+    """Let the process go after its last word, so that the run can be resumed at once."""
+    with suppress(subprocess.TimeoutExpired):
+        engine.process.wait(_LEAVING_S)
+
+
+def _batches(engine: StartedEngine) -> Iterator[list[Record]]:
+    """New records of this incarnation, often none, until some time after its process ended."""
+    reader = FrameReader(engine.run.journal, engine.journal_offset)
+    gone_at: float | None = None
+    while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
+        decoded = (decode_record(payload) for payload in reader)
+        yield [record for record in decoded if record is not None]
+        if gone_at is None and engine.process.poll() is not None:
+            gone_at = time.monotonic()
+        time.sleep(_POLL_S)

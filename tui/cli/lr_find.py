@@ -1,0 +1,92 @@
+"""`lr-find`: which learning rate to start with, by a run that is thrown away."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from fttui.engine.errors import ConfigError, TrainingFailed
+from fttui.engine.protocol.events import LrRangeTested
+
+from .options import Commands, say
+from .probe import add_probe_options, probe
+
+_FEWEST_STEPS = 10
+_SIZE = (78, 20)
+"""Columns and lines of the plot: fits the smallest terminal."""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    find = commands.add_parser("lr-find", help="find a learning rate by a range test, with a plot")
+    add_probe_options(find)
+    find.add_argument("--low", metavar="LR", type=float, default=1e-6, help="default 1e-6")
+    find.add_argument("--high", metavar="LR", type=float, default=1e-1, help="default 1e-1")
+    find.add_argument("--steps", metavar="N", type=int, default=60, help="default 60")
+    find.set_defaults(handler=_find)
+
+
+def _find(options: argparse.Namespace) -> int:
+    low, high, steps = options.low, options.high, options.steps
+    if not 0 < low < high < math.inf or steps < _FEWEST_STEPS:
+        raise ConfigError(
+            f"lr-find sweeps from --low up to --high in at least {_FEWEST_STEPS} --steps; got "
+            f"{low:g} to {high:g} in {steps}"
+        )
+    wanted = ["--lr-find", *(f"{value!r}" for value in (low, high, steps))]
+    with probe(options, _only_the_sweep(low, steps), wanted, LrRangeTested) as made:
+        if made.exit_code:
+            return made.exit_code
+        if made.found is None:
+            raise TrainingFailed("the sweep was stopped before its end; start it again")
+        if options.json:
+            say(json.dumps(msgspec.to_builtins(made.found)))
+        else:
+            for line in (*plot(made.found, *_SIZE).splitlines(), *summary(made.found)):
+                say(line)
+    return 0
+
+
+def _only_the_sweep(low: float, steps: int) -> list[str]:
+    """No schedule; one step more than are looked at; a refused update does not hold the run."""
+    return [
+        f"train.lr={low!r}",
+        f"train.steps={steps + 1}",
+        "train.schedule=constant",
+        "train.lr_floor=0",
+        "guard.nonfinite=skip",
+    ]
+
+
+def plot(found: LrRangeTested, columns: int, lines: int) -> str:
+    """The smoothed loss over the rate on a logarithmic axis, without colours."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear.data()
+    plotext.terminal.limit(False, False)
+    figure.plot_size(columns, lines)
+    logs = [math.log10(rate) for rate in found.rates]
+    curve = figure.signal(logs, found.smoothed, marker=plotext.marker("braille"))
+    curve.lines(True)
+    figure.draw(curve)
+    figure.title("smoothed loss over log10 of the learning rate")
+    return str(plotext.uncolorize(str(figure.build().string())))
+
+
+def summary(found: LrRangeTested) -> Iterator[str]:
+    """What the curve says, in words."""
+    top = found.rates[-1] if found.rates else 0.0
+    why = "the loss diverged" if found.diverged else "the highest rate asked for"
+    yield f"ended at {top:.2g}: {why}"
+    if found.steepest is None or found.below_lowest is None:
+        yield "the loss never fell; sweep from a lower --low, or over more --steps"
+        return
+    yield f"steepest descent             {found.steepest:.2g}"
+    yield f"a tenth of the lowest loss's {found.below_lowest:.2g}"
+    low, high = sorted((found.steepest, found.below_lowest))
+    yield f"try train.lr between {low:.1e} and {high:.1e}"

@@ -1,0 +1,151 @@
+"""`ls`, `events`, `report`: reading what runs left on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.reports import read_report, report_names
+from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
+from fttui.engine.run.run_index import RunSummary, list_runs, unreadable_runs
+
+from .options import (
+    Commands,
+    add_remote_cmd,
+    add_run,
+    add_runs_dir,
+    chosen_run,
+    require_machines,
+)
+from .output import print_runs
+
+_FOLLOW_POLL_S = 0.1
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommands."""
+    listing = commands.add_parser("ls", help="list runs, newest first")
+    listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="of other machines")
+    listing.add_argument("--json", action="store_true", help="as a JSON array")
+    add_runs_dir(listing)
+    add_remote_cmd(listing)
+    listing.set_defaults(handler=_list)
+    events = commands.add_parser("events", help="print a run's journal as JSON lines")
+    add_run(events)
+    events.add_argument("--since", type=int, default=0, metavar="SEQ", help="only after SEQ")
+    events.add_argument("--follow", action="store_true", help="go on until the engine ends")
+    events.set_defaults(handler=_events)
+    report = commands.add_parser("report", help="print an anomaly report")
+    add_run(report, optional=False)
+    report.add_argument("id", metavar="ID", nargs="?", help="default: the newest")
+    report.set_defaults(handler=_report)
+
+
+def _list(options: argparse.Namespace) -> int:
+    root = runs_root(options.runs_dir)
+    if options.hosts:
+        return _list_there(options)
+    require_runs_folder(root)
+    runs = list_runs(root)
+    if options.json:
+        print(msgspec.json.format(msgspec.json.encode([_plain(run) for run in runs])).decode())
+    elif not runs:
+        print(f"no runs in {root}; start one with: fttui run CONFIG")
+    else:
+        print_runs(runs)
+    for file in unreadable_runs(root):
+        print(f"fttui: {file} cannot be read; its run is not listed", file=sys.stderr)
+    return 0
+
+
+def _list_there(options: argparse.Namespace) -> int:
+    """The runs of other machines; one that cannot be reached does not hide the others."""
+    from ..connection.ssh.elsewhere import runs_of
+
+    require_machines(options.hosts, options)
+    found = runs_of(options.hosts, options.remote_cmd)
+    if options.json:
+        plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]
+        print(msgspec.json.format(msgspec.json.encode(plain)).decode())
+    else:
+        shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
+        print_runs(shown)
+    for error in found.errors:
+        print(f"fttui: {error}", file=sys.stderr)
+    return found.errors[0].exit_code if found.errors else 0
+
+
+def _plain(summary: RunSummary) -> Any:
+    return finite(msgspec.to_builtins(summary))
+
+
+def _events(options: argparse.Namespace) -> int:
+    run = chosen_run(options, live=False)
+    reader = FrameReader(run.journal)
+    for payload in _payloads(run, reader, follow=options.follow):
+        line = event_line(payload)
+        if line["seq"] > options.since:
+            print(json.dumps(line, ensure_ascii=False), flush=options.follow)
+    if _ended(run) and (left := run.journal.stat().st_size - reader.offset):
+        sys.stdout.flush()
+        print(
+            f"fttui: {left:,} bytes from byte {reader.offset:,} of {run.journal} on are torn or "
+            f"damaged; a resume puts them aside and goes on: fttui run --resume {run.id}",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterator[bytes]:
+    while True:
+        engine = read_engine(run)
+        alive = engine is not None and engine.alive
+        yield from reader
+        if not (follow and alive):
+            return
+        time.sleep(_FOLLOW_POLL_S)
+
+
+def event_line(payload: bytes) -> dict[str, Any]:
+    """A journal record as flat JSON-ready values; kinds of event this version does not know too."""
+    seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
+    place = {"seq": seq, "time": when, "step": step, "timeline": timeline}
+    fields = {key: finite(value) for key, value in event.items() if key != "k"}
+    return {**place, "type": event["k"], **fields}
+
+
+def finite(value: Any) -> Any:
+    """The same value with NaN and infinities as strings, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: finite(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [finite(child) for child in value]
+    return value
+
+
+def _report(options: argparse.Namespace) -> int:
+    run = chosen_run(options, live=False)
+    names = report_names(run)
+    if not options.id and not names:
+        quiet = "nothing odd was seen" if _ended(run) else "nothing odd was seen so far"
+        raise FttuiError(f"{run.id} has no anomaly report: {quiet}")
+    print(read_report(run, options.id or names[-1]))
+    return 0
+
+
+def _ended(run: RunDirectory) -> bool:
+    engine = read_engine(run)
+    return engine is None or not engine.alive

@@ -1,0 +1,111 @@
+"""A run that is started to be measured and thrown away: what `profile` and `lr-find` share."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.events import Event
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.run_dir import RunDirectory
+
+from .options import say
+
+if TYPE_CHECKING:
+    from ..connection.spawn import StartedEngine
+
+_Found = TypeVar("_Found", bound=Event)
+_LOG_LINES = 15
+_LEAVES_IN_S = 30.0
+_ONLY_STEPS = (
+    "train.epochs=null",
+    "train.early_stop=null",
+    "train.restarts=0",
+    "eval.every=0",
+    "eval.at_start=false",
+    "checkpoint.every=0",
+    "checkpoint.at_start=false",
+    "checkpoint.best=null",
+    "policy.autopilot=off",
+    "hub.idle_s=0",
+)
+"""No evaluations, no checkpoints, nothing that would end it early."""
+
+
+@dataclass(frozen=True)
+class Probe(Generic[_Found]):
+    """How it ended; its folder is gone when the `with` block is left."""
+
+    exit_code: int
+    run: RunDirectory
+    found: _Found | None
+    """The event it was started for."""
+
+
+def add_probe_options(parser: argparse.ArgumentParser) -> None:
+    """CONFIG and what else such a run needs."""
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="override a key of the configuration",
+    )
+    parser.add_argument("--json", action="store_true", help="the figures for a program")
+
+
+@contextmanager
+def probe(
+    options: argparse.Namespace,
+    overrides: Sequence[str],
+    engine_options: Sequence[str],
+    kind: type[_Found],
+) -> Iterator[Probe[_Found]]:
+    """Run it to its end in a folder of its own; no run of the user's is touched."""
+    from ..connection.spawn import new_run, start_engine
+    from .headless import follow
+    from .run import load_checked
+
+    every = [*options.overrides, *_ONLY_STEPS, *overrides]
+    loaded = load_checked(options.config, every)
+    with tempfile.TemporaryDirectory(prefix="fttui-probe-", ignore_cleanup_errors=True) as folder:
+        run = new_run(Path(folder), options.config, loaded, every)
+        engine = start_engine(run, loaded.config.train.devices, options=engine_options)
+        with _ended(engine):
+            code = follow(engine, (lambda text: None) if options.json else say)
+        if code and options.json:
+            print("\n".join(last_lines(run.engine_log, _LOG_LINES)), file=sys.stderr)
+        yield Probe(code, run, _newest(run, kind))
+
+
+@contextmanager
+def _ended(engine: StartedEngine) -> Iterator[None]:
+    """An engine outlives its terminal, but not the folder it writes to."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if engine.process.poll() is None:
+            engine.process.terminate()
+            engine.process.wait(_LEAVES_IN_S)
+
+
+def _newest(run: RunDirectory, kind: type[_Found]) -> _Found | None:
+    found = None
+    for payload in FrameReader(run.journal):
+        record = decode_record(payload)
+        if record is not None and isinstance(record.event, kind):
+            found = record.event
+    return found

@@ -1,0 +1,128 @@
+"""`run`: starting a run, or going on with one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import ConfigError
+from fttui.engine.run.run_dir import require_runs_folder, runs_root
+from fttui.engine.run.run_index import find_run
+
+from .attach import open_app, require_terminal
+from .check import as_before, fitted, look_into_data
+from .options import Commands, add_runs_dir, name_and_step, say
+
+if TYPE_CHECKING:
+    from fttui.engine.config.load import LoadedConfig
+
+    from ..connection.spawn import StartedEngine
+
+_ENGINE_STARTS_IN_S = 180.0
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the subcommand."""
+    run = commands.add_parser("run", help="train, and watch and steer it in the app")
+    run.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
+    run.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="override a key of the configuration, such as train.lr=1e-4",
+    )
+    run.add_argument("--headless", action="store_true", help="print lines, open no app")
+    add_runs_dir(run)
+    run.add_argument("--name", metavar="N", help="name of the run")
+    run.add_argument("--max-steps", metavar="N", help="optimizer steps (train.steps)")
+    run.add_argument("--devices", metavar="N", help="processes, one per device (train.devices)")
+    run.add_argument(
+        "--force", action="store_true", help="start although the memory is not enough by estimate"
+    )
+    run.add_argument(
+        "--resume",
+        metavar="RUN[@STEP]",
+        help="go on with a run from its last checkpoint, or from the one of STEP",
+    )
+    run.set_defaults(handler=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.headless:
+        require_terminal("use --headless where there is none")
+    engine = _resumed(options) if options.resume else _started(options)
+    if options.headless:
+        from .headless import follow
+
+        say(f"run {engine.run.id} in {engine.run.path}")
+        return follow(engine, say)
+    say(f"starting {engine.run.id} …")
+    try:
+        engine.wait_until_served(_ENGINE_STARTS_IN_S)
+    except KeyboardInterrupt:
+        say(f"the run goes on; attach with: fttui attach {engine.run.id}, or end it with: ")
+        say(f"fttui ctl {engine.run.id} stop")
+        raise
+    return open_app(engine.run)
+
+
+def _started(options: argparse.Namespace) -> StartedEngine:
+    from ..connection.spawn import new_run, start_engine
+
+    if options.config is None:
+        raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
+    root = runs_root(options.runs_dir)
+    require_runs_folder(root, writing=True)
+    overrides = _overrides(options)
+    loaded = fitted(load_checked(options.config, overrides), force=options.force, say=say)
+    look_into_data(loaded.resolved)
+    run = new_run(root, options.config, loaded, overrides)
+    train = loaded.config.train
+    return start_engine(run, train.devices, restarts=train.restarts)
+
+
+def _resumed(options: argparse.Namespace) -> StartedEngine:
+    from ..connection.spawn import (
+        checkpoint_to_resume,
+        only_starter,
+        replace_config,
+        start_engine,
+    )
+
+    name, step = name_and_step(options.resume)
+    run = find_run(runs_root(options.runs_dir), name)
+    with only_starter(run):
+        checkpoint = checkpoint_to_resume(run, step)
+        loaded = load_checked(options.config or run.config, _overrides(options))
+        loaded = as_before(loaded, run.config)
+        replace_config(run, loaded)
+        train = loaded.config.train
+        engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)
+        engine.wait_until_marked(_ENGINE_STARTS_IN_S)
+    return engine
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
+    """`--set` and the options that stand for one."""
+    short = {
+        "name": options.name,
+        "train.steps": options.max_steps,
+        "train.devices": options.devices,
+    }
+    named = [f"{key}={value}" for key, value in short.items() if value is not None]
+    return [*options.overrides, *named]
+
+
+def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
+    """A configuration that is whole, whose data are there, and that this machine can run."""
+    from fttui.engine.config.checks import check_hardware, check_sources, require
+    from fttui.engine.config.load import load_config
+    from fttui.engine.config.memory.hardware import probe_hardware
+
+    loaded = load_config(path, overrides)
+    here = check_hardware(loaded.config, probe_hardware())
+    require([*check_sources(loaded.config), *here], loaded.places, str(path))
+    return loaded

@@ -1,0 +1,95 @@
+"""The journal of a run on this machine, read straight from its file: a preview, then all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fttui.engine.hub.ssh_bridge.preview import sample_records
+from fttui.engine.protocol.codec import DecodeError, decode_record, peek_seq
+from fttui.engine.protocol.events import Record
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.run_dir import RunDirectory
+
+from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgressed, PreviewArrived
+from ..view_model.step_batch import Batch, decode_batch
+
+LONG_BYTES = 4 * 1024 * 1024
+"""A shorter journal comes at once on the usual way."""
+_READ_BYTES = 4 * 1024 * 1024
+POINTS = 1 << 15
+"""At most about so many of each curve are taken from a long history, its newest part aside."""
+_EXACT_BYTES = 8 * 1024 * 1024
+"""The newest part of the journal, of which every step is kept."""
+
+
+@dataclass(frozen=True)
+class ReadTo:
+    """How far a journal has been read."""
+
+    seq: int = 0
+    offset: int = 0
+    crc: int | None = None
+    """crc32 of the newest record; None when nothing was read."""
+
+
+async def read_history(run: RunDirectory, deliver: Deliver) -> ReadTo:
+    """Deliver what a long journal holds now; a short one is left to the usual way."""
+    try:
+        size_bytes = run.journal.stat().st_size
+    except FileNotFoundError:
+        return ReadTo()
+    if size_bytes < LONG_BYTES:
+        return ReadTo()
+    deliver(await asyncio.to_thread(_preview, run.journal))
+    batches = _batches(run.journal, size_bytes)
+    read = ReadTo()
+    while (found := await asyncio.to_thread(next, batches, None)) is not None:
+        batch, read = found
+        head_seq = max(read.seq, read.seq * size_bytes // read.offset)
+        deliver(HistoryArrived(batch))
+        deliver(HistoryProgressed(seq=read.seq, head_seq=head_seq))
+    return read
+
+
+def _preview(journal: Path) -> PreviewArrived:
+    decoded = (_record(payload) for payload in sample_records(journal, 0))
+    records = [record for record in decoded if record is not None]
+    return PreviewArrived(records=records, head_seq=records[-1].seq if records else 0)
+
+
+def _record(payload: bytes) -> Record | None:
+    try:
+        return decode_record(payload)
+    except DecodeError:
+        return None
+
+
+def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[Batch, ReadTo]]:
+    """Parts of the journal, and how far it is read then."""
+    reader = FrameReader(journal)
+    while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
+        newest = next((payload for payload in reversed(payloads) if _seq(payload)), b"")
+        seq = _seq(newest)
+        batch = decode_batch(payloads)
+        if size_bytes - reader.offset > _EXACT_BYTES:
+            batch = _thinned(batch, seq * size_bytes // reader.offset)
+        yield batch, ReadTo(seq, reader.offset, zlib.crc32(newest))
+
+
+def _thinned(batch: Batch, records: int) -> Batch:
+    """A part of a history of so many records, with no more points than are kept of it anyway."""
+    width = 2 ** max(0, math.ceil(math.log2(records / POINTS)) + 1)
+    parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
+    return Batch(parts, batch.unknown)
+
+
+def _seq(payload: bytes) -> int:
+    try:
+        return peek_seq(payload)
+    except DecodeError:
+        return 0

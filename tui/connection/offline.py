@@ -1,0 +1,110 @@
+"""A finished or dead run, read from its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.requests import Beat
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.control_log import decision_on
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.reports import read_report
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import read_ends, run_state
+
+from ..view_model.connection_port import (
+    BeatArrived,
+    CommandAnswered,
+    Deliver,
+    Delivery,
+    HistoryProgressed,
+    Link,
+    LinkChanged,
+)
+from .history_reader import read_history
+from .identity import issuer, new_command_id, new_viewer
+from .merge import Merger, deliveries
+
+_LOG_TAIL_LINES = 20
+_READ_BYTES = 512 * 1024
+
+
+def read_rest(run: RunDirectory, merger: Merger, offset: int = 0) -> Iterator[Delivery]:
+    """What a dead run's journal holds beyond the records seen, then how the run ended."""
+    reader = FrameReader(run.journal, offset)
+    while frames := reader.read(_READ_BYTES):
+        yield from deliveries(merger.history(payload for _, payload in frames))
+        yield HistoryProgressed(seq=merger.last_seq, head_seq=merger.last_seq)
+    state = run_state(run, read_ends(run.journal))
+    yield BeatArrived(last_beat(run, state, merger.last_seq))
+
+
+def last_beat(run: RunDirectory, state: RunState, last_seq: int) -> Beat:
+    """The heartbeat a hub would send for a run without an engine."""
+    tail = last_lines(run.engine_log, _LOG_TAIL_LINES) if state is RunState.LOST else []
+    return Beat(
+        time=time.time(),
+        last_seq=last_seq,
+        engine_alive=False,
+        state=state,
+        engine_log_tail=tail,
+    )
+
+
+def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
+    """What a hub that is gone decided about a command."""
+    if (entry := decision_on(run, id_)) is not None:
+        accepted = entry.rejected is None
+        return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
+    reason = "the run ended before the command reached it"
+    return CommandAnswered(id=id_, accepted=False, reason=reason)
+
+
+class JournalSession:
+    """A viewer of a run that no process works on."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run_id = run.id
+        self.viewer = new_viewer()
+        self.issuer = issuer()
+        self.read_only = True
+        self._run = run
+        self._deliver: Deliver = lambda _: None
+
+    async def listen(self, deliver: Deliver) -> None:
+        """Deliver the whole journal, then say that this was all."""
+        self._deliver = deliver
+        deliver(LinkChanged(Link.CONNECTING))
+        read = await read_history(self._run, deliver)
+        for delivery in read_rest(self._run, Merger(read.seq), read.offset):
+            deliver(delivery)
+            await asyncio.sleep(0)
+        deliver(LinkChanged(Link.ENDED, "read from disk"))
+
+    def submit(
+        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+    ) -> str:
+        """Answer that nobody is there to obey; returns the id."""
+        id_ = new_command_id()
+        why = f"no engine works on this run; go on with: fttui run --resume {self.run_id}"
+        answer = CommandAnswered(id=id_, accepted=False, reason=why)
+        asyncio.get_running_loop().call_soon(self._deliver, answer)
+        return id_
+
+    async def take_control(self) -> str | None:
+        """There is nothing to control."""
+        return "no engine works on this run"
+
+    async def release_control(self) -> None:
+        """There is nothing to give up."""
+
+    async def fetch_report(self, report: str) -> str:
+        """An anomaly report as Markdown."""
+        return read_report(self._run, report)
+
+    async def close(self) -> None:
+        """Leave."""

@@ -1,0 +1,205 @@
+"""One command from a script: sent, answered, and its outcome awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    Pause,
+    Resume,
+    RunSteps,
+    describe_command,
+    parse_command,
+)
+from fttui.engine.protocol.events import (
+    CommandApplied,
+    CommandFailed,
+    Record,
+    RunEnded,
+    StateChanged,
+)
+from fttui.engine.protocol.states import RunState
+
+from ..view_model.connection_port import (
+    BeatArrived,
+    CommandAnswered,
+    Delivery,
+    Link,
+    LinkChanged,
+    RecordsArrived,
+    Session,
+)
+
+_DEAD_BEATS = 2
+"""Heartbeats without an engine after which no outcome is expected: the last records are in."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command."""
+
+    id: str
+    command: str
+    status: str
+    """applied, failed, rejected, unanswered (the hub never took it) or pending (no outcome yet)."""
+    step: int | None = None
+    """The finished steps then."""
+    timeline: int | None = None
+    old: str = ""
+    new: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    """From the hub's acceptance to the effect."""
+
+
+def send_command(
+    session: Session, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
+) -> Outcome:
+    """Submit a command to a live run and wait for its outcome.
+
+    Args:
+        session: of the run, whose engine must be alive; only news are needed.
+        command: what is asked for.
+        reason: why, for the journal.
+        timeout_s: how long to wait for the outcome.
+        take: take control first, whoever has it.
+
+    Raises:
+        FttuiError: control cannot be taken, or the hub cannot be reached.
+    """
+    return asyncio.run(_Errand(session, command, reason, take).run(timeout_s))
+
+
+def _goes_on(command: str) -> bool:
+    """Of a command that another viewer sent: it takes a pause back."""
+    return isinstance(parse_command(command), Resume | RunSteps)
+
+
+class _Errand:
+    """One command's way through a session."""
+
+    def __init__(self, session: Session, command: AnyCommand, reason: str, take: bool) -> None:
+        self._session = session
+        self._command = command
+        self._reason = reason
+        self._take = take
+        self._id = ""
+        self._accepted = False
+        self._applying: Outcome | None = None
+        """A pause that the engine has taken up while a step was under way."""
+        self._taken_up = 0.0
+        self._detail = ""
+        self._dead_beats = 0
+
+    async def run(self, timeout_s: float) -> Outcome:
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._live = asyncio.Event()
+        listening = asyncio.create_task(self._session.listen(self._deliver))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._submit(listening)
+                either: list[asyncio.Future[Any]] = [self._outcome, listening]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            if self._take:
+                await self._session.release_control()
+            listening.cancel()
+            await asyncio.wait([listening])
+            await self._session.close()
+        return self._outcome.result() if self._outcome.done() else self._unknown(timeout_s)
+
+    async def _submit(self, listening: asyncio.Task[None]) -> None:
+        live = asyncio.create_task(self._live.wait())
+        await asyncio.wait([live, listening], return_when=asyncio.FIRST_COMPLETED)
+        live.cancel()
+        if listening.done():
+            listening.result()
+            raise FttuiError("the run ended before the command could be sent")
+        if self._take and (why_not := await self._session.take_control()) is not None:
+            raise FttuiError(f"control cannot be taken: {why_not}")
+        self._id = self._session.submit(self._command, reason=self._reason)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        match delivery:
+            case LinkChanged(link=Link.LIVE):
+                self._live.set()
+            case LinkChanged(detail=detail):
+                self._detail = detail
+            case CommandAnswered(id=id_, accepted=accepted, reason=reason) if id_ == self._id:
+                self._accepted = accepted
+                if not accepted:
+                    self._finish(self._result("rejected", reason=reason))
+            case BeatArrived(beat=beat):
+                self._look_at_engine(beat.engine_alive)
+            case RecordsArrived(records=records):
+                for record in records:
+                    self._look(record)
+
+    def _look(self, record: Record) -> None:
+        match record.event:
+            case CommandApplied(id=id_, old=old, new=new, seconds=seconds) if id_ == self._id:
+                applied = self._result("applied", record=record, old=old, new=new, seconds=seconds)
+                self._took_up(applied, record)
+            case StateChanged(state=RunState.PAUSED | RunState.HALTED) if self._applying:
+                waited = self._applying.seconds + max(0.0, record.time - self._taken_up)
+                self._finish(replace(self._applying, step=record.step, seconds=waited))
+            case CommandApplied(command=other) if self._applying and _goes_on(other):
+                reason = f"{other} came before the step had ended"
+                self._finish(self._result("failed", record=record, reason=reason))
+            case CommandFailed(id=id_, reason=reason) if id_ == self._id:
+                self._finish(self._result("failed", record=record, reason=reason))
+            case RunEnded(state=state) if self._accepted:
+                reason = f"the run ended ({state.value}) before it took effect"
+                self._finish(self._result("failed", record=record, reason=reason))
+
+    def _took_up(self, applied: Outcome, record: Record) -> None:
+        """A pause has its effect at the end of the step under way, unless the run is held."""
+        if isinstance(self._command, Pause) and not applied.old.startswith("paused"):
+            self._applying, self._taken_up = applied, record.time
+        else:
+            self._finish(applied)
+
+    def _look_at_engine(self, alive: bool) -> None:
+        self._dead_beats = 0 if alive else self._dead_beats + 1
+        if self._accepted and self._dead_beats >= _DEAD_BEATS:
+            reason = "the engine is gone; it left no word about the command"
+            self._finish(self._result("failed", reason=reason))
+
+    def _finish(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    def _unknown(self, timeout_s: float) -> Outcome:
+        if not self._id or not self._accepted:
+            why = self._detail or f"the hub did not answer within {timeout_s:g} s"
+            return self._result("unanswered", reason=why)
+        reason = f"accepted, but without effect so far ({timeout_s:g} s); it may still take effect"
+        return self._result("pending", reason=reason)
+
+    def _result(
+        self,
+        status: str,
+        *,
+        record: Record | None = None,
+        old: str = "",
+        new: str = "",
+        reason: str = "",
+        seconds: float = 0.0,
+    ) -> Outcome:
+        return Outcome(
+            id=self._id,
+            command=describe_command(self._command),
+            status=status,
+            step=record.step if record else None,
+            timeline=record.timeline if record else None,
+            old=old,
+            new=new,
+            reason=reason,
+            seconds=seconds,
+        )

@@ -1,0 +1,1 @@
+"""Connections to runs on other machines through the ssh client of the user."""

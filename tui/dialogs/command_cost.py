@@ -1,0 +1,64 @@
+"""What a command gives up, in numbers, before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fttui.engine.protocol.commands import Rollback
+from fttui.engine.protocol.states import RunState
+
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.run_view import Checkpoint
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What going back to a checkpoint gives up."""
+
+    steps: int
+    seconds: float | None
+
+    @property
+    def words(self) -> str:
+        """`412 steps, 34 m 10 s`."""
+        took = f", {fmt.duration(self.seconds)}" if self.seconds is not None else ""
+        return f"{fmt.plural(self.steps, 'step')}{took}"
+
+
+def given_up(state: AppState, checkpoint: Checkpoint) -> Loss:
+    """The work after a checkpoint that the present weights hold."""
+    newest = state.run.last_step_at
+    return Loss(
+        max(0, state.run.step - checkpoint.step),
+        None if newest is None else max(0.0, newest - checkpoint.time),
+    )
+
+
+def consequence(state: AppState, command: Rollback, checkpoint: Checkpoint) -> list[str]:
+    """A rollback in plain words, with numbers."""
+    loss = given_up(state, checkpoint)
+    schedule = state.run.last.lr_schedule if state.run.last else 0.0
+    scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
+    rows = [
+        f"Back to step {checkpoint.step:,}: {loss.words} of work stay on the curves, dimmed.",
+        f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
+    ]
+    kept = "" if command.lr_scale is not None else " (as now)"
+    rows.append(f"LR scale ×{fmt.factor(scale)}{kept}, about {fmt.learning_rate(schedule * scale)}")
+    if command.clip is not None:
+        rows.append(f"clip {fmt.number(command.clip)}")
+    if command.skip:
+        first = checkpoint.step + 1
+        rows.append(f"the data of steps {first:,}–{checkpoint.step + command.skip:,} is skipped")
+    return rows
+
+
+def _afterwards(state: AppState) -> str:
+    """A halt is over by going back; a pause is not."""
+    paused = state.state is RunState.PAUSED
+    return "It stays paused there" if paused else "Training goes on from there"
+
+
+def _next_timeline(state: AppState) -> int:
+    return max(branch.timeline for branch in state.run.branches) + 1

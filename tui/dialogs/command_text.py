@@ -1,0 +1,154 @@
+"""A command before it is sent: what it is called, and what it will do, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.commands import (
+    SPEC_OF,
+    AnyCommand,
+    Evaluate,
+    Pause,
+    ProfileSteps,
+    Recover,
+    ResetLr,
+    Rollback,
+    SaveCheckpoint,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetPolicy,
+    SkipBatches,
+    Stop,
+    parse_command,
+)
+from fttui.engine.protocol.states import RunState
+
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.run_view import Anomaly, RunView
+from .command_cost import consequence
+
+_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
+_NAMES: dict[type, str] = {
+    Recover: "recover",
+    Rollback: "roll back",
+    ScaleLr: "change the LR",
+    SetLr: "change the LR",
+    ResetLr: "reset the LR",
+    SetClip: "change the clip",
+    Evaluate: "evaluate",
+    ProfileSteps: "profile",
+    SaveCheckpoint: "save a checkpoint",
+    SkipBatches: "skip data",
+    SetPolicy: "change the policy",
+    Stop: "stop and save",
+}
+
+
+def name_of(command: AnyCommand) -> str:
+    """What a title and a button call it."""
+    if command == Stop(save=False):
+        return "stop, discard"
+    return _NAMES.get(type(command), SPEC_OF[type(command)].verb)
+
+
+def gives_up(command: AnyCommand) -> bool:
+    """It throws work away or ends the run."""
+    return SPEC_OF[type(command)].destructive
+
+
+def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
+    """What an anomaly's report recommends first; None where this version has no such command."""
+    if anomaly is None or not anomaly.event.actions:
+        return None
+    try:
+        return parse_command(anomaly.event.actions[0])
+    except (CommandError, ValueError):
+        return None
+
+
+def in_words(state: AppState, command: AnyCommand) -> list[str]:
+    """What a command will do in the present state."""
+    match command:
+        case Recover():
+            return _recovery(state, command)
+        case Rollback(checkpoint=wanted):
+            known = state.run.checkpoints
+            found = [c for c in known if wanted in ("last", c.name, str(c.step))]
+            return consequence(state, command, found[-1]) if found else []
+        case Stop():
+            return stopping(state, save=command.save)
+        case _:
+            return list(_in_passing(state, command))
+
+
+def _in_passing(state: AppState, command: AnyCommand) -> Iterator[str]:
+    """Of commands that give nothing up."""
+    run = state.run
+    begins = f"from step {run.step + 1:,} on; it can be undone"
+    match command:
+        case ScaleLr() | SetLr() | ResetLr():
+            yield f"Learning rate {_rates(run, command)}, {begins}."
+        case SetClip(value=value, percentile=None):
+            old, new = ("off" if v is None else fmt.number(v) for v in (run.clip, value))
+            yield f"Max grad norm {old} → {new}, {begins}."
+        case Evaluate():
+            took = run.evaluation.seconds if run.evaluation else None
+            span = f"; the last one took {fmt.duration(took)}" if took else ""
+            then = "the run stays held" if state.state in _HELD else "then training goes on"
+            yield f"Measures the held-out loss now, {then}{span}."
+        case ProfileSteps(steps=steps):
+            them = f"the next {fmt.plural(steps, 'step')}"
+            yield f"Records where the time of {them} goes; nothing that is trained changes."
+            yield "The result is on the system screen."
+        case SaveCheckpoint(pin=pin):
+            kept = ", which is never removed to make room" if pin else ""
+            yield f"Writes a complete checkpoint of step {run.step:,}{kept}."
+        case Pause():
+            yield "Holds before the next micro-batch, until it is resumed."
+
+
+def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
+    schedule = run.last.lr_schedule if run.last else 0.0
+    if isinstance(command, SetLr):
+        new = command.value
+    else:
+        new = schedule * (command.factor if isinstance(command, ScaleLr) else 1.0)
+    return f"{fmt.learning_rate(schedule * run.lr_scale)} → {fmt.learning_rate(new)}"
+
+
+def _recovery(state: AppState, command: Recover) -> list[str]:
+    """What `recover` most likely does; the engine chooses by what it has tried already."""
+    anomalies = [a for a in state.run.anomalies if command.anomaly in ("", a.event.id)]
+    name = anomalies[-1].event.checkpoint if anomalies else None
+    found = next((c for c in state.run.checkpoints if c.name == name), None)
+    if found is None:
+        return ["Back to the newest good checkpoint before it, past the data that led there."]
+    half = state.run.lr_scale / 2
+    rows = consequence(state, Rollback(checkpoint=found.name, lr_scale=half), found)
+    return [*rows, "Tighter clip, the data that led there is skipped, then steps on probation."]
+
+
+def stopping(state: AppState, *, save: bool = True) -> list[str]:
+    """What ending the run means now."""
+    run = state.run
+    if state.state is RunState.STOPPING:
+        return ["The run is already stopping; stop now, without finishing the step or saving?"]
+    if state.state is RunState.STARTING:
+        return ["The run has not begun to train; end it?"]
+    if run.step == 0:
+        return ["No step has been finished, so there is nothing to save; end the run?"]
+    newest = run.checkpoints[-1] if run.checkpoints else None
+    since = fmt.plural(run.step - newest.step if newest else run.step, "step")
+    held = state.state in _HELD
+    if not save:
+        where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
+        return [f"End the run {where}; {since} of work are lost."]
+    first = "Write" if held else f"Finish step {run.step + 1:,}, write"
+    return [
+        f"{first} a checkpoint, end the run.",
+        f"Go on later with: fttui run --resume {state.run_id}",
+        f"Without saving, you lose {since} of work.",
+    ]

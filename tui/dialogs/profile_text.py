@@ -1,0 +1,53 @@
+"""A profile in words: the same lines in the app, `fttui profile` and a headless run."""
+
+from __future__ import annotations
+
+from fttui.engine.protocol.events import StepsProfiled
+
+from ..text import format as fmt
+
+_BAR = 24
+
+
+def profile_lines(found: StepsProfiled) -> list[str]:
+    """Where the time of a step went, and what to do about it."""
+    return [
+        f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
+        *_parts(found),
+        *_device(found),
+        *(f"→ {text}" for text in found.advice),
+    ]
+
+
+def _parts(found: StepsProfiled) -> list[str]:
+    rows = []
+    for part in found.parts:
+        share = part.host_s / found.step_s if found.step_s else 0.0
+        device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
+        drawn = ("█" * round(_BAR * share)).ljust(_BAR)
+        rows.append(f"{part.name:<9}{100 * share:>4.0f} % {drawn} {_time(part.host_s):>8}{device}")
+    return rows
+
+
+def _time(seconds: float) -> str:
+    """Parts of a step are mostly shorter than a second."""
+    return f"{seconds * 1e3:.1f} ms" if seconds < 0.9995 else fmt.duration(seconds)
+
+
+def _device(found: StepsProfiled) -> list[str]:
+    rows = []
+    if found.idle is not None:
+        rows.append(
+            f"device waits {fmt.percent(found.idle, 0)} of it; {found.launches:,.0f} kernels a step"
+        )
+    if found.mfu is not None and found.peak_flops_per_s:
+        peak = found.peak_flops_per_s
+        rate = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:,.0f} GFLOP/s"
+        rows.append(f"MFU {fmt.percent(found.mfu)} of {rate}, a large matrix product's rate")
+    busy = sum(found.kinds.values())
+    if busy:
+        shares = (
+            f"{kind} {fmt.percent(seconds / busy, 0)}" for kind, seconds in found.kinds.items()
+        )
+        rows.append("work: " + ", ".join(shares))
+    return rows

@@ -1,0 +1,170 @@
+"""What a person types into a prompt → a command and what it would do, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    ResetLr,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    describe_command,
+    parse_command,
+)
+
+from ..text.format import factor, learning_rate, number
+from ..view_model.run_view import RunView
+
+LR_FORMS = "×0.5 · x2 · *1.5 · =1e-4 · 1e-4 · reset"
+CLIP_FORMS = "0.5 · p90 · off"
+RECENT_NORMS = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The reading of a prompt's text."""
+
+    command: AnyCommand | None = None
+    preview: str = ""
+    error: str = ""
+    needs: str = ""
+    """What is missing when nothing was typed; said on Enter only."""
+    goto: int | None = None
+    """A step to look at, instead of a command."""
+    text: str | None = None
+    """What was typed, where that is the answer."""
+    relative: bool = False
+    """Computed from the value in force now: refuse it if that has moved on."""
+
+
+def read_lr(text: str, run: RunView) -> Asked:
+    """A learning-rate wish; a factor is relative to the scale in force and sent as an absolute."""
+    text = text.strip().lower()
+    schedule = run.last.lr_schedule if run.last else None
+    if not text:
+        return Asked(preview=_lr_preview(schedule, run.lr_scale, "now"))
+    if text == "reset":
+        return Asked(ResetLr(), _lr_preview(schedule, 1.0, "then"))
+    if text[0] in "×*x":
+        return _read_factor(text, schedule, run.lr_scale)
+    return _read_value(text, schedule)
+
+
+def _read_factor(text: str, schedule: float | None, scale: float) -> Asked:
+    value = _positive(text[1:])
+    if value is None:
+        return Asked(error=f"a factor is a number > 0, such as ×0.5; got {text!r}")
+    scale *= value
+    return Asked(ScaleLr(factor=scale), _lr_preview(schedule, scale, "then"), relative=True)
+
+
+def _read_value(text: str, schedule: float | None) -> Asked:
+    value = _positive(text.removeprefix("="))
+    if value is None:
+        return Asked(error=f"expected {LR_FORMS}; got {text!r}")
+    if value >= 0.1:
+        hint = f"a learning rate of {value:g}? for a factor type ×{value:g}"
+        return Asked(error=hint)
+    scale = value / schedule if schedule else math.nan
+    return Asked(SetLr(value=value), _lr_preview(schedule, scale, "then"))
+
+
+def _positive(text: str) -> float | None:
+    try:
+        value = float(text.strip())
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _lr_preview(schedule: float | None, scale: float, when: str) -> str:
+    if schedule is None or not math.isfinite(scale):
+        return "schedule × scale = effective (no step yet)"
+    effective = learning_rate(schedule * scale)
+    return f"{when}: {learning_rate(schedule)} schedule × {factor(scale)} scale = {effective}"
+
+
+def read_clip(text: str, run: RunView) -> Asked:
+    """A clip wish: a value, a percentile of recent norms, or off."""
+    text = text.strip().lower()
+    now = "off" if run.clip is None else number(run.clip)
+    if not text:
+        return Asked(preview=f"now: {now} · {_norm_range(run)}")
+    asked = _verb("clip", text)
+    if isinstance(asked.command, SetClip) and asked.command.percentile is not None:
+        value = percentile(_norms(run), asked.command.percentile)
+        about = f" ≈ {number(value)} of the last {RECENT_NORMS}" if value is not None else ""
+        return Asked(asked.command, f"{now} → {text}{about}")
+    return Asked(asked.command, f"{now} → {text} · {_norm_range(run)}", asked.error)
+
+
+def read_count(verb: str, text: str, run: RunView) -> Asked:
+    """`run N` and `skip N`."""
+    asked = _verb(verb, text.strip())
+    if not text.strip():
+        return Asked(needs="a number of steps is needed, such as 12; esc cancels")
+    if asked.error:
+        return Asked(error=asked.error)
+    steps = int(text)
+    if verb == "skip":
+        return Asked(asked.command, f"the data of the next {steps:,} steps is dropped")
+    return Asked(asked.command, f"train {run.step + 1:,} to {run.step + steps:,}, then pause")
+
+
+def read_text(verb: str, text: str, preview: str) -> Asked:
+    """A free text behind a verb, such as a note."""
+    words = [*verb.split(), text.strip()]
+    if not text.strip():
+        return Asked(needs="some text is needed; esc cancels")
+    try:
+        return Asked(parse_command(words), preview)
+    except CommandError as error:
+        return Asked(error=str(error))
+
+
+def read_command(text: str, run: RunView) -> Asked:
+    """What `fttui ctl` would take, or a step number."""
+    text = text.strip()
+    if not text:
+        return Asked(needs="a command or a step is needed; esc cancels")
+    if text.replace(",", "").isdigit():
+        step = min(int(text.replace(",", "")), run.step)
+        return Asked(goto=step, preview=f"cursor to step {step:,}")
+    try:
+        command = parse_command(text)
+    except (CommandError, ValueError) as error:
+        return Asked(error=str(error))
+    return Asked(command, f"sends: {describe_command(command)}")
+
+
+def _verb(verb: str, text: str) -> Asked:
+    try:
+        return Asked(parse_command([*verb.split(), *text.split()]))
+    except CommandError as error:
+        return Asked(error=str(error).split(" (usage")[0])
+
+
+def _norms(run: RunView) -> list[float]:
+    series = run.branch.curves.get("grad_norm")
+    return [v for v in series.tail(RECENT_NORMS) if math.isfinite(v)] if series else []
+
+
+def _norm_range(run: RunView) -> str:
+    norms = _norms(run)
+    if not norms:
+        return "no gradient norms yet"
+    shown = (percentile(norms, p) for p in (50, 90, 99))
+    median, high, top = (number(v) for v in shown)
+    return f"recent norms: median {median}, p90 {high}, p99 {top}"
+
+
+def percentile(values: list[float], p: float) -> float | None:
+    """The nearest-rank percentile; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(p / 100 * len(ordered)) - 1))]

@@ -1,0 +1,1 @@
+"""From series of numbers to cells of a terminal plot."""

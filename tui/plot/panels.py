@@ -1,0 +1,278 @@
+"""The plots there are: which curves each draws and what its title says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.branches import EMPTIEST, EVAL, FULLEST, parts_of, smoothed
+from ..view_model.run_view import RunView
+from .layers import Curve
+
+SEPARATOR = " ── "
+TREND_STEPS = 100
+_GIB = float(2**30)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: pure functions of the state."""
+
+    id: str
+    name: str
+    curves: Callable[[AppState], Sequence[Curve]]
+    title: Callable[[AppState], Sequence[str]]
+    """Parts of the title after the name."""
+    subtitle: Callable[[AppState], str] = lambda state: ""
+    label: Callable[[float], str] | None = None
+    """Axis labels; None is plain numbers."""
+    unit: float = 1.0
+    """Axis labels are round in this unit."""
+    floor: float | None = None
+    can_log: bool = False
+    limits: Callable[[AppState], Sequence[float]] = lambda state: ()
+    """Lines across, such as the memory there is."""
+    empty: str = "no values yet"
+    heading: Callable[[AppState], str] | None = None
+    """The name where it depends on the state."""
+
+    def title_of(self, state: AppState) -> tuple[str, str]:
+        """The name, and the rest of the title."""
+        name = self.heading(state) if self.heading else self.name
+        return name, "".join(SEPARATOR + part for part in self.title(state))
+
+
+def value_at(run: RunView, name: str, step: int | None) -> float | None:
+    """A metric at a step on the live history, or its newest value."""
+    for index in range(len(run.branches) - 1, -1, -1):
+        branch = run.branches[index]
+        series = branch.curves.get(name)
+        if series and (step is None or (series.first_x or 0) <= step):
+            return series.last[1] if step is None and series.last else series.at(step or 0)
+    return None
+
+
+def _at_cursor(state: AppState, name: str, shown: Callable[[float | None], str]) -> str | None:
+    step = state.plot.cursor
+    if step is None:
+        return None
+    return f"step {step:,}: {shown(value_at(state.run, name, step))}"
+
+
+def loss_curve(state: AppState) -> str:
+    """Name of the loss curve that is chosen: the total or one part."""
+    parts = parts_of(state.run.branches)
+    index = state.plot.part % (len(parts) + 1)
+    return f"loss.{parts[index - 1]}" if index else "loss"
+
+
+def _loss_curves(state: AppState) -> Sequence[Curve]:
+    name = loss_curve(state)
+    curves = [Curve(name, "raw")]
+    if name == "loss" and state.plot.beta is not None:
+        curves.append(Curve(smoothed(state.plot.beta), "ema", old=False))
+    elif name != "loss" or state.plot.beta is None:
+        curves = [Curve(name, "live")]
+    if name == "loss":
+        curves.append(Curve(f"{EVAL}loss", "eval", dots=True, old=False))
+    return curves
+
+
+def _loss_title(state: AppState) -> Sequence[str]:
+    name = loss_curve(state)
+    parts = [] if name == "loss" else [name.removeprefix("loss.")]
+    if at := _at_cursor(state, name, fmt.number):
+        return [*parts, at]
+    parts.append(fmt.number(value_at(state.run, name, None)))
+    if name == "loss":
+        parts[-1] += _trend(state.run)
+        if state.run.evaluation:
+            parts.append(f"eval {fmt.number(state.run.evaluation.metrics.get('loss'))}")
+        beta = state.plot.beta
+        parts.append("raw" if beta is None else f"ema {f'{beta:g}'.removeprefix('0')}")
+    return parts
+
+
+def _trend(run: RunView) -> str:
+    """Change of the smoothed loss over the last steps, such as ` ▾ 0.8 %/100`."""
+    series = run.branch.curves.get(smoothed(0.98))
+    if not series or not series.last:
+        return ""
+    x, now = series.last
+    before = series.at(x - TREND_STEPS)
+    if before is None or not before or not math.isfinite(before):
+        return ""
+    change = (now - before) / abs(before)
+    return f" {'▾' if change <= 0 else '▴'} {fmt.percent(abs(change))}/{TREND_STEPS}"
+
+
+def _grad_title(state: AppState) -> Sequence[str]:
+    if at := _at_cursor(state, "grad_norm", fmt.number):
+        return [at]
+    run = state.run
+    if run.last is None:
+        return []
+    parts = [fmt.number(run.last.grad_norm)]
+    if run.clip is None:
+        parts.append("clip off")
+    else:
+        share = run.clipped_seen / max(1, run.steps_seen)
+        parts.append(f"clip {fmt.number(run.clip)} ({fmt.percent(share)} clipped)")
+    scale = run.last.extra.get("loss_scale")
+    return parts if scale is None else [*parts, f"loss scale {fmt.count(scale)}"]
+
+
+def _lr_title(state: AppState) -> Sequence[str]:
+    if at := _at_cursor(state, "lr", fmt.learning_rate):
+        return [at]
+    last = state.run.last
+    if last is None:
+        return []
+    if last.lr_scale == 1:
+        return [fmt.learning_rate(last.lr)]
+    schedule, scale = fmt.learning_rate(last.lr_schedule), fmt.factor(last.lr_scale)
+    return [f"{fmt.learning_rate(last.lr)} = {schedule} × {scale}"]
+
+
+def on_gpu(run: RunView) -> bool:
+    """Memory of an accelerator is measured."""
+    return run.last is not None and run.last.mem_allocated_bytes is not None
+
+
+def memory_now(run: RunView) -> tuple[float, float] | None:
+    """Bytes used and bytes there are; None while unknown."""
+    last = run.last
+    if last is None:
+        return None
+    used = last.mem_reserved_bytes or last.mem_allocated_bytes if on_gpu(run) else last.rss_bytes
+    return None if used is None else (float(used), float(last.mem_total_bytes or 0))
+
+
+def _memory_curves(state: AppState) -> Sequence[Curve]:
+    if on_gpu(state.run):
+        ranks = Curve(FULLEST, "band", to=EMPTIEST, old=False)
+        return [ranks, Curve("mem_allocated_bytes", "raw"), Curve("mem_reserved_bytes", "live")]
+    return [Curve("rss_bytes", "live")]
+
+
+def _memory_title(state: AppState) -> Sequence[str]:
+    name = "mem_allocated_bytes" if on_gpu(state.run) else "rss_bytes"
+    if at := _at_cursor(state, name, fmt.size):
+        return [at]
+    now = memory_now(state.run)
+    if now is None:
+        return []
+    used, total = now
+    if not total:
+        return [fmt.size(used)]
+    return [f"{fmt.size_of(used, total)}  {fmt.percent(used / total, 0)}"]
+
+
+def machine_line(run: RunView) -> str:
+    """`GPU 97 %  68 °C  91 W`; empty where nothing is known."""
+    last = run.last
+    if last is None:
+        return ""
+    parts = [
+        f"GPU {last.gpu_util:.0f} %" if last.gpu_util is not None else "",
+        f"{last.gpu_temp_c:.0f} °C" if last.gpu_temp_c is not None else "",
+        f"{last.gpu_power_w:.0f} W" if last.gpu_power_w is not None else "",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def _throughput_title(state: AppState) -> Sequence[str]:
+    if at := _at_cursor(state, "tokens_per_s", fmt.number):
+        return [f"{at} tok/s"]
+    last = state.run.last
+    if last is None:
+        return []
+    return [f"{fmt.count(last.tokens_per_s)} tok/s"]
+
+
+def _step_line(state: AppState) -> str:
+    last = state.run.last
+    if last is None or not last.step_s:
+        return ""
+    return f"step {fmt.duration(last.step_s)}  data {fmt.percent(last.data_s / last.step_s, 0)}"
+
+
+LOSS = Panel("loss", "loss", _loss_curves, _loss_title, can_log=True)
+GRAD_NORM = Panel(
+    "grad-norm",
+    "grad norm",
+    lambda state: [Curve("grad_norm", "live"), Curve("clip", "clip", old=False)],
+    _grad_title,
+    floor=0.0,
+    can_log=True,
+)
+LEARNING_RATE = Panel(
+    "learning-rate",
+    "LR",
+    lambda state: [Curve("lr", "live")],
+    _lr_title,
+    label=lambda value: fmt.scientific(value, 1).replace(".0e", "e") if value else "0",
+    floor=0.0,
+)
+MEMORY = Panel(
+    "memory",
+    "memory",
+    _memory_curves,
+    _memory_title,
+    lambda state: machine_line(state.run),
+    heading=lambda state: "VRAM" if on_gpu(state.run) else "memory",
+    label=lambda value: f"{value / _GIB:.3g}G" if value else "0",
+    unit=_GIB,
+    floor=0.0,
+    limits=lambda state: [now[1]] if (now := memory_now(state.run)) else [],
+)
+THROUGHPUT = Panel(
+    "throughput",
+    "throughput",
+    lambda state: [Curve("tokens_per_s", "live")],
+    _throughput_title,
+    _step_line,
+    label=fmt.short_count,
+    floor=0.0,
+)
+
+
+def panel_for(metric: str) -> Panel:
+    """A plain plot of any metric by its curve name."""
+
+    def title(state: AppState) -> Sequence[str]:
+        at = _at_cursor(state, metric, fmt.number)
+        return [at or fmt.number(value_at(state.run, metric, None))]
+
+    return Panel(
+        f"metric-{''.join(c if c.isalnum() else '-' for c in metric)}",
+        metric,
+        lambda state: [Curve(metric, "live", dots=metric.startswith(EVAL))],
+        title,
+        can_log=True,
+    )
+
+
+_UNPLOTTED = ("time", "loss~", "tokens_total", "rank_")
+
+
+def metrics_of(run: RunView) -> list[str]:
+    """Names of all curves worth a plot of their own, losses first."""
+    names = {name for branch in run.branches for name in branch.curves}
+    shown = [name for name in names if not name.startswith(_UNPLOTTED)]
+    return sorted(shown, key=lambda name: (_rank(name), name))
+
+
+def _rank(name: str) -> int:
+    if name.startswith("loss."):
+        return 1
+    return 2 if name.startswith(EVAL) else {"loss": 0, "grad_norm": 3, "lr": 4}.get(name, 5)
+
+
+def chosen_metrics(names: Sequence[str], text: str) -> list[str]:
+    """Those with any of the words in their name; all without words."""
+    words = text.lower().split()
+    return [name for name in names if not words or any(word in name.lower() for word in words)]

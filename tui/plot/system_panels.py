@@ -1,0 +1,115 @@
+"""Plots beside the dashboard's: the machine rank by rank, and several runs over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..text import format as fmt
+from ..view_model.app_state import AppState
+from ..view_model.branches import FASTEST, SLOWEST
+from ..view_model.run_view import RunView
+from .layers import Curve
+from .panels import MEMORY, Panel, on_gpu, value_at
+
+COLOURS = ("run1", "run2", "run3", "run4")
+SIGNS = ("●", "◆", "▲", "■")
+
+
+def _reading(
+    id: str, name: str, metric: str, shown: str, empty: str, *, floor: float | None = 0.0
+) -> Panel:
+    """A plot of one measurement with its newest value in the title."""
+
+    def title(state: AppState) -> Sequence[str]:
+        step = state.plot.cursor
+        value = value_at(state.run, metric, step)
+        at = "" if step is None else f"step {step:,}: "
+        return [at + shown.format(value)] if value is not None else []
+
+    curves = [Curve(metric, "live")]
+    return Panel(id, name, lambda state: curves, title, floor=floor, empty=empty)
+
+
+def _step_title(state: AppState) -> Sequence[str]:
+    last = state.run.last
+    if last is None:
+        return []
+    parts = [fmt.duration(last.step_s)]
+    if last.rank_s:
+        slow = max(range(len(last.rank_s)), key=last.rank_s.__getitem__)
+        parts.append(f"slowest rank {slow}, {fmt.duration(last.skew_s)} behind the fastest")
+    return parts
+
+
+def _pcie_title(state: AppState) -> Sequence[str]:
+    step = state.plot.cursor
+    value = value_at(state.run, "pcie_bytes_per_s", step)
+    at = "" if step is None else f"step {step:,}: "
+    return [] if value is None else [f"{at}{fmt.size(value)}/s"]
+
+
+STEP_TIME = Panel(
+    "step-time",
+    "step time",
+    lambda state: [Curve(SLOWEST, "band", to=FASTEST, old=False), Curve("step_s", "live")],
+    _step_title,
+    label=lambda value: f"{value:.3g}s",
+    floor=0.0,
+)
+_NO_GPU = "not measured: no GPU, or its driver does not say"
+PCIE = Panel(
+    "pcie",
+    "PCIe, both ways",
+    lambda state: [Curve("pcie_bytes_per_s", "live")],
+    _pcie_title,
+    label=MEMORY.label,
+    unit=MEMORY.unit,
+    floor=0.0,
+    empty=_NO_GPU,
+)
+SYSTEM = (
+    MEMORY,
+    _reading("gpu-util", "GPU utilisation", "gpu_util", "{:.0f} %", _NO_GPU),
+    _reading("gpu-power", "power", "gpu_power_w", "{:.0f} W", _NO_GPU),
+    _reading("gpu-temp", "temperature", "gpu_temp_c", "{:.0f} °C", _NO_GPU),
+    PCIE,
+    STEP_TIME,
+)
+_TERMS = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
+
+
+def memory_plan(state: AppState) -> list[tuple[str, float]]:
+    """The planned terms by name, largest first: the engine's, or else this machine's estimate."""
+    told = state.run.started.planned_bytes if state.run.started else {}
+    terms = told or state.about.planned(gpu=on_gpu(state.run))
+    named = [(_TERMS.get(name, name), float(size)) for name, size in terms.items()]
+    return sorted((term for term in named if term[1] > 0), key=lambda term: -term[1])
+
+
+def compared(metric: str) -> Panel:
+    """A metric of this run and of all runs it is compared with."""
+
+    def curves(state: AppState) -> Sequence[Curve]:
+        found = [
+            Curve(metric, colour, old=False, of=other.run.branches, shift=_shift(state, other.run))
+            for colour, other in zip(COLOURS[1:], state.others, strict=False)
+        ]
+        return [*found, Curve(metric, COLOURS[0], old=False)]
+
+    def title(state: AppState) -> Sequence[str]:
+        runs = [state.run, *(other.run for other in state.others)]
+        step = state.plot.cursor
+        values = [fmt.number(value_at(run, metric, step)) for run in runs[: len(SIGNS)]]
+        shown = "  ".join(f"{sign} {value}" for sign, value in zip(SIGNS, values, strict=False))
+        return [shown if step is None else f"step {step:,}: {shown}"]
+
+    name = "".join(c if c.isalnum() else "-" for c in metric)
+    return Panel(f"compare-{name}", metric, curves, title, can_log=True)
+
+
+def _shift(state: AppState, other: RunView) -> float:
+    """What brings another run's beginning onto this one's, on the time axis."""
+    began = other.started_at
+    if state.plot.axis != "time" or not began or not state.run.started_at:
+        return 0.0
+    return float(state.run.started_at - began)

@@ -1,0 +1,1 @@
+"""Handlers of the actions of the action table."""

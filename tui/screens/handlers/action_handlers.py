@@ -1,0 +1,269 @@
+"""What each action of the table does: ask if it has to, then send a command or change the view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    Evaluate,
+    MeasureGradients,
+    Pause,
+    ProfileSteps,
+    Resume,
+    Rollback,
+    SaveCheckpoint,
+    Stop,
+    describe_command,
+)
+from fttui.engine.protocol.states import RunState
+
+from ...actions import Action, refusal, why_not
+from ...dialogs import prompts
+from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
+from ...dialogs.prompts import Asked
+from ...view_model.interventions import UNDO
+from ..help import HelpScreen
+from ..modals.confirm import ConfirmScreen
+from ..modals.prompt import PromptScreen
+from ..modals.rollback import RollbackScreen
+from .view_handlers import LOOKING, Deed
+
+if TYPE_CHECKING:
+    from ...app import FttuiApp
+
+MOST_DIGITS = 6
+POLICY_FORMS = "skip · halt · rollback, or: autopilot off · propose · act"
+MOST_ZOOMS = 30
+
+
+def perform(app: FttuiApp, action: Action) -> None:
+    """Do it, or say why it cannot be done now; a digit after `;` only counts."""
+    if app.counting and action.key.isdigit():
+        app.count = f"{app.count}{action.key}"[:MOST_DIGITS]
+        app.redraw()
+        return
+    reason = why_not(action, app.state)
+    if reason is not None:
+        app.tell(reason, title=action.label)
+        return
+    DEEDS[action.id](app)
+    if action.id != "app.count":
+        app.take_count()
+        app.redraw()
+
+
+def _pause(app: FttuiApp) -> None:
+    held = app.state.state in {RunState.PAUSED, RunState.HALTED}
+    app.send(Resume() if held else Pause())
+
+
+def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], Asked]) -> Deed:
+    def ask(app: FttuiApp) -> None:
+        def answer(found: Asked | None) -> None:
+            if found is not None and found.command is not None:
+                app.send(found.command, guarded=found.relative)
+
+        start = app.count
+        prompt = PromptScreen(title, forms, lambda text: read(app, text), start)
+        app.push_screen(prompt, answer)
+
+    return ask
+
+
+def _type(app: FttuiApp) -> None:
+    """A command as for `fttui ctl`, or a step to look at."""
+
+    def answer(found: Asked | None) -> None:
+        if found is not None and found.goto is not None:
+            app.look(app.state.plot.at(found.goto, app.state.run.step))
+        elif found is not None and found.command is not None:
+            send_typed(app, found.command)
+
+    read = lambda text: prompts.read_command(text, app.state.run)  # noqa: E731 - used once
+    forms = "lr scale 0.5 · clip p90 · note TEXT · 1200"
+    app.push_screen(PromptScreen("a command, or a step to go to", forms, read, app.count), answer)
+
+
+def send_typed(app: FttuiApp, command: AnyCommand) -> None:
+    """Send what was typed; what gives work up is confirmed first."""
+    reason = refusal(command, app.state)
+    if reason is not None:
+        app.tell(reason, title="not now")
+        return
+    if gives_up(command):
+        _confirm(app, command, in_words(app.state, command))
+    else:
+        app.send(command)
+
+
+def _count(app: FttuiApp) -> None:
+    app.counting, app.count = True, ""
+    app.redraw()
+
+
+def _rollback(app: FttuiApp) -> None:
+    app.ask_rollback(None)
+
+
+def ask_rollback(app: FttuiApp, checkpoint: str | None) -> None:
+    """Let the person choose a checkpoint and confirm."""
+
+    def answer(command: Rollback | None) -> None:
+        if command is not None:
+            app.send(command)
+
+    app.push_screen(RollbackScreen(app.state, app.clock(), checkpoint), answer)
+
+
+def _recover(app: FttuiApp) -> None:
+    """What the report recommends first, called by its own name: it need not be a recovery."""
+    anomaly = app.state.run.current_anomaly
+    if anomaly is None:
+        return
+    event, command = anomaly.event, recommended(anomaly)
+    if command is None:
+        text = event.actions[0]
+        app.tell(f"the report recommends {text!r}, which this version cannot do")
+        return
+    because = [f"because of: {event.headline}"]
+    others = [f"other ways in the report: {', '.join(event.actions[1:])}"]
+    rows = [*because, *in_words(app.state, command), *others[: len(event.actions) - 1]]
+    _confirm(app, command, rows, reason=f"anomaly {event.id}")
+
+
+def _confirm(app: FttuiApp, command: AnyCommand, rows: list[str], reason: str = "") -> None:
+    """Ask under the name of the very command that yes will send."""
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.send(command, reason=reason)
+
+    name = name_of(command)
+    rows = [describe_command(command), *rows]
+    question = ConfirmScreen(name, rows, [("y", name)], alarm=gives_up(command))
+    app.push_screen(question, answer)
+
+
+def _stop(app: FttuiApp) -> None:
+    def answer(key: str | None) -> None:
+        if key:
+            app.send(Stop(save=key == "y"))
+
+    ways = [("y", name_of(Stop())), ("d", name_of(Stop(save=False)))]
+    rows = stopping(app.state)
+    app.push_screen(ConfirmScreen("stop the run", rows, ways, alarm=True), answer)
+
+
+def _undo(app: FttuiApp) -> None:
+    item = app.state.run.interventions.last_undoable()
+    if item is not None and item.undo is not None:
+        app.send(item.undo, reason=f"{UNDO}{item.id}", guarded=True)
+
+
+def _control(app: FttuiApp) -> None:
+    state = app.state
+    if state.controls:
+        app.change_control(take=False)
+        return
+    if state.controller is None:
+        app.change_control(take=True)
+        return
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.change_control(take=True)
+
+    rows = [
+        f"{state.controller} has control now.",
+        "Your commands will count and theirs will be refused; they see who took over.",
+    ]
+    app.push_screen(ConfirmScreen("take control", rows, [("y", "take over")]), answer)
+
+
+def _help(app: FttuiApp) -> None:
+    app.push_screen(HelpScreen(app.state, app.actions))
+
+
+def _go(mode: str) -> Deed:
+    return lambda app: app.go(mode)
+
+
+def _note(app: FttuiApp, text: str) -> Asked:
+    preview = f"marks step {app.state.run.step:,} on the curves and in the journal"
+    return prompts.read_text("note", text, preview)
+
+
+def _pin(app: FttuiApp, text: str) -> Asked:
+    return Asked(
+        SaveCheckpoint(pin=True, note=text.strip()),
+        f"a checkpoint at about step {app.state.run.step:,} that retention never removes",
+    )
+
+
+def _sample(app: FttuiApp, text: str) -> Asked:
+    return prompts.read_text("sample", text, "the text appears under 7 samples")
+
+
+def _policy(app: FttuiApp, text: str) -> Asked:
+    words = text.strip()
+    if not words:
+        return Asked(preview="on a NaN or infinite loss or gradient before the update")
+    if words.startswith("autopilot"):
+        mode = words.removeprefix("autopilot").strip()
+        return prompts.read_text("policy autopilot", mode, f"about an anomaly, by itself: {mode}")
+    return prompts.read_text("policy nonfinite", words, f"on a NaN: {words}")
+
+
+DEEDS: dict[str, Deed] = {
+    "run.pause": _pause,
+    "run.steps": _prompt(
+        "train N more steps, then pause", "100",
+        lambda app, t: prompts.read_count("run", t, app.state.run),
+    ),
+    "run.rollback": _rollback,
+    "anomaly.recover": _recover,
+    "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
+    "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
+    "run.evaluate": lambda app: app.send(Evaluate()),
+    "run.gradients": lambda app: app.send(MeasureGradients()),
+    "run.profile": lambda app: app.send(ProfileSteps()),
+    "run.sample": _prompt("generate from the current adapter", "a prompt", _sample),
+    "run.stop": _stop,
+    "lr.change": _prompt(
+        "learning rate", prompts.LR_FORMS, lambda app, t: prompts.read_lr(t, app.state.run)
+    ),
+    "clip.change": _prompt(
+        "clip: max grad norm",
+        prompts.CLIP_FORMS,
+        lambda app, t: prompts.read_clip(t, app.state.run),
+    ),
+    "change.undo": _undo,
+    "data.skip": _prompt(
+        "skip the data of the next N steps", "12",
+        lambda app, t: prompts.read_count("skip", t, app.state.run),
+    ),
+    "note.add": _prompt("note", "what is worth remembering about this step", _note),
+    "policy.change": _prompt("policy on a non-finite number", POLICY_FORMS, _policy),
+    "control.toggle": _control,
+    "go.dashboard": _go("dashboard"),
+    "go.metrics": _go("metrics"),
+    "go.anomalies": _go("anomalies"),
+    "go.checkpoints": _go("checkpoints"),
+    "go.interventions": _go("interventions"),
+    "go.samples": _go("samples"),
+    "go.log": _go("log"),
+    "go.config": _go("config"),
+    "go.runs": _go("runs"),
+    "go.system": _go("system"),
+    "go.compare": _go("compare"),
+    "app.count": _count,
+    "app.command": _type,
+    "app.help": _help,
+    "app.commands": lambda app: app.action_command_palette(),
+    "app.back": lambda app: app.back(),
+    "app.detach": lambda app: app.exit(0),
+    **LOOKING,
+}  # fmt: skip
+"""Every id of the action table; a test compares the two."""

@@ -1,0 +1,89 @@
+"""What takes a moment to fetch before it can be shown: reports, other runs, control."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import EngineGone, FttuiError
+from fttui.engine.protocol.requests import ConfigTexts
+from fttui.engine.run.configs import read_configs
+
+from ...connection.config_info import about
+from ...connection.runs import Listed, read_other
+from ...plot.system_panels import SIGNS
+from ...view_model.connection_port import FarSession
+from ..text_page import ReadingScreen
+
+if TYPE_CHECKING:
+    from ...app import FttuiApp
+
+ASK_FAR, ASK_AGAIN_S = 5, 1.0
+"""The connection may still be coming up when the app begins to ask."""
+
+
+async def open_report(app: FttuiApp, anomaly_id: str) -> None:
+    """Fetch an anomaly's report and show it."""
+    found = [a for a in app.state.run.anomalies if a.event.id == anomaly_id]
+    if not found or not found[0].event.report:
+        app.tell("this anomaly has no report")
+        return
+    try:
+        text = await app.session.fetch_report(found[0].event.report)
+    except (FttuiError, OSError) as error:
+        app.tell(f"the report cannot be fetched: {error}")
+        return
+    title = f"anomaly at step {found[0].step:,}"
+    await app.push_screen(ReadingScreen(title, text, markdown=True))
+
+
+async def change_control(app: FttuiApp, *, take: bool) -> None:
+    """Take or give up control."""
+    try:
+        refusal = await app.session.take_control() if take else None
+        if not take:
+            await app.session.release_control()
+    except FttuiError as error:
+        refusal = str(error)
+    if refusal:
+        app.tell(refusal, title="control")
+
+
+async def learn_about(app: FttuiApp) -> None:
+    """Read what the run's folder says, wherever it is."""
+    files = await _config_files(app)
+    if files is not None:
+        found = await asyncio.to_thread(about, files)
+        app.state = replace(app.state, about=found)
+        app.redraw()
+
+
+async def _config_files(app: FttuiApp) -> ConfigTexts | None:
+    """None where nobody can tell, such as a bridge of an earlier version."""
+    if app.run_directory is not None:
+        return await asyncio.to_thread(read_configs, app.run_directory)
+    if isinstance(app.session, FarSession):
+        for _ in range(ASK_FAR):
+            with suppress(EngineGone):
+                return await app.session.fetch_configs()
+            await asyncio.sleep(ASK_AGAIN_S)
+    return None
+
+
+async def compare(app: FttuiApp, chosen: list[Listed]) -> None:
+    """Read the chosen runs and show them over this one."""
+    here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
+    if len(here) < len(chosen):
+        app.tell("a run is compared with others of this machine; the rest is left out")
+    try:
+        others = [await read_other(Path(item.summary.path)) for item in here[: len(SIGNS) - 1]]
+    except (FttuiError, OSError) as error:
+        app.tell(f"it cannot be read: {error}", title="compare")
+        return
+    if others:
+        app.state = replace(app.state, others=tuple(others))
+        app.go("compare")
+        app.redraw()

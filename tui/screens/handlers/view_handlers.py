@@ -1,0 +1,126 @@
+"""What the keys do that change only how a person looks: windows, cursors, lists, marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...dialogs.prompts import Asked
+from ...plot.panels import chosen_metrics, metrics_of
+from ...view_model.plot_view import PlotView
+from ..base import PlotScreen
+from ..lists import ListScreen
+from ..metrics import Metrics
+from ..modals.prompt import PromptScreen
+from ..runs import RunList
+
+if TYPE_CHECKING:
+    from ...app import FttuiApp
+
+Deed = Callable[["FttuiApp"], None]
+MOST_ZOOMS = 30
+
+
+def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Deed:
+    def act(app: FttuiApp) -> None:
+        screen = app.screen
+        if isinstance(screen, PlotScreen):
+            app.look(change(app.state.plot, app, screen))
+
+    return act
+
+
+def _on_plots(do: Callable[[PlotScreen], None]) -> Deed:
+    def act(app: FttuiApp) -> None:
+        if isinstance(app.screen, PlotScreen):
+            do(app.screen)
+
+    return act
+
+
+def _filter(app: FttuiApp) -> None:
+    if isinstance(app.screen, ListScreen):
+        app.screen.open_filter()
+    elif isinstance(app.screen, Metrics):
+        _choose_metrics(app)
+    else:
+        app.tell("nothing to filter here; lists and the metrics grid have it")
+
+
+def _choose_metrics(app: FttuiApp) -> None:
+    def answer(found: Asked | None) -> None:
+        if found is not None:
+            app.look(replace(app.state.plot, only=found.text or ""))
+
+    def read(text: str) -> Asked:
+        names = chosen_metrics(metrics_of(app.state.run), text)
+        return Asked(text=text, preview=f"{len(names)} shown: {', '.join(names)[:60]}")
+
+    prompt = PromptScreen("metrics", "words of their names, any of them", read)
+    app.push_screen(prompt, answer)
+
+
+def _on_runs(do: Callable[[FttuiApp, RunList], None]) -> Deed:
+    def act(app: FttuiApp) -> None:
+        if isinstance(app.screen, RunList):
+            do(app, app.screen)
+
+    return act
+
+
+def _on_list(rows: int) -> Deed:
+    def act(app: FttuiApp) -> None:
+        if isinstance(app.screen, ListScreen):
+            app.screen.move(rows * app.take_count())
+
+    return act
+
+
+def _zoom(view: PlotView, app: FttuiApp, *, inwards: bool) -> PlotView:
+    for _ in range(min(app.take_count(), MOST_ZOOMS)):
+        view = view.zoomed(inwards, app.state.run.step)
+    return view
+
+
+def _event(view: PlotView, app: FttuiApp, *, forward: bool) -> PlotView:
+    for _ in range(min(app.take_count(), len(app.state.run.marks))):
+        view = view.at_mark(app.state.run.marks, forward, app.state.run.step)
+    return view
+
+
+def _cursor(view: PlotView, app: FttuiApp, screen: PlotScreen, *, columns: int) -> PlotView:
+    return view.moved(columns * app.take_count(), screen.canvas_columns, app.state.run.step)
+
+
+LOOKING: dict[str, Deed] = {
+    "runs.mark": _on_runs(lambda app, screen: screen.mark()),
+    "runs.compare": _on_runs(lambda app, screen: app.compare(screen.chosen_to_compare())),
+    "view.axis": _look(lambda view, app, screen: view.next_axis()),
+    "view.pan-left": _look(
+        lambda view, app, screen: view.panned(-0.5 * app.take_count(), app.state.run.step)
+    ),
+    "view.pan-right": _look(
+        lambda view, app, screen: view.panned(0.5 * app.take_count(), app.state.run.step)
+    ),
+    "list.down": _on_list(1),
+    "list.up": _on_list(-1),
+    "view.follow": _look(lambda view, app, screen: view.followed()),
+    "view.log": _look(lambda view, app, screen: view.with_log(not view.log_y)),
+    "view.smooth": _look(lambda view, app, screen: view.smoothed()),
+    "view.part": _look(lambda view, app, screen: view.next_part()),
+    "view.zoom-in": _look(lambda view, app, screen: _zoom(view, app, inwards=True)),
+    "view.zoom-out": _look(lambda view, app, screen: _zoom(view, app, inwards=False)),
+    "view.left": _look(lambda view, app, screen: _cursor(view, app, screen, columns=-1)),
+    "view.right": _look(lambda view, app, screen: _cursor(view, app, screen, columns=1)),
+    "view.previous-event": _look(
+        lambda view, app, screen: _event(view, app, forward=False)
+    ),
+    "view.next-event": _look(
+        lambda view, app, screen: _event(view, app, forward=True)
+    ),
+    "view.up": _on_plots(lambda screen: screen.choose(-1)),
+    "view.down": _on_plots(lambda screen: screen.choose(1)),
+    "view.maximise": _on_plots(lambda screen: screen.toggle_maximised()),
+    "list.filter": _filter,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Dialogs above a screen."""

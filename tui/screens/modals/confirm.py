@@ -1,0 +1,64 @@
+"""A question before something that cannot be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Static
+
+from ...widgets.text import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines
+from .modal import Modal
+
+
+class ConfirmScreen(Modal[str]):
+    """Says in numbers what will happen; answers with the key pressed, or with nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,q", "answer('')", "no"),
+        Binding("enter", "answer('y')", "yes"),
+    ]
+
+    def __init__(
+        self,
+        title: str,
+        body: Sequence[str],
+        answers: Sequence[tuple[str, str]],
+        *,
+        alarm: bool = False,
+    ) -> None:
+        """Ask.
+
+        `answers` are keys and what they do; the first must be `y`, and enter means the same.
+        """
+        super().__init__()
+        self._title = title
+        self._body = body
+        self._answers = answers
+        self._alarm = alarm
+        for key, words in answers:
+            self._bindings.bind(key, f"answer('{key}')", words)
+
+    def compose(self) -> ComposeResult:
+        """The dialog."""
+        dialog = Container(id="dialog", classes="-alarm" if self._alarm else "")
+        dialog.border_title = self._title
+        with dialog:
+            rows = [assemble((self._body[0], BOLD)), *(Content(row) for row in self._body[1:])]
+            yield Static(lines(*rows), markup=False)
+            yield Static(self._keys(), id="answers", markup=False)
+
+    def _keys(self) -> Content:
+        colour = f"{BOLD} {ALARM if self._alarm else ACCENT}"
+        pieces: list[Piece] = []
+        for key, words in self._answers:
+            pieces += [(key, colour), f" {words}   "]
+        return assemble(*pieces, ("esc", BOLD), (" no", DIM))
+
+    def action_answer(self, key: str) -> None:
+        """Close with the answer."""
+        self.dismiss(key)

@@ -1,0 +1,146 @@
+"""Choosing a checkpoint to go back to, with what changes on the way; in numbers before yes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
+from textual.content import Content
+from textual.widgets import DataTable, Input, Label
+
+from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.commands import Rollback, parse_command
+
+from ...dialogs.command_cost import consequence, given_up
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...view_model.run_view import Checkpoint
+from ...widgets.text import ALARM, BOLD, DIM, Line, assemble, lines
+from ..lists import Row, cell, fill
+from .modal import Modal
+
+if TYPE_CHECKING:
+    from ...app import FttuiApp
+
+
+class RollbackScreen(Modal[Rollback]):
+    """A list of checkpoints, options, and in numbers what enter would do."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "cancel")]
+    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("lr", "LR scale (0.5 = half the schedule)"),
+        ("clip", "clip (max grad norm)"),
+        ("skip", "skip: batches to drop after it"),
+    )
+
+    def __init__(self, state: AppState, now: float, chosen: str | None = None) -> None:
+        """Ask, with a checkpoint chosen by name or the newest good one."""
+        super().__init__()
+        self._state = state
+        self._now = now + state.link.clock_offset_s
+        doubtful = [c for c in reversed(state.run.checkpoints) if not c.good]
+        self._offered = [*state.run.good_checkpoints, *doubtful]
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """List, options, consequence."""
+        dialog = Container(id="dialog", classes="-alarm")
+        dialog.border_title = "roll back"
+        dialog.border_subtitle = "↑ ↓ choose   tab options   ⏎ roll back   esc no"
+        with dialog:
+            yield DataTable(cursor_type="row")
+            with Container(id="options"):
+                for name, words in self.OPTIONS:
+                    with Horizontal():
+                        yield Label(words)
+                        yield Input(
+                            placeholder=self._as_now(name), id=f"option-{name}", compact=True
+                        )
+            yield Line(id="consequence")
+
+    def _as_now(self, name: str) -> str:
+        run = self._state.run
+        shown = {
+            "lr": f"as now: {fmt.factor(run.lr_scale)}",
+            "clip": f"as now: {'off' if run.clip is None else fmt.number(run.clip)}",
+        }
+        return shown.get(name, "none")
+
+    def on_mount(self) -> None:
+        """Fill the list."""
+        table: DataTable[Content] = self.query_one(DataTable)
+        rows = [Row(c.name, self._cells(c)) for c in self._offered]
+        fill(table, ("step", "age", "loss", "what is lost", ""), rows)
+        names = [c.name for c in self._offered]
+        if self._chosen in names:
+            table.move_cursor(row=names.index(self._chosen))
+        table.focus()
+
+    def _cells(self, checkpoint: Checkpoint) -> tuple[Content, ...]:
+        words = [
+            "" if checkpoint.good else "△ doubtful",
+            "pinned" if checkpoint.pinned else "",
+            checkpoint.note,
+        ]
+        return (
+            cell(f"{checkpoint.step:>7,}", BOLD),
+            cell(f"{fmt.age(self._now - checkpoint.time):>5} ago", DIM),
+            cell(f"{fmt.number(checkpoint.loss):>7}"),
+            cell(given_up(self._state, checkpoint).words),
+            cell("  ".join(word for word in words if word), DIM),
+        )
+
+    def _read(self) -> tuple[Rollback | None, str]:
+        """The command as it stands, or what is wrong with it."""
+        row = self.query_one(DataTable).cursor_row
+        if not 0 <= row < len(self._offered):
+            return None, "no checkpoint"
+        words = ["rollback", self._offered[row].name]
+        for name, _ in self.OPTIONS:
+            if value := self.query_one(f"#option-{name}", Input).value.strip().lstrip("×*x="):
+                words.append(f"{name}={value}")
+        try:
+            command = parse_command(words)
+        except CommandError as error:
+            return None, str(error).split(" (usage")[0]
+        return (command, "") if isinstance(command, Rollback) else (None, "not a rollback")
+
+    @on(DataTable.RowHighlighted)
+    @on(Input.Changed)
+    def _explain(self) -> None:
+        command, error = self._read()
+        line = self.query_one("#consequence", Line)
+        if command is None:
+            line.put(assemble((error, ALARM)))
+            return
+        checkpoint = self._offered[self.query_one(DataTable).cursor_row]
+        rows = consequence(self._state, command, checkpoint)
+        line.put(lines(assemble((rows[0], BOLD)), *(Content(row) for row in rows[1:])))
+
+    @on(DataTable.RowSelected)
+    @on(Input.Submitted)
+    def _confirm(self) -> None:
+        command, _ = self._read()
+        if command is not None and self._still_there(command):
+            self.dismiss(command)
+
+    def _still_there(self, command: Rollback) -> bool:
+        """Retention goes on while a person looks at the list."""
+        present = {c.name for c in cast("FttuiApp", self.app).state.run.checkpoints}
+        if command.checkpoint in present:
+            return True
+        self._offered = [c for c in self._offered if c.name in present]
+        self.on_mount()
+        words = f"{command.checkpoint} was removed meanwhile, as newer ones came; choose another"
+        self.notify(words, severity="warning", markup=False)
+        return False
+
+    def action_back(self) -> None:
+        """From an option to the list, from the list away."""
+        if isinstance(self.focused, Input):
+            self.query_one(DataTable).focus()
+        else:
+            self.dismiss(None)

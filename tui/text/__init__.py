@@ -1,0 +1,1 @@
+"""Formatting of numbers and times, and the glyphs of the app."""

@@ -1,0 +1,231 @@
+"""Everything the screens are drawn from, as one frozen value folded from deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fttui.engine.protocol.commands import AnyCommand, describe_command
+from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.states import RunState
+
+from .connection_port import (
+    BeatArrived,
+    CommandAnswered,
+    Delivery,
+    HistoryArrived,
+    HistoryProgressed,
+    Link,
+    LinkChanged,
+    PreviewArrived,
+    RecordsArrived,
+)
+from .disk_warning import Trouble, trouble
+from .interventions import Intervention, Phase
+from .link import LinkView, shown_state, stalled_s
+from .plot_view import PlotView
+from .reducer import apply_batch, apply_many
+from .run_view import RunView
+from .settings_view import About
+from .step_batch import Batch
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """Another run, read from its folder."""
+
+    id: str
+    run: RunView
+    about: About
+
+
+@dataclass(frozen=True)
+class AppState:
+    """The run, the link to it, and how the person looks at it."""
+
+    run_id: str = ""
+    viewer: str = ""
+    issuer: str = ""
+    read_only: bool = False
+    run: RunView = field(default_factory=RunView)
+    """As shown: what has been read, or a preview of it while that is still little."""
+    reading: RunView | None = None
+    """While a preview is shown: what has been read so far."""
+    head_seq: int = 0
+    """How far the reading has to come to replace the preview."""
+    link: LinkView = field(default_factory=LinkView)
+    plot: PlotView = field(default_factory=PlotView)
+    about: About = field(default_factory=About)
+    """What the run's folder says, when it is on this machine."""
+    others: tuple[OtherRun, ...] = ()
+    """Runs to compare with."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Action id → the key as it is printed, where a person has keys of their own."""
+    fault: str = ""
+    """Why listening ended, when it ended with an error."""
+
+    @property
+    def state(self) -> RunState:
+        """The run's state as it should be shown."""
+        return shown_state(self.run, self.link)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What keeps the run from saving."""
+        return trouble(self.run, self.link)
+
+    @property
+    def connecting(self) -> bool:
+        """Nothing has been heard that is certain to be the newest."""
+        return self.link.link is Link.CONNECTING and self.link.beat is None
+
+    @property
+    def starting(self) -> bool:
+        """Nothing has been trained yet."""
+        return self.run.last is None and not self.state.ended
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.run.started.name if self.run.started else self.run_id
+
+    @property
+    def controller(self) -> str | None:
+        """Who holds control; None when nobody does or it is unknown."""
+        return self.link.beat.controller if self.link.beat else None
+
+    @property
+    def controls(self) -> bool:
+        """This viewer holds control."""
+        beat = self.link.beat
+        return beat is not None and beat.controller_viewer == self.viewer
+
+    @property
+    def generation(self) -> int | None:
+        """Of the desired control state, from the last beat."""
+        return self.link.beat.generation if self.link.beat else None
+
+    def stalled_s(self, now: float) -> float | None:
+        """Seconds without a step when suspiciously long."""
+        return stalled_s(self.run, self.link, now) if self.link.link is Link.LIVE else None
+
+
+def fold(state: AppState, deliveries: Sequence[Delivery], now: float) -> AppState:
+    """The state after a batch of deliveries that came at `now` (Unix seconds)."""
+    for delivery in deliveries:
+        state = _fold_one(state, delivery, now)
+    return state
+
+
+def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
+    match delivery:
+        case RecordsArrived(records=records, unknown=unknown):
+            return _read(state, Batch(records, unknown), now)
+        case HistoryArrived(batch=batch):
+            return _read(state, batch, now)
+        case PreviewArrived():
+            return _preview(state, delivery)
+        case CommandAnswered():
+            return _answered(state, delivery, now)
+        case _:
+            return replace(state, link=_linked(state.link, delivery, now))
+
+
+def _linked(
+    link: LinkView, news: BeatArrived | LinkChanged | HistoryProgressed, now: float
+) -> LinkView:
+    match news:
+        case BeatArrived(beat=beat):
+            return link.with_beat(beat, now)
+        case LinkChanged(link=state, detail=detail):
+            return replace(link, link=state, detail=detail)
+        case HistoryProgressed(seq=seq, head_seq=head):
+            refilled = link.link is Link.LIVE and not link.catching_up and seq > 1
+            return replace(link, read_seq=seq, head_seq=head, refills=link.refills + refilled)
+
+
+def _read(state: AppState, batch: Batch, now: float) -> AppState:
+    """Take records in; the preview gives way when they have come as far as it promised."""
+    previewed = state.reading is not None
+    run = apply_batch(state.reading or state.run, batch)
+    link = replace(state.link.heard(now), read_seq=run.seq)
+    if previewed and run.seq < state.head_seq:
+        return replace(state, reading=run, link=link)
+    return replace(state, run=run, reading=None, link=link)
+
+
+def _preview(state: AppState, preview: PreviewArrived) -> AppState:
+    read = state.reading or state.run
+    if preview.head_seq <= read.seq:
+        return state
+    base = state.run if preview.extends and state.reading is not None else RunView()
+    shown = apply_many(base, preview.records)
+    for mine in state.run.interventions:
+        # What was sent from here may be in no record of the preview yet.
+        if mine.sent_at is not None:
+            shown = replace(shown, interventions=shown.interventions.upsert(mine))
+    return replace(state, run=shown, reading=read, head_seq=preview.head_seq)
+
+
+def submitted(
+    state: AppState, command_id: str, command: AnyCommand, reason: str, now: float
+) -> AppState:
+    """The state after this viewer sent a command."""
+    entry = Intervention(
+        id=command_id,
+        text=describe_command(command),
+        issuer=state.issuer,
+        sent_at=now,
+        reason=reason,
+        step=state.run.step,
+    )
+    return _with(state, entry)
+
+
+def _answered(state: AppState, answer: CommandAnswered, now: float) -> AppState:
+    phase = Phase.ACCEPTED if answer.accepted else Phase.REJECTED
+    known = state.run.interventions.find(answer.id)
+    if known is None or known.settled:
+        return state
+    entry = Intervention(
+        id=answer.id, text=known.text, issuer=known.issuer, phase=phase, refusal=answer.reason
+    )
+    took = None if known.sent_at is None else max(0.0, now - known.sent_at)
+    return _with(replace(state, link=replace(state.link, answer_s=took)), entry)
+
+
+def _with(state: AppState, entry: Intervention) -> AppState:
+    run = replace(state.run, interventions=state.run.interventions.upsert(entry))
+    read = state.reading and replace(
+        state.reading, interventions=state.reading.interventions.upsert(entry)
+    )
+    return replace(state, run=run, reading=read)
+
+
+def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
+    """Take deliveries off the front, worth about `room` records."""
+    taken: list[Delivery] = []
+    while waiting and room > 0:
+        delivery = waiting.pop(0)
+        if isinstance(delivery, RecordsArrived) and len(delivery.records) > room:
+            waiting.insert(0, RecordsArrived(delivery.records[room:]))
+            delivery = RecordsArrived(delivery.records[:room], delivery.unknown)
+        room -= _worth(delivery)
+        taken.append(delivery)
+    return taken
+
+
+_BATCH_IS_WORTH = 10
+"""A record in a batch costs that many times less to fold than a record alone."""
+
+
+def _worth(delivery: Delivery) -> int:
+    match delivery:
+        case RecordsArrived(records=records) | PreviewArrived(records=records):
+            return len(records)
+        case HistoryArrived(batch=batch):
+            return sum(
+                1 if isinstance(p, Record) else len(p) // _BATCH_IS_WORTH for p in batch.parts
+            )
+        case _:
+            return 1

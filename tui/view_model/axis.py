@@ -1,0 +1,74 @@
+"""What the x axis counts: steps, or what had been spent by a step: wall time, tokens, epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from .branches import TOKENS, Branch, live_ends
+from .run_view import Mark
+from .series import Floats, Series
+
+Axis = Literal["step", "time", "tokens", "epoch"]
+AXES: tuple[Axis, ...] = ("step", "time", "tokens", "epoch")
+_RULERS = {"time": "time", "tokens": TOKENS, "epoch": "epoch"}
+
+
+def ruler_of(branch: Branch, axis: Axis) -> Series | None:
+    """The curve that says where on the axis a step of a branch stands; None for steps."""
+    return None if axis == "step" else branch.curves.get(_RULERS[axis])
+
+
+def places(steps: Floats, ruler: Series | None) -> Floats:
+    """Steps of a branch as places on the axis."""
+    return steps if ruler is None else np.interp(steps, ruler.xs, ruler.ys)
+
+
+def steps_at(units: Floats, ruler: Series | None) -> Floats:
+    """Places on the axis as steps of a branch."""
+    return units if ruler is None else np.interp(units, ruler.ys, ruler.xs)
+
+
+def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
+    """Where a step of the live history stands; steps still to come at the pace so far."""
+    if axis == "step":
+        return step
+    ruler: Series | None = None
+    for index in sorted(live_ends(branches), reverse=True):
+        found = ruler_of(branches[index], axis)
+        if found:
+            ruler = found
+        if found and (found.first_x or 0.0) <= step:
+            break
+    if ruler is None or ruler.last is None:
+        return step
+    newest, value = ruler.last
+    if step <= newest:
+        return float(np.interp(step, ruler.xs, ruler.ys))
+    first = ruler.first_x or 0.0
+    pace = (value - float(ruler.ys[0])) / (newest - first) if newest > first else 0.0
+    return value + (step - newest) * pace
+
+
+def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
+    """The step of the live history at a place."""
+    for index in sorted(live_ends(branches), reverse=True):
+        ruler = ruler_of(branches[index], axis)
+        if axis == "step" or (ruler and float(ruler.ys[0]) <= place):
+            return round(float(steps_at(np.array([place]), ruler)[0]))
+    return 0
+
+
+def window_of(
+    branches: Sequence[Branch], axis: Axis, steps: tuple[float, float]
+) -> tuple[float, float]:
+    """The part of the axis that a window of steps covers."""
+    left, right = (place_of(branches, axis, step) for step in steps)
+    return left, right if right > left else left + 1.0
+
+
+def place_of_mark(branches: Sequence[Branch], axis: Axis, mark: Mark) -> float:
+    """Where an event stands."""
+    return mark.time if axis == "time" else place_of(branches, axis, mark.step)

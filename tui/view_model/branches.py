@@ -1,0 +1,165 @@
+"""The curves of a run: one branch per stretch of history, parted at rollbacks and resumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fttui.engine.protocol.events import EvalFinished
+
+from .series import Ema, Floats, Series
+from .step_batch import Steps
+
+SMOOTHINGS = (0.98, 0.9, 0.995)
+"""EMA factors kept for the loss, the first one shown first."""
+EVAL = "eval."
+TOKENS = "tokens_total"
+SLOWEST, FASTEST = "rank_s max", "rank_s min"
+FULLEST, EMPTIEST = "rank_mem_bytes max", "rank_mem_bytes min"
+Flags = NDArray[np.bool_]
+
+
+def smoothed(beta: float) -> str:
+    """Name of the loss curve smoothed by a factor."""
+    return f"loss~{beta:g}"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A stretch of training that nothing was thrown away from while it lasted."""
+
+    timeline: int = 1
+    start: int = 0
+    """Step it sets out from."""
+    parent: int | None = None
+    """Index of the branch it parted from."""
+    curves: Mapping[str, Series] = field(default_factory=dict)
+    averages: tuple[Ema, ...] = tuple(Ema(beta) for beta in SMOOTHINGS)
+    tokens: float = 0.0
+    """Trained on since the run began."""
+
+    def extend(self, steps: Steps) -> Branch:
+        """The branch with more steps."""
+        xs = steps.step.astype(np.float64)
+        grown = dict(self.curves)
+        for name, column, present in _columns(steps):
+            known = slice(None) if present is None else present
+            grown[name] = grown.get(name, _EMPTY).extend(xs[known], column[known])
+        loss = steps.columns.get("loss", np.full(len(xs), np.nan))
+        averages = tuple(_smooth(grown, average, xs, loss) for average in self.averages)
+        totals = self.tokens + np.cumsum(steps.columns.get("tokens", np.zeros(len(xs))))
+        grown[TOKENS] = grown.get(TOKENS, _EMPTY).extend(xs, totals)
+        return replace(self, curves=grown, averages=averages, tokens=float(totals[-1]))
+
+    def evaluated(self, step: int, event: EvalFinished) -> Branch:
+        """The branch with an evaluation."""
+        grown = dict(self.curves)
+        for name, value in event.metrics.items():
+            grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(step, value)
+        return replace(self, curves=grown)
+
+    @property
+    def last_step(self) -> int:
+        """The newest step on it."""
+        loss = self.curves.get("loss")
+        return int(loss.last[0]) if loss and loss.last else self.start
+
+    def fork(self, timeline: int, step: int, own_index: int) -> Branch:
+        """A new branch that goes on from a step of this one."""
+        values = (
+            series.at(step) if (series := self.curves.get(smoothed(a.beta))) else None
+            for a in self.averages
+        )
+        seeded = tuple(
+            Ema(a.beta) if value is None or not math.isfinite(value) else Ema(a.beta, value, 1.0)
+            for a, value in zip(self.averages, values, strict=True)
+        )
+        known = self.curves.get(TOKENS)
+        tokens = known.at(step) if known else self.tokens
+        return Branch(
+            timeline=timeline, start=step, parent=own_index, averages=seeded, tokens=tokens or 0.0
+        )
+
+
+_EMPTY = Series()
+_UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_bytes"})
+_BANDS = {"rank_s.": (SLOWEST, FASTEST), "rank_mem_bytes.": (FULLEST, EMPTIEST)}
+"""Numbers by rank, and the curves of their greatest and least."""
+
+Column = tuple[str, Floats, Flags | None]
+"""Name, values, and which steps have one; None is all."""
+
+
+def _columns(steps: Steps) -> Iterator[Column]:
+    """What is worth a curve, by the name it is shown under."""
+    for field_, column in steps.columns.items():
+        if field_ in _UNWANTED:
+            continue
+        present = steps.present.get(field_)
+        name = field_.removeprefix("extra.")
+        yield (f"loss.{name[6:]}" if name.startswith("parts.") else name), column, present
+    yield "time", steps.time, None
+    if {"data_s", "step_s"} <= steps.columns.keys():
+        data, whole = steps.columns["data_s"], steps.columns["step_s"]
+        yield "data_share", data / np.where(whole > 0, whole, 1.0), whole > 0
+    for start, (most, least) in _BANDS.items():
+        ranks = [column for name, column in steps.columns.items() if name.startswith(start)]
+        if ranks:
+            yield most, np.fmax.reduce(ranks), None
+            yield least, np.fmin.reduce(ranks), None
+
+
+def _smooth(grown: dict[str, Series], average: Ema, xs: Floats, losses: Floats) -> Ema:
+    average, values = average.run(losses)
+    known = np.isfinite(values)
+    name = smoothed(average.beta)
+    grown[name] = grown.get(name, _EMPTY).extend(xs[known], values[known])
+    return average
+
+
+def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
+    """Names of the loss parts, such as `ce`."""
+    names = {n.removeprefix("loss.") for b in branches for n in b.curves if n.startswith("loss.")}
+    return tuple(sorted(names))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a series, and whether it leads to the present state of the weights."""
+
+    branch: Branch
+    series: Series
+    x0: float
+    x1: float
+    live: bool
+
+
+def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
+    """A metric over all branches: abandoned parts first, so that live ones are drawn over them."""
+    ends = live_ends(branches)
+    found = [(index, b.curves[name]) for index, b in enumerate(branches) if b.curves.get(name)]
+    for index, series in found:
+        end = ends.get(index, -math.inf)
+        if series.last and series.last[0] > end:
+            yield Stretch(
+                branches[index], series, end if math.isfinite(end) else 0.0, math.inf, live=False
+            )
+    for index, series in found:
+        if index in ends:
+            yield Stretch(branches[index], series, -math.inf, ends[index], live=True)
+
+
+def live_ends(branches: Sequence[Branch]) -> dict[int, float]:
+    """Branches the present state descends from → the last step of each that still counts."""
+    ends: dict[int, float] = {}
+    index: int | None = len(branches) - 1
+    end = math.inf
+    while index is not None and index >= 0:
+        ends[index] = end
+        end = min(end, branches[index].start)
+        index = branches[index].parent
+    return ends

@@ -1,0 +1,401 @@
+"""`apply(view, record) -> view`: how each event changes what is known about a run.
+
+Everything comes from journal records, so a live run, a reconnect and a dead run read from disk all
+give the same picture. Consecutive steps are taken in one go, column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    ResetLr,
+    Resume,
+    Rollback,
+    RunSteps,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetPolicy,
+    parse_command,
+)
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    AutopilotDecided,
+    CheckpointRemoved,
+    CheckpointSaved,
+    CommandAccepted,
+    CommandApplied,
+    CommandFailed,
+    EvalFinished,
+    GradientsMeasured,
+    LogEmitted,
+    NoteAdded,
+    ProbationEnded,
+    ProgressMade,
+    Record,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SampleGenerated,
+    StateChanged,
+    StepFinished,
+    StepsProfiled,
+)
+from fttui.engine.protocol.states import RunState
+
+from .command_effect import is_pause
+from .eta import WINDOW
+from .interventions import Intervention, Phase
+from .run_view import Anomaly, Checkpoint, LogLine, Mark, RunView, Sample
+from .step_batch import Batch, Steps, steps_of
+
+LOG_LIMIT = 2000
+LIST_LIMIT = 1000
+_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
+
+
+def apply(view: RunView, record: Record) -> RunView:
+    """The view after one more record."""
+    return apply_many(view, (record,))
+
+
+def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
+    """The view after more records; records already seen change nothing."""
+    fresh = _fresh(records, view.seq)
+    for is_step, group in groupby(fresh, key=lambda r: isinstance(r.event, StepFinished)):
+        if is_step:
+            for steps in steps_of(list(group)):
+                view = _add_steps(view, steps)
+        else:
+            for record in group:
+                view = _add_event(view, record)
+    return view
+
+
+def apply_batch(view: RunView, batch: Batch) -> RunView:
+    """The view after a part of the journal; what was seen already changes nothing."""
+    records: list[Record] = []
+    for part in batch.parts:
+        if isinstance(part, Record):
+            records.append(part)
+            continue
+        view, records = apply_many(view, records), []
+        if (steps := part.after(view.seq)) is not None:
+            view = _add_steps(view, steps)
+    view = apply_many(view, records)
+    return replace(view, unknown=view.unknown + batch.unknown) if batch.unknown else view
+
+
+def _fresh(records: Iterable[Record], seq: int) -> Iterator[Record]:
+    for record in records:
+        if record.seq > seq:
+            seq = record.seq
+            yield record
+
+
+def _add_steps(view: RunView, steps: Steps) -> RunView:
+    view = _on_branch(view, steps.timeline, int(steps.step[0]) - 1)
+    last, newest = steps.last, steps.last.event
+    if not isinstance(newest, StepFinished):
+        return view
+    return replace(
+        view,
+        seq=last.seq,
+        time=last.time,
+        step=last.step,
+        last=newest,
+        last_step_at=last.time,
+        pace=view.pace.extend(steps.time[-WINDOW - 1 :].tolist()),
+        branches=(*view.branches[:-1], view.branch.extend(steps)),
+        steps_seen=view.steps_seen + len(steps),
+        clipped_seen=view.clipped_seen + _sum(steps, "clipped"),
+        tokens_seen=view.tokens_seen + _sum(steps, "tokens"),
+        lr_scale=newest.lr_scale,
+        clip=newest.clip,
+        progress=None,
+    )
+
+
+def _sum(steps: Steps, name: str) -> int:
+    column = steps.columns.get(name)
+    return 0 if column is None else int(np.nansum(column))
+
+
+def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
+    """Part the history when a record does not continue the newest branch."""
+    branch = view.branch
+    if timeline == branch.timeline and step >= branch.last_step:
+        return view
+    parent = len(view.branches) - 1
+    return replace(
+        view, branches=(*view.branches, branch.fork(timeline, step, parent)), timeline=timeline
+    )
+
+
+def _add_event(view: RunView, record: Record) -> RunView:
+    view = replace(view, seq=record.seq, time=record.time, step=record.step)
+    handler = _HANDLERS.get(type(record.event))
+    return handler(view, record, record.event) if handler else view
+
+
+def _run_started(view: RunView, record: Record, event: RunStarted) -> RunView:
+    view = replace(
+        view,
+        started=event,
+        started_at=view.started_at or record.time,
+        state=RunState.STARTING,
+        state_since=record.time,
+        detail="",
+        ended=None,
+        pace=view.pace.restarted(),
+    )
+    if event.resumed_from is None:
+        return view
+    return _on_branch(view, record.timeline, event.start_step)
+
+
+def _state_changed(view: RunView, record: Record, event: StateChanged) -> RunView:
+    held = event.state in _HELD
+    done = held or event.state is RunState.RUNNING
+    known = view.interventions
+    return replace(
+        view,
+        interventions=known.held(record.step, record.time) if held else known,
+        state=event.state,
+        detail=event.detail,
+        state_since=record.time,
+        progress=None if done else view.progress,
+        pace=view.pace.restarted() if event.state is not RunState.RUNNING else view.pace,
+    )
+
+
+def _progress_made(view: RunView, record: Record, event: ProgressMade) -> RunView:
+    return replace(view, progress=event)
+
+
+def _eval_finished(view: RunView, record: Record, event: EvalFinished) -> RunView:
+    branches = (*view.branches[:-1], view.branch.evaluated(record.step, event))
+    loss = event.metrics.get("loss")
+    text = "evaluation" if loss is None else f"evaluation, loss {loss:.3f}"
+    return _mark(
+        replace(view, branches=branches, evaluation=event, progress=None), record, "eval", text
+    )
+
+
+def _checkpoint_saved(view: RunView, record: Record, event: CheckpointSaved) -> RunView:
+    saved = Checkpoint(
+        name=event.name,
+        step=record.step,
+        timeline=record.timeline,
+        time=record.time,
+        size_bytes=event.size_bytes,
+        good=event.good,
+        pinned=event.pinned,
+        note=event.note,
+        loss=event.loss,
+    )
+    others = tuple(c for c in view.checkpoints if c.name != event.name)
+    view = replace(view, checkpoints=(*others, saved), progress=None)
+    return _mark(view, record, "checkpoint", f"checkpoint {event.name}")
+
+
+def _checkpoint_removed(view: RunView, record: Record, event: CheckpointRemoved) -> RunView:
+    return replace(view, checkpoints=tuple(c for c in view.checkpoints if c.name != event.name))
+
+
+def _rolled_back(view: RunView, record: Record, event: RolledBack) -> RunView:
+    source = next((c for c in view.checkpoints if c.name == event.checkpoint), None)
+    wanted = source.timeline if source else event.old_timeline
+    parent = len(view.branches) - 1
+    for index, branch in enumerate(view.branches):
+        if branch.timeline == wanted and branch.start <= event.to_step:
+            parent = index
+    branch = view.branches[parent].fork(event.new_timeline, event.to_step, parent)
+    view = replace(
+        view,
+        branches=(*view.branches, branch),
+        timeline=event.new_timeline,
+        step=event.to_step,
+        pace=view.pace.restarted(),
+        progress=None,
+    )
+    text = f"rolled back from {event.from_step:,} to {event.to_step:,}"
+    return _mark(view, record, "rollback", text, step=event.to_step)
+
+
+def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> RunView:
+    return _intervene(view, record, event, Phase.ACCEPTED, reason=event.reason)
+
+
+def _command_applied(view: RunView, record: Record, event: CommandApplied) -> RunView:
+    command = _parsed(event.command)
+    known = {"old": event.old, "new": event.new, "reason": event.reason, "seconds": event.seconds}
+    undo = _inverse(view, command, event.old)
+    if isinstance(command, Resume | RunSteps):
+        why = f"{event.command} came before the step had ended"
+        view = replace(view, interventions=view.interventions.overtaken(why))
+    waits = is_pause(event.command) and view.state not in _HELD
+    phase = Phase.APPLYING if waits else Phase.APPLIED
+    view = _intervene(view, record, event, phase, **known, undo=undo)
+    view = _mark(view, record, "command", event.command)
+    return replace(view, **_wishes(view, command))
+
+
+def _command_failed(view: RunView, record: Record, event: CommandFailed) -> RunView:
+    return _intervene(view, record, event, Phase.FAILED, refusal=event.reason)
+
+
+def _intervene(
+    view: RunView,
+    record: Record,
+    event: CommandAccepted | CommandApplied | CommandFailed,
+    phase: Phase,
+    **known: Any,
+) -> RunView:
+    entry = Intervention(
+        id=event.id,
+        text=event.command,
+        issuer=event.issuer,
+        phase=phase,
+        step=record.step,
+        time=record.time,
+        **known,
+    )
+    return replace(view, interventions=view.interventions.upsert(entry))
+
+
+def _parsed(text: str) -> AnyCommand | None:
+    try:
+        return parse_command(text)
+    except (CommandError, ValueError):
+        return None
+
+
+def _inverse(view: RunView, command: AnyCommand | None, old: str) -> AnyCommand | None:
+    match command:
+        case ScaleLr() | SetLr() | ResetLr():
+            return ScaleLr(factor=view.lr_scale)
+        case SetClip():
+            return SetClip(value=view.clip)
+        case SetPolicy():
+            return _parsed(f"policy {old}")
+        case _:
+            return None
+
+
+def _wishes(view: RunView, command: AnyCommand | None) -> dict[str, Any]:
+    """Values in force after a command, known before the next step confirms them."""
+    match command:
+        case ScaleLr(factor=factor):
+            return {"lr_scale": factor}
+        case ResetLr():
+            return {"lr_scale": 1.0}
+        case SetLr(value=value) if view.last and view.last.lr_schedule > 0:
+            return {"lr_scale": value / view.last.lr_schedule}
+        case SetClip(value=value, percentile=None):
+            return {"clip": value}
+        case Rollback(lr_scale=scale, clip=clip):
+            given = {"lr_scale": scale, "clip": clip}
+            return {name: value for name, value in given.items() if value is not None}
+        case _:
+            return {}
+
+
+def _anomaly_raised(view: RunView, record: Record, event: AnomalyRaised) -> RunView:
+    raised = Anomaly(record.step, record.time, record.timeline, event)
+    view = replace(view, anomalies=(*view.anomalies, raised)[-LIST_LIMIT:])
+    return _mark(view, record, event.severity, event.headline)
+
+
+def _anomaly_resolved(view: RunView, record: Record, event: AnomalyResolved) -> RunView:
+    settled = tuple(
+        replace(a, verdict=event.verdict) if a.event.id == event.id else a for a in view.anomalies
+    )
+    return replace(view, anomalies=settled)
+
+
+def _probation_ended(view: RunView, record: Record, event: ProbationEnded) -> RunView:
+    verdict = "recovery holds" if event.passed else "recovery did not help"
+    settled = tuple(
+        replace(a, verdict=f"{a.verdict}; {verdict}" if a.verdict else verdict)
+        if a.event.id == event.anomaly
+        else a
+        for a in view.anomalies
+    )
+    return _mark(replace(view, anomalies=settled), record, "verdict", f"{verdict}: {event.reason}")
+
+
+def _autopilot_decided(view: RunView, record: Record, event: AutopilotDecided) -> RunView:
+    text = f"autopilot: {event.decision} {event.command}".rstrip()
+    line = LogLine(record.time, "info", f"{text} ({event.reason})" if event.reason else text)
+    return replace(view, autopilot=event, log=(*view.log[1 - LOG_LIMIT :], line))
+
+
+def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured) -> RunView:
+    return replace(view, gradients=event, gradients_at=record.step)
+
+
+def _steps_profiled(view: RunView, record: Record, event: StepsProfiled) -> RunView:
+    advice = event.advice[0] if event.advice else "nothing stands out"
+    line = LogLine(record.time, "info", f"profile at step {record.step}: {advice} (system, 6)")
+    view = replace(view, profile=event, profiled_at=record.step)
+    return replace(view, log=(*view.log[1 - LOG_LIMIT :], line))
+
+
+def _note_added(view: RunView, record: Record, event: NoteAdded) -> RunView:
+    return _mark(view, record, "note", event.text)
+
+
+def _log_emitted(view: RunView, record: Record, event: LogEmitted) -> RunView:
+    line = LogLine(record.time, event.level, event.text, event.rank)
+    return replace(view, log=(*view.log[1 - LOG_LIMIT :], line))
+
+
+def _sample_generated(view: RunView, record: Record, event: SampleGenerated) -> RunView:
+    sample = Sample(record.step, record.time, event.prompt, event.text)
+    return replace(view, samples=(*view.samples, sample)[-LIST_LIMIT:])
+
+
+def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
+    view = replace(view, interventions=view.interventions.overtaken("the run ended before it"))
+    return replace(
+        view, ended=event, state=event.state, state_since=record.time, detail="", progress=None
+    )
+
+
+def _mark(view: RunView, record: Record, kind: str, text: str, step: int | None = None) -> RunView:
+    mark = Mark(record.step if step is None else step, record.time, kind, text)
+    return replace(view, marks=(*view.marks, mark)[-LIST_LIMIT:])
+
+
+_HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
+    RunStarted: _run_started,
+    StateChanged: _state_changed,
+    ProgressMade: _progress_made,
+    EvalFinished: _eval_finished,
+    CheckpointSaved: _checkpoint_saved,
+    CheckpointRemoved: _checkpoint_removed,
+    RolledBack: _rolled_back,
+    CommandAccepted: _command_accepted,
+    CommandApplied: _command_applied,
+    CommandFailed: _command_failed,
+    AnomalyRaised: _anomaly_raised,
+    AnomalyResolved: _anomaly_resolved,
+    ProbationEnded: _probation_ended,
+    AutopilotDecided: _autopilot_decided,
+    GradientsMeasured: _gradients_measured,
+    StepsProfiled: _steps_profiled,
+    NoteAdded: _note_added,
+    LogEmitted: _log_emitted,
+    SampleGenerated: _sample_generated,
+    RunEnded: _run_ended,
+}

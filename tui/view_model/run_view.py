@@ -1,0 +1,157 @@
+"""What is known about a run: the frozen view that every screen is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AutopilotDecided,
+    EvalFinished,
+    GradientsMeasured,
+    ProgressMade,
+    RunEnded,
+    RunStarted,
+    StepFinished,
+    StepsProfiled,
+)
+from fttui.engine.protocol.states import RunState
+
+from .branches import Branch
+from .eta import Pace
+from .interventions import Interventions
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is still on disk."""
+
+    name: str
+    step: int
+    timeline: int
+    time: float
+    size_bytes: int
+    good: bool
+    pinned: bool
+    note: str
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """An anomaly and its verdict."""
+
+    step: int
+    time: float
+    timeline: int
+    event: AnomalyRaised
+    verdict: str = ""
+
+    @property
+    def open(self) -> bool:
+        """No verdict yet."""
+        return not self.verdict
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened, as a sign on the curves."""
+
+    step: int
+    time: float
+    kind: str
+    """anomaly, checkpoint, rollback, note, command or eval."""
+    text: str
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of the log."""
+
+    time: float
+    level: str
+    text: str
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text the adapter wrote."""
+
+    step: int
+    time: float
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The run as far as its journal has been read."""
+
+    started: RunStarted | None = None
+    started_at: float | None = None
+    """Wall time of the first start."""
+    state: RunState = RunState.STARTING
+    detail: str = ""
+    state_since: float | None = None
+    step: int = 0
+    timeline: int = 1
+    seq: int = 0
+    time: float | None = None
+    """Wall time of the newest record."""
+    last: StepFinished | None = None
+    last_step_at: float | None = None
+    pace: Pace = field(default_factory=Pace)
+    progress: ProgressMade | None = None
+    branches: tuple[Branch, ...] = (Branch(),)
+    steps_seen: int = 0
+    clipped_seen: int = 0
+    tokens_seen: int = 0
+    lr_scale: float = 1.0
+    """In force for the next update."""
+    clip: float | None = None
+    evaluation: EvalFinished | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
+    interventions: Interventions = field(default_factory=Interventions)
+    marks: tuple[Mark, ...] = ()
+    log: tuple[LogLine, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    autopilot: AutopilotDecided | None = None
+    """Its newest decision."""
+    gradients: GradientsMeasured | None = None
+    """The newest measurement by module, and its step."""
+    gradients_at: int = 0
+    profile: StepsProfiled | None = None
+    """The newest one, and its step."""
+    profiled_at: int = 0
+    ended: RunEnded | None = None
+    unknown: int = 0
+
+    @property
+    def branch(self) -> Branch:
+        """The branch training is on."""
+        return self.branches[-1]
+
+    @property
+    def total_steps(self) -> int:
+        """Planned steps; 0 while unknown."""
+        return self.started.total_steps if self.started else 0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the planned end at the present pace."""
+        return self.pace.remaining_s(self.total_steps - self.step) if self.total_steps else None
+
+    @property
+    def current_anomaly(self) -> Anomaly | None:
+        """The newest anomaly without a verdict, alarms before watches."""
+        waiting = [a for a in self.anomalies if a.open]
+        alarms = [a for a in waiting if a.event.severity == "alarm"]
+        found = alarms or waiting
+        return found[-1] if found else None
+
+    @property
+    def good_checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Fit rollback targets, newest first."""
+        return tuple(c for c in reversed(self.checkpoints) if c.good)

@@ -1,0 +1,219 @@
+"""What stands where curves would: loading, the end of a run, a halt; always with the way on."""
+
+from __future__ import annotations
+
+import math
+
+from textual.content import Content
+
+from fttui.engine.protocol.states import RunState
+
+from ..actions import key_of, keyed
+from ..dialogs.command_text import name_of, recommended
+from ..text import format as fmt
+from ..text.glyphs import STATE_SHAPE
+from ..view_model.app_state import AppState
+from ..view_model.connection_port import Link
+from ..view_model.disk_warning import Trouble
+from ..view_model.run_view import RunView
+from .lists import log_line
+from .text import ACCENT, ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, bar, lines
+
+LOG_LINES = 6
+
+
+class StartPanel(Line):
+    """Before the first step: the stage of loading, its progress, and the log."""
+
+    BORDER_TITLE = "starting"
+
+    def show(self, state: AppState) -> None:
+        """Draw the state."""
+        width = max(20, self.content_size.width)
+        room = max(1, self.content_size.height - 6)
+        rows = [*_facts(state), Content(""), _stage(state, width), Content("")]
+        rows += [log_line(line, width) for line in state.run.log[-room:]]
+        self.put(lines(*rows))
+
+
+def _facts(state: AppState) -> list[Content]:
+    started = state.run.started
+    if started is None:
+        connecting = state.link.link is Link.CONNECTING
+        beat = state.link.beat
+        words = "nothing heard from the run yet" if connecting else "the engine is coming up"
+        if beat is not None and beat.last_seq > state.run.seq:
+            words = "reading what it did so far"
+        return [assemble((words, DIM))]
+    size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
+    params = f"   {size} parameters trained" if started.total_params else ""
+    devices = ", ".join(started.devices) or fmt.plural(started.world_size, "rank")
+    plan = f"{fmt.count(started.total_steps)} steps of {started.micro_batch_size}"
+    return [
+        assemble((started.model, BOLD), (params, DIM)),
+        assemble((f"{started.task} · {plan} × {started.accumulation} · {devices}", DIM)),
+    ]
+
+
+def _stage(state: AppState, width: int) -> Content:
+    progress = state.run.progress
+    if progress is not None and progress.total > 0:
+        share = progress.done / progress.total
+        label = fmt.clip_to(progress.label, max(10, width - 34))
+        return Content.assemble(
+            bar(share, min(24, width // 3)), f" {fmt.percent(share, 0):>5}  ", label
+        )
+    words = progress.label if progress else state.run.detail
+    if not words and state.link.link is Link.CONNECTING:
+        words = "connecting to the run"
+    if not words and state.state is RunState.RUNNING:
+        words = "the first step is under way; the curves come with it"
+    return assemble(("◌ ", ACCENT), words or "loading model and data; the curves come with step 1")
+
+
+class OutcomePanel(Line):
+    """The run has ended or is held: why, what it left, and the next key or command."""
+
+    def show(self, state: AppState) -> None:
+        """Draw the state; empty while the run is under way."""
+        shown, trouble = state.state, state.trouble
+        over = (shown.ended or shown is RunState.HALTED) and not state.connecting
+        self.display = over or bool(state.fault) or trouble is not None
+        if state.fault:
+            self._put("link", _fault(state), alarming=True)
+        elif over:
+            alarming = shown in {RunState.FAILED, RunState.LOST, RunState.HALTED}
+            self._put(f"{STATE_SHAPE[shown]} {shown.value}", _ROWS[shown](state), alarming=alarming)
+        elif trouble is not None:
+            self._put(trouble.short, _trouble(trouble, state), alarming=trouble.full)
+
+    def _put(self, title: str, rows: list[Content], *, alarming: bool) -> None:
+        self.set_class(alarming, "-alarm")
+        self.border_title = title
+        self.put(lines(*rows))
+
+
+def _trouble(trouble: Trouble, state: AppState) -> list[Content]:
+    colour = ALARM if trouble.full else WATCH
+    return [assemble((trouble.words, colour)), assemble((keyed(trouble.advice, state), DIM))]
+
+
+def _fault(state: AppState) -> list[Content]:
+    return [
+        assemble((state.fault, ALARM)),
+        assemble(
+            "Nothing new is shown. ",
+            (keyed("Leave with {app.detach} and attach again.", state), DIM),
+        ),
+    ]
+
+
+def _resume_hint(state: AppState) -> Content:
+    ended = state.run.ended
+    newest = state.run.checkpoints[-1] if state.run.checkpoints else None
+    name = (ended.checkpoint if ended else None) or (newest.name if newest else None)
+    known = next((c for c in state.run.checkpoints if c.name == name), None)
+    start = f" (goes on from step {fmt.count(known.step)})" if known else ""
+    if name is None:
+        start = " (there is no checkpoint: it starts from step 0)"
+    command = f"fttui run --resume {state.run_id}"
+    return assemble("go on with: ", (command, f"{BOLD} {ACCENT}"), (start, DIM))
+
+
+def _last_words(state: AppState) -> list[Content]:
+    """The newest lines of the log, the engine's own when it died without a word."""
+    beat = state.link.beat
+    if beat is not None and beat.engine_log_tail:
+        return [assemble((text, DIM)) for text in beat.engine_log_tail[-LOG_LINES:]]
+    return [log_line(line, 200) for line in state.run.log[-LOG_LINES:]]
+
+
+def _failed(state: AppState) -> list[Content]:
+    ended = state.run.ended
+    error = (ended.error if ended else "") or "the engine gave no reason; see logs/engine.log"
+    head: Piece = (error, ALARM)
+    return [assemble(head), *_last_words(state), _resume_hint(state)]
+
+
+def _lost(state: AppState) -> list[Content]:
+    beat = state.link.beat
+    if beat is not None and state.run.seq < beat.last_seq:
+        return [assemble(("The engine process is gone; reading what it left", ALARM))]
+    step = fmt.count(state.run.step)
+    words = f"The engine process is gone and left no word why; its last step was {step}."
+    return [assemble((words, ALARM)), *_last_words(state), _resume_hint(state)]
+
+
+def _halted(state: AppState) -> list[Content]:
+    why = state.run.detail or "a guard stopped training"
+    advised = recommended(state.run.current_anomaly)
+    ways = (
+        ("run.rollback", "roll back"),
+        *([("anomaly.recover", f"{name_of(advised)} (report)")] if advised else ()),
+        ("run.pause", "go on anyway"),
+        ("run.stop", "stop"),
+    )
+    keys: list[Piece] = []
+    for id_, words in ways:
+        keys += [(f"{key_of(id_, state)} ", ACCENT), f"{words}   "]
+    held = f"{why}. The model stays loaded; nothing is trained now."
+    return [assemble((held, WATCH)), assemble(*keys)]
+
+
+def _stopped(state: AppState) -> list[Content]:
+    return [*_summary(state.run), _resume_hint(state)]
+
+
+def _summary(run: RunView) -> list[Content]:
+    took = fmt.duration(run.time - run.started_at) if run.time and run.started_at else "–"
+    pieces: list[Piece] = [(fmt.plural(run.step, "step"), BOLD), f" in {took}"]
+    losses = _loss_ends(run)
+    if losses:
+        pieces.append(f"   loss {fmt.number(losses[0])} → {fmt.number(losses[1])}")
+    if run.evaluation:
+        pieces.append(f"   eval loss {fmt.number(run.evaluation.metrics.get('loss'))}")
+    if run.tokens_seen:
+        pieces.append(f"   {fmt.short_count(run.tokens_seen)} tokens")
+    kept = f"{fmt.plural(len(run.checkpoints), 'checkpoint')} kept"
+    alarms = fmt.plural(len(run.anomalies), "anomaly").replace("anomalys", "anomalies")
+    changes = fmt.plural(len(run.interventions), "intervention")
+    return [assemble(*pieces), assemble((f"{kept} · {alarms} · {changes}", DIM))]
+
+
+def _loss_ends(run: RunView) -> tuple[float, float] | None:
+    """Smoothed loss near the start and now."""
+    first = next((b.curves.get("loss") for b in run.branches if b.curves.get("loss")), None)
+    newest = run.branch.curves.get("loss") or first
+    if not first or not newest:
+        return None
+    ends = []
+    for values in (first.head(5), newest.tail(5)):
+        finite = [v for v in values if math.isfinite(v)]
+        ends.append(sum(finite) / len(finite) if finite else math.nan)
+    return ends[0], ends[1]
+
+
+_ROWS = {
+    RunState.FAILED: _failed,
+    RunState.LOST: _lost,
+    RunState.HALTED: _halted,
+    RunState.FINISHED: lambda state: _summary(state.run),
+    RunState.STOPPED: _stopped,
+}
+
+
+class TooSmall(Line):
+    """Instead of everything where the terminal has no room for it."""
+
+    def show(self, width: int, height: int) -> None:
+        """Say what there is and what it takes."""
+        rows = [
+            assemble(("too small", BOLD)),
+            assemble(f"this terminal: {width}×{height}"),
+            assemble(f"needed: {MIN_WIDTH}×{MIN_HEIGHT}"),
+            assemble(("the run goes on · q detaches", DIM)),
+        ]
+        self.put(lines(*rows))
+
+
+MIN_WIDTH, MIN_HEIGHT = 60, 16
