@@ -1,4 +1,4 @@
-"""Looking into data files before anything is loaded for them: `python -m fttui.engine.data.validate`.
+"""Validate data files before a model is loaded: `python -m fttui.engine.data.validate`.
 
 Reads a resolved configuration from standard input and says of each file what its records are. The
 first record that cannot be used ends it, with file, line and field.
