@@ -27,22 +27,22 @@ from .errors import FttuiError, TrainingFailed
 from .hub.launch import launch_hub
 from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
 from .protocol.states import RunState
-from .run.checkpoint_store import Ledger
+from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
 from .run.files import last_lines, process_started
 from .run.journal import FrameReader, JournalLocked
 from .run.process_marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
-from .train.distributed.elastic import Attempt
-from .train.event_log import Chronicle
-from .train.journal_writer import Publisher
+from .train.distributed.elastic import LaunchAttempt
+from .train.event_log import EventLog
+from .train.journal_writer import JournalWriter
 from .train.monitoring.notify import start_notifier
-from .train.run_history import History, read_history
+from .train.run_history import RunHistory, read_history
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 if TYPE_CHECKING:
-    from .train.distributed.place import Place
+    from .train.distributed.place import RankPlace
 
 log = logging.getLogger("fttui.engine")
 _LOST_RANK_SIGNS = ("Connection closed by peer", "Connection reset", "Read error", "gloo", "NCCL")
@@ -63,12 +63,12 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 class Before:
     """What was there when this process came up."""
 
-    history: History
+    history: RunHistory
     resume: str | None
     """Checkpoint to go on from."""
     control_seq: int
     """Newest command; later ones are for this process."""
-    attempt: Attempt
+    attempt: LaunchAttempt
     profile_steps: int = 0
     """Nothing but a profile is wanted; 0 trains."""
     lr_range: LrRange | None = None
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     setup_rank_log(run.logs, rank)
     try:
-        publisher = Publisher(run, launch_hub) if rank == 0 else None
+        journal_writer = JournalWriter(run, launch_hub) if rank == 0 else None
     except JournalLocked as error:
         print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- no journal to tell it to
         return TrainingFailed.exit_code
@@ -96,71 +96,73 @@ def main(arguments: list[str] | None = None) -> int:
     if options.lr_find:
         low, high, steps = options.lr_find
         lr_range = LrRange(low, high, int(steps))
-    return _session(run, publisher, options.resume, options.profile, lr_range)
+    return _session(run, journal_writer, options.resume, options.profile, lr_range)
 
 
 def _session(
     run: RunDirectory,
-    publisher: Publisher | None,
+    journal_writer: JournalWriter | None,
     resume: str | None,
     profile_steps: int,
     lr_range: LrRange | None,
 ) -> int:
-    attempt = Attempt.of(os.environ)
-    history = _history(run, publisher, attempt)
+    attempt = LaunchAttempt.of(os.environ)
+    history = _history(run, journal_writer, attempt)
     if attempt.repeated and history.exit_code is not None:
         # What the attempt before ended with is no crash: a mistake repeats, a stop was wanted.
         return history.exit_code
-    control_seq = ControlReader(run).waiting() if publisher else 0
-    if publisher:
-        Ledger(run).sweep()
-    chronicle = Chronicle(publisher)
-    chronicle.timeline = history.timeline
-    logging.getLogger().addHandler(CallbackHandler(chronicle.log, logging.WARNING))
-    notifier = start_notifier(run.id, chronicle) if publisher else None
-    signals = StopSignals(lambda: _close_forced(chronicle, publisher))
+    control_seq = ControlReader(run).waiting() if journal_writer else 0
+    if journal_writer:
+        CheckpointStore(run).sweep()
+    event_log = EventLog(journal_writer)
+    event_log.timeline = history.timeline
+    logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
+    notifier = start_notifier(run.id, event_log) if journal_writer else None
+    signals = StopSignals(lambda: _close_forced(event_log, journal_writer))
     signals.install()
-    _leaves_while_loading(chronicle, signals)
+    _leaves_while_loading(event_log, signals)
     checkpoint = _checkpoint(run, resume, attempt)
     before = Before(history, checkpoint, control_seq, attempt, profile_steps, lr_range)
-    ended = _guarded(run, chronicle, signals, before)
-    if publisher is not None:
-        _tell_end(chronicle, ended, attempt)
-        publisher.close()
+    ended = _guarded(run, event_log, signals, before)
+    if journal_writer is not None:
+        _tell_end(event_log, ended, attempt)
+        journal_writer.close()
     if notifier is not None:
         notifier.close()
     return ended.exit_code
 
 
-def _history(run: RunDirectory, publisher: Publisher | None, attempt: Attempt) -> History:
-    if publisher:
-        return read_history(publisher.recovered)
-    return read_history(FrameReader(run.journal)) if attempt.repeated else History()
+def _history(
+    run: RunDirectory, journal_writer: JournalWriter | None, attempt: LaunchAttempt
+) -> RunHistory:
+    if journal_writer:
+        return read_history(journal_writer.recovered)
+    return read_history(FrameReader(run.journal)) if attempt.repeated else RunHistory()
 
 
-def _checkpoint(run: RunDirectory, asked: str | None, attempt: Attempt) -> str | None:
+def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) -> str | None:
     """Where to go on from; after a crash that is the last checkpoint, if there is any."""
-    return "last" if attempt.repeated and Ledger(run).all() else asked
+    return "last" if attempt.repeated and CheckpointStore(run).all() else asked
 
 
-def _tell_end(chronicle: Chronicle, ended: RunEnded, attempt: Attempt) -> None:
+def _tell_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
     """The run's last event, unless the ranks are about to be started again."""
     crashed = ended.exit_code == TrainingFailed.exit_code
     if crashed and attempt.may_repeat:
         count = f"restart {attempt.number + 1} of {attempt.limit}"
-        chronicle.log("error", f"{ended.error}; {count} from the last checkpoint")
+        event_log.log("error", f"{ended.error}; {count} from the last checkpoint")
         return
     if crashed and ended.checkpoint:
         way_on = f"go on from {ended.checkpoint} with: fttui run --resume"
         ended = msgspec.structs.replace(ended, error=f"{ended.error}; {way_on}")
-    chronicle.record(ended)
+    event_log.record(ended)
 
 
 class StoppedEarly(BaseException):
     """A stop before anything was trained; no error, so nothing on the way takes it."""
 
 
-def _leaves_while_loading(chronicle: Chronicle, signals: StopSignals) -> None:
+def _leaves_while_loading(event_log: EventLog, signals: StopSignals) -> None:
     """A signal ends this process at the next word about loading, since there is nothing to save.
 
     Only where it is alone: other ranks would wait for it, and stop together at the first boundary.
@@ -169,22 +171,22 @@ def _leaves_while_loading(chronicle: Chronicle, signals: StopSignals) -> None:
         return
 
     def listener(event: AnyEvent) -> None:
-        loading = chronicle.state is RunState.STARTING and isinstance(event, ProgressMade)
+        loading = event_log.state is RunState.STARTING and isinstance(event, ProgressMade)
         if loading and signals.count:
             raise StoppedEarly
 
-    chronicle.listen(listener)
+    event_log.listen(listener)
 
 
 def _guarded(
     run: RunDirectory,
-    chronicle: Chronicle,
+    event_log: EventLog,
     signals: StopSignals,
     before: Before,
 ) -> RunEnded:
     """Train; whatever goes wrong becomes the run's last event."""
     try:
-        return _train(run, chronicle, signals, before)
+        return _train(run, event_log, signals, before)
     except StoppedEarly:
         return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(run))
     except FttuiError as error:
@@ -197,17 +199,17 @@ def _guarded(
 
 def _train(
     run: RunDirectory,
-    chronicle: Chronicle,
+    event_log: EventLog,
     signals: StopSignals,
     before: Before,
 ) -> RunEnded:
-    started = _announce(run, chronicle, before.history)
+    started = _announce(run, event_log, before.history)
     from .train.distributed.place import leave_place, take_place
-    from .train.session import Start, train
+    from .train.session import SessionStart, train
 
     place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
-    with _peers_watched(run, chronicle, place, before.attempt):
-        start = Start(
+    with _peers_watched(run, event_log, place, before.attempt):
+        start = SessionStart(
             run,
             started,
             before.history,
@@ -217,24 +219,24 @@ def _train(
             lr_range=before.lr_range,
             restarted=before.attempt.repeated,
         )
-        outcome = train(start, place, chronicle, signals)
+        outcome = train(start, place, event_log, signals)
     leave_place()
     return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
 
 
 @contextmanager
 def _peers_watched(
-    run: RunDirectory, chronicle: Chronicle, place: Place, attempt: Attempt
+    run: RunDirectory, event_log: EventLog, place: RankPlace, attempt: LaunchAttempt
 ) -> Iterator[None]:
     """While training, a lost rank ends this one too, with a word about which one it was."""
-    from .train.distributed.rank_watchdog import PeerWatch
+    from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
-        _tell_end(chronicle, ended, attempt)
-        chronicle.close()
+        _tell_end(event_log, ended, attempt)
+        event_log.close()
 
-    watch = PeerWatch(place.rank, place.world_size, lost, TrainingFailed.exit_code)
+    watch = RankWatchdog(place.rank, place.world_size, lost, TrainingFailed.exit_code)
     try:
         yield
         watch.say_goodbye()
@@ -253,7 +255,7 @@ def _lost_rank(run: RunDirectory, rank: int) -> str:
     )
 
 
-def _announce(run: RunDirectory, chronicle: Chronicle, history: History) -> RunStarted:
+def _announce(run: RunDirectory, event_log: EventLog, history: RunHistory) -> RunStarted:
     """Mark this process as the run's engine and say what is known before anything is loaded."""
     config = parse_resolved(run.config.read_text())
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -272,7 +274,7 @@ def _announce(run: RunDirectory, chronicle: Chronicle, history: History) -> RunS
     )
     if int(os.environ.get("RANK", "0")) == 0:
         _mark(run, started.incarnation, launched="TORCHELASTIC_RUN_ID" in os.environ)
-    chronicle.record(started)
+    event_log.record(started)
     return started
 
 
@@ -297,7 +299,7 @@ def _failed(run: RunDirectory, error: str, exit_code: int) -> RunEnded:
 
 def _newest(run: RunDirectory) -> str | None:
     """The newest complete checkpoint."""
-    known = Ledger(run).all()
+    known = CheckpointStore(run).all()
     return known[-1].name if known else None
 
 
@@ -315,17 +317,17 @@ def explain(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (traceback in logs/engine.log)"
 
 
-def _close_forced(chronicle: Chronicle, publisher: Publisher | None) -> None:
-    if publisher is None:
+def _close_forced(event_log: EventLog, journal_writer: JournalWriter | None) -> None:
+    if journal_writer is None:
         return
-    chronicle.record(
+    event_log.record(
         RunEnded(
             state=RunState.STOPPED,
             exit_code=FORCED_EXIT_CODE,
             error="stopped at once on request; the step in progress is lost",
         )
     )
-    publisher.close()
+    journal_writer.close()
 
 
 if __name__ == "__main__":

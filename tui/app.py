@@ -27,7 +27,7 @@ from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 
 from .actions import ACTION_OF, bindings, keyed, rebound, why_not
-from .connection.runs import Listed
+from .connection.runs import RunListing
 from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
 from .screens.base import PlotScreen, RunScreen
@@ -36,8 +36,8 @@ from .screens.handlers.background import change_control, compare, learn_about, o
 from .screens.lists import ListScreen
 from .screens.modals.modal import Palette
 from .screens.registry import SCREENS
-from .screens.text_page import ReadingScreen
-from .screens.welcome import Welcome
+from .screens.text_page import TextPage
+from .screens.welcome import WelcomeScreen
 from .settings import Settings, note_seen, present_settings
 from .styles.themes import THEMES
 from .view_model.app_state import AppState, fold, submitted, take_slice
@@ -85,7 +85,7 @@ class FttuiApp(App[int]):
         self.run_directory = run
         self.clock = clock
         self.runs_root = run.path.parent if run else runs_root()
-        self.wanted: Listed | None = None
+        self.wanted: RunListing | None = None
         """The run to show next, when the person left for another one."""
         self.count = ""
         """Digits typed for the next key; empty when none were asked for."""
@@ -127,7 +127,7 @@ class FttuiApp(App[int]):
         for fault in self.settings.faults:
             self.tell(fault, title="settings")
         if self.settings.first_time:
-            self.push_screen(Welcome(self.state), lambda _: note_seen())
+            self.push_screen(WelcomeScreen(self.state), lambda _: note_seen())
         self.run_worker(learn_about(self), group="about")
         self.set_interval(self.settings.redraw_s, self._redraw_if_due)
         self.set_timer(SETTLED_S, collect_garbage)
@@ -294,7 +294,7 @@ class FttuiApp(App[int]):
         """A sample in full."""
         sample = self.state.run.samples[index]
         text = f"{sample.prompt}\n\n{sample.text}"
-        self.push_screen(ReadingScreen(f"sample at step {sample.step:,}", text))
+        self.push_screen(TextPage(f"sample at step {sample.step:,}", text))
 
     def open_report(self, anomaly_id: str) -> None:
         """Fetch an anomaly's report and show it."""
@@ -304,7 +304,7 @@ class FttuiApp(App[int]):
         """Take or give up control."""
         self.run_worker(change_control(self, take=take), group="control", exclusive=True)
 
-    def compare(self, chosen: list[Listed]) -> None:
+    def compare(self, chosen: list[RunListing]) -> None:
         """Show runs over this one."""
         self.run_worker(compare(self, chosen), group="compare", exclusive=True)
 
@@ -313,7 +313,7 @@ class FttuiApp(App[int]):
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
-    def open_run(self, item: Listed) -> None:
+    def open_run(self, item: RunListing) -> None:
         """Leave this run for another one."""
         if not item.host and item.summary.id == self.state.run_id:
             self.go("dashboard")

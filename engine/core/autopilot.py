@@ -11,7 +11,7 @@ AT_ONCE = frozenset({"divergence"})
 come back, and an update that is not finite was refused by the guard."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class AutopilotDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What the autopilot does about one anomaly."""
 
     verdict: str
@@ -34,7 +34,7 @@ class Autopilot(msgspec.Struct, kw_only=True):
         """A step was trained."""
         self.trained += 1
 
-    def decide(self, mode: str, why: str) -> Decision:
+    def decide(self, mode: str, why: str) -> AutopilotDecision:
         """Decide on a recovery that is called for.
 
         Args:
@@ -43,16 +43,16 @@ class Autopilot(msgspec.Struct, kw_only=True):
         """
         left = self.budget - self.acted
         if mode != "act":
-            return Decision(verdict="propose", reason=why, budget_left=left)
+            return AutopilotDecision(verdict="propose", reason=why, budget_left=left)
         if left <= 0:
             reason = f"{why}; its budget of {self.budget} is used up"
-            return Decision(verdict="wait", reason=reason, budget_left=0)
+            return AutopilotDecision(verdict="wait", reason=reason, budget_left=0)
         if (wait := self.quiet_until - self.trained) > 0:
             reason = f"{why}; it acted lately and waits {wait} more steps"
-            return Decision(verdict="wait", reason=reason, budget_left=left)
+            return AutopilotDecision(verdict="wait", reason=reason, budget_left=left)
         self.acted += 1
         self.quiet_until = self.trained + self.cooldown
-        return Decision(verdict="act", reason=why, budget_left=left - 1)
+        return AutopilotDecision(verdict="act", reason=why, budget_left=left - 1)
 
 
 def calls_at_once(alert: Alert) -> bool:

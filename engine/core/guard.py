@@ -37,7 +37,7 @@ class Limits(NamedTuple):
 NOTHING_PASSES = Limits(-math.inf, -math.inf)
 
 
-class Verdict(Enum):
+class UpdateVerdict(Enum):
     """What is to be done with the update at hand; all but `APPLY` leave the weights unchanged."""
 
     APPLY = "apply"
@@ -46,10 +46,10 @@ class Verdict(Enum):
     ROLLBACK = "rollback"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class GuardDecision(msgspec.Struct, frozen=True):
     """A verdict and, unless it is `APPLY`, why."""
 
-    verdict: Verdict
+    verdict: UpdateVerdict
     reason: str = ""
 
 
@@ -63,7 +63,7 @@ class Guard(msgspec.Struct, kw_only=True):
     rollbacks: int = 0
     """Rollbacks it asked for and that a rollback does not undo; see `rewound`."""
 
-    def judge(self, step: int, loss: float, grad_norm: float | None, policy: str) -> Decision:
+    def judge(self, step: int, loss: float, grad_norm: float | None, policy: str) -> GuardDecision:
         """Decide on one update and remember it.
 
         Args:
@@ -74,32 +74,35 @@ class Guard(msgspec.Struct, kw_only=True):
         """
         bad = _what_is_bad(loss, grad_norm)
         if bad is None:
-            return Decision(Verdict.APPLY)
+            return GuardDecision(UpdateVerdict.APPLY)
         if policy == "halt":
-            return Decision(Verdict.HALT, f"{bad} at step {step}; policy is halt")
+            return GuardDecision(UpdateVerdict.HALT, f"{bad} at step {step}; policy is halt")
         if policy == "rollback":
             return self._roll_back(step, bad)
         return self._skip(step, bad)
 
-    def _skip(self, step: int, bad: str) -> Decision:
+    def _skip(self, step: int, bad: str) -> GuardDecision:
         recent = [at for at in self.skipped_at if step - HISTORY_STEPS < at < step]
         self.skipped_at = [*recent, step]
         if len(recent) >= self.budget:
-            return Decision(
-                Verdict.HALT,
+            return GuardDecision(
+                UpdateVerdict.HALT,
                 f"{bad} at step {step}; {len(recent)} updates were skipped in the last "
                 f"{HISTORY_STEPS} steps already (budget {self.budget})",
             )
         left = self.budget - len(self.skipped_at)
-        return Decision(Verdict.SKIP, f"{bad} at step {step}; update skipped, {left} more allowed")
+        return GuardDecision(
+            UpdateVerdict.SKIP, f"{bad} at step {step}; update skipped, {left} more allowed"
+        )
 
-    def _roll_back(self, step: int, bad: str) -> Decision:
+    def _roll_back(self, step: int, bad: str) -> GuardDecision:
         if self.rollbacks >= MAX_ROLLBACKS:
-            return Decision(
-                Verdict.HALT, f"{bad} at step {step} after {self.rollbacks} rollbacks because of it"
+            return GuardDecision(
+                UpdateVerdict.HALT,
+                f"{bad} at step {step} after {self.rollbacks} rollbacks because of it",
             )
         self.rollbacks += 1
-        return Decision(Verdict.ROLLBACK, f"{bad} at step {step}; policy is rollback")
+        return GuardDecision(UpdateVerdict.ROLLBACK, f"{bad} at step {step}; policy is rollback")
 
     def rewound(self, saved: Guard) -> Guard:
         """The guard after a rollback: its state then, but with the rollbacks of now."""

@@ -10,7 +10,7 @@ _GIB = 2**30
 
 
 @dataclass
-class PlanWatch:
+class MemoryPlanCheck:
     """Compares what steps take with the plan, and says it once, and again when that grows."""
 
     planned_bytes: int

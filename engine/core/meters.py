@@ -6,10 +6,10 @@ import math
 
 import msgspec
 
-from .sliding_window import Window
+from .sliding_window import SlidingWindow
 
 
-class Ema(msgspec.Struct):
+class LossAverage(msgspec.Struct):
     """Exponential moving average with bias correction; non-finite values are left out."""
 
     decay: float = 0.98
@@ -51,7 +51,7 @@ class Rate(msgspec.Struct):
 class RecentNorms(msgspec.Struct):
     """The last gradient norms before clipping, and how often clipping bit."""
 
-    norms: Window = msgspec.field(default_factory=lambda: Window(200))
+    norms: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(200))
     clipped: list[bool] = []
     """Of the same steps, oldest first."""
 

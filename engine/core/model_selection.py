@@ -16,7 +16,7 @@ def is_better(metric: str, value: float, than: float, by: float = 0.0) -> bool:
     return gain > by
 
 
-class Record(msgspec.Struct, kw_only=True):
+class BestMetric(msgspec.Struct, kw_only=True):
     """The best value of one metric so far."""
 
     value: float | None = None
@@ -36,15 +36,15 @@ class Record(msgspec.Struct, kw_only=True):
         return improved
 
 
-class Judgement(msgspec.Struct, kw_only=True):
+class ModelSelection(msgspec.Struct, kw_only=True):
     """The last evaluation and what came of the ones before; part of the training state."""
 
     step: int = -1
     """Of the last evaluation."""
     metrics: dict[str, float] = {}
-    best: Record = msgspec.field(default_factory=Record)
+    best: BestMetric = msgspec.field(default_factory=BestMetric)
     """Of the metric that decides the best checkpoint."""
-    stopping: Record = msgspec.field(default_factory=Record)
+    stopping: BestMetric = msgspec.field(default_factory=BestMetric)
     """Of the metric that early stopping watches."""
 
     def at(self, step: int) -> dict[str, float]:
@@ -62,7 +62,7 @@ class Judgement(msgspec.Struct, kw_only=True):
         return not again
 
 
-def describe_stop(metric: str, record: Record, min_delta: float) -> str:
+def describe_stop(metric: str, record: BestMetric, min_delta: float) -> str:
     """Why training ends early, as a person reads it."""
     best = "no finite value" if record.value is None else f"{record.value:.4g} at {record.step}"
     by = f" by more than {min_delta:g}" if min_delta else ""

@@ -50,7 +50,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProfileContext:
     """What the advice depends on."""
 
     flops: float
@@ -65,7 +65,9 @@ class Setting:
     """Of the device, at the peak."""
 
 
-def summarise(recording: Recording, setting: Setting, trace: str = "") -> StepsProfiled | None:
+def summarise(
+    recording: Recording, setting: ProfileContext, trace: str = ""
+) -> StepsProfiled | None:
     """The figures of the recorded steps; None when no whole step was recorded."""
     windows = [span for span in recording.spans if span.name == STEP]
     if not windows:
@@ -216,14 +218,14 @@ _ROOM_BYTES = 2 * 2**30
 _LOW_MFU = 0.3
 
 
-def _advised(found: StepsProfiled, setting: Setting) -> StepsProfiled:
+def _advised(found: StepsProfiled, setting: ProfileContext) -> StepsProfiled:
     advice = [*_on_waiting(found, setting), *_on_work(found, setting)]
     if not advice and found.mfu is not None and found.mfu >= _LOW_MFU:
         advice = ["nothing stands out: the device is busy with the model's own arithmetic"]
     return msgspec.structs.replace(found, advice=advice)
 
 
-def _on_waiting(found: StepsProfiled, setting: Setting) -> Iterable[str]:
+def _on_waiting(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     host = {part.name: part.host_s / found.step_s for part in found.parts}
     if host["data"] > _SLOW_DATA:
         yield (
@@ -238,7 +240,7 @@ def _on_waiting(found: StepsProfiled, setting: Setting) -> Iterable[str]:
         )
 
 
-def _on_work(found: StepsProfiled, setting: Setting) -> Iterable[str]:
+def _on_work(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     busy = sum(found.kinds.values()) or 1.0
     share = {kind: seconds / busy for kind, seconds in found.kinds.items()}
     if share.get("communication", 0) > _MUCH_TALK:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from .anomaly import INFO, INSTABILITY, Alert
-from .retention import Checkpoint, good_checkpoint
+from .retention import RetainedCheckpoint, good_checkpoint
 
 MAX_ATTEMPTS = 2
 """For one incident; what two changes did not cure needs a person."""
@@ -41,7 +41,7 @@ class Detour(msgspec.Struct, frozen=True):
     skipped: int
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One recovery."""
 
     anomaly: str
@@ -61,7 +61,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class Probation(msgspec.Struct, frozen=True, kw_only=True):
     """The steps after a recovery in which it has to prove itself."""
 
-    attempt: Attempt
+    attempt: RecoveryAttempt
     until_step: int
 
     @property
@@ -70,10 +70,10 @@ class Probation(msgspec.Struct, frozen=True, kw_only=True):
         return self.until_step - self.attempt.step
 
 
-class Recoveries(msgspec.Struct, kw_only=True):
+class RecoveryHistory(msgspec.Struct, kw_only=True):
     """What was tried so far; a rollback does not undo it."""
 
-    attempts: list[Attempt] = []
+    attempts: list[RecoveryAttempt] = []
     """Of the present incident, oldest first."""
     detours: list[Detour] = []
     """Of the present timeline, oldest first."""
@@ -93,7 +93,7 @@ class Recoveries(msgspec.Struct, kw_only=True):
         if self.probation and self.probation.attempt.step != to_step:
             self.probation = None
 
-    def begin(self, attempt: Attempt, probation_steps: int) -> None:
+    def begin(self, attempt: RecoveryAttempt, probation_steps: int) -> None:
         """A recovery is under way."""
         self.attempts.append(attempt)
         until = attempt.step + probation_steps
@@ -104,7 +104,7 @@ class Recoveries(msgspec.Struct, kw_only=True):
         self.attempts, self.probation = [], None
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a recovery depends on."""
 
     step: int
@@ -134,10 +134,10 @@ def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
 def plan_recovery(
     anomaly: Alert,
     alerts: Iterable[Alert],
-    manifests: Sequence[Checkpoint],
-    past: Recoveries,
-    now: Situation,
-) -> Attempt:
+    manifests: Sequence[RetainedCheckpoint],
+    past: RecoveryHistory,
+    now: RecoveryContext,
+) -> RecoveryAttempt:
     """The next attempt to recover from an anomaly.
 
     Raises:
@@ -158,7 +158,7 @@ def plan_recovery(
         )
     saved = now.lr_scales.get(target.name, now.lr_scale)
     failed = [a.lr_scale for a in past.attempts if a.checkpoint == target.name]
-    return Attempt(
+    return RecoveryAttempt(
         anomaly=anomaly.id,
         checkpoint=target.name,
         step=target.step,
@@ -169,26 +169,29 @@ def plan_recovery(
 
 
 def _target(
-    signals: list[Alert], manifests: Sequence[Checkpoint], tried: Collection[str], timeline: int
-) -> Checkpoint | None:
+    signals: list[Alert],
+    manifests: Sequence[RetainedCheckpoint],
+    tried: Collection[str],
+    timeline: int,
+) -> RetainedCheckpoint | None:
     """An untried checkpoint; else, with the rate halved once more, a tried one."""
     fresh = good_checkpoint(manifests, signals, timeline=timeline, exclude=tried)
     return fresh or good_checkpoint(manifests, signals, timeline=timeline)
 
 
-def _tighter(now: Situation) -> float | None:
+def _tighter(now: RecoveryContext) -> float | None:
     high = now.norm_high
     if high is None or not math.isfinite(high) or high <= 0:
         return None if now.clip is None else now.clip * TIGHTER
     return high if now.clip is None or high < now.clip else now.clip * TIGHTER
 
 
-def _last_bad(anomaly: Alert, now: Situation) -> int:
+def _last_bad(anomaly: Alert, now: RecoveryContext) -> int:
     near = 0 <= now.refused_at - anomaly.step <= INCIDENT_STEPS
     return now.refused_at if near else anomaly.step
 
 
-def _skip(bad_step: int, to_step: int, past: Recoveries) -> int:
+def _skip(bad_step: int, to_step: int, past: RecoveryHistory) -> int:
     """From the checkpoint's place in the data to past the bad one."""
     bad_place = bad_step + past.passed_over(bad_step)
     place = to_step + past.passed_over(to_step, saved=True)

@@ -15,7 +15,7 @@ EVAL_TOLERANCE = 0.03
 """Evaluation loss up to 3 % above the best so far is no loss of quality."""
 
 
-class Checkpoint(Protocol):
+class RetainedCheckpoint(Protocol):
     """What a decision needs to know of a checkpoint; the ledger's manifest has it."""
 
     @property
@@ -47,11 +47,11 @@ class Checkpoint(Protocol):
         """Of an evaluation at that very step."""
 
 
-_Checkpoint = TypeVar("_Checkpoint", bound=Checkpoint)
+_Checkpoint = TypeVar("_Checkpoint", bound=RetainedCheckpoint)
 
 
 def to_remove(
-    manifests: Sequence[Checkpoint],
+    manifests: Sequence[RetainedCheckpoint],
     *,
     keep: int,
     in_use: Collection[str] = (),
@@ -87,7 +87,7 @@ def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint
     return min(reversed(finite), key=lambda pair: pair[1])[0] if finite else None
 
 
-def _value(manifest: Checkpoint, by: str | None) -> float | None:
+def _value(manifest: RetainedCheckpoint, by: str | None) -> float | None:
     return manifest.eval_loss if by is None else manifest.metrics.get(by)
 
 
@@ -99,7 +99,7 @@ def newest_good(
     return next(fit, None)
 
 
-def _at_or_before(manifest: Checkpoint, step: int | None) -> bool:
+def _at_or_before(manifest: RetainedCheckpoint, step: int | None) -> bool:
     return step is None or manifest.step <= step
 
 

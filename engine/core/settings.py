@@ -24,7 +24,7 @@ from ..protocol.commands import (
 )
 
 
-class Desired(msgspec.Struct, frozen=True, kw_only=True):
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the next update has to honour."""
 
     lr_scale: float = 1.0
@@ -43,7 +43,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Context:
+class SettingsContext:
     """What a setting may depend on at the moment it is applied."""
 
     step: int
@@ -54,10 +54,10 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Change:
+class SettingsChange:
     """The state after a setting, with what a person reads in the journal."""
 
-    desired: Desired
+    desired: RunSettings
     old: str
     new: str
 
@@ -74,7 +74,9 @@ def is_setting(command: AnyCommand) -> bool:
     return isinstance(command, SETTINGS)
 
 
-def apply_setting(desired: Desired, command: AnyCommand, context: Context) -> Change:
+def apply_setting(
+    desired: RunSettings, command: AnyCommand, context: SettingsContext
+) -> SettingsChange:
     """The state after one setting.
 
     Raises:
@@ -87,15 +89,17 @@ def apply_setting(desired: Desired, command: AnyCommand, context: Context) -> Ch
             return _change_clip(desired, command, context)
         case SetPolicy(nonfinite=str(policy)):
             new = msgspec.structs.replace(desired, nonfinite=policy)
-            return Change(new, f"nonfinite {desired.nonfinite}", f"nonfinite {policy}")
+            return SettingsChange(new, f"nonfinite {desired.nonfinite}", f"nonfinite {policy}")
         case SetPolicy(autopilot=str(mode)):
             new = msgspec.structs.replace(desired, autopilot=mode)
-            return Change(new, f"autopilot {desired.autopilot}", f"autopilot {mode}")
+            return SettingsChange(new, f"autopilot {desired.autopilot}", f"autopilot {mode}")
         case _:
             return _change_pause(desired, command, context)
 
 
-def _change_lr(desired: Desired, command: AnyCommand, context: Context) -> Change:
+def _change_lr(
+    desired: RunSettings, command: AnyCommand, context: SettingsContext
+) -> SettingsChange:
     match command:
         case ScaleLr(factor=factor):
             scale = factor
@@ -111,28 +115,32 @@ def _change_lr(desired: Desired, command: AnyCommand, context: Context) -> Chang
     new = msgspec.structs.replace(desired, lr_scale=scale)
     if isinstance(command, SetLr):
         old = context.schedule_lr * desired.lr_scale
-        return Change(new, f"{old:.3g}", f"{command.value:.3g}")
-    return Change(new, f"×{desired.lr_scale:.4g}", f"×{scale:.4g}")
+        return SettingsChange(new, f"{old:.3g}", f"{command.value:.3g}")
+    return SettingsChange(new, f"×{desired.lr_scale:.4g}", f"×{scale:.4g}")
 
 
-def _change_clip(desired: Desired, command: SetClip, context: Context) -> Change:
+def _change_clip(
+    desired: RunSettings, command: SetClip, context: SettingsContext
+) -> SettingsChange:
     clip = command.value
     if command.percentile is not None:
         clip = context.norm_percentile(command.percentile)
         if clip is None:
             raise Inapplicable("no gradient norms seen yet to take a percentile of")
     new = msgspec.structs.replace(desired, clip=clip, clip_percentile=command.percentile)
-    return Change(new, _describe_clip(desired), _describe_clip(new))
+    return SettingsChange(new, _describe_clip(desired), _describe_clip(new))
 
 
-def _describe_clip(desired: Desired) -> str:
+def _describe_clip(desired: RunSettings) -> str:
     if desired.clip is None:
         return "off"
     tail = f" (p{desired.clip_percentile:g})" if desired.clip_percentile is not None else ""
     return f"{desired.clip:.4g}{tail}"
 
 
-def _change_pause(desired: Desired, command: AnyCommand, context: Context) -> Change:
+def _change_pause(
+    desired: RunSettings, command: AnyCommand, context: SettingsContext
+) -> SettingsChange:
     match command:
         case Pause(release=release):
             new = msgspec.structs.replace(desired, paused=True, release=release, pause_at_step=None)
@@ -141,24 +149,24 @@ def _change_pause(desired: Desired, command: AnyCommand, context: Context) -> Ch
             new = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=at)
         case _:
             new = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=None)
-    return Change(new, _describe_pause(desired), _describe_pause(new))
+    return SettingsChange(new, _describe_pause(desired), _describe_pause(new))
 
 
-def _describe_pause(desired: Desired) -> str:
+def _describe_pause(desired: RunSettings) -> str:
     if desired.paused:
         return "paused, GPU memory released" if desired.release else "paused"
     until = desired.pause_at_step
     return "running" if until is None else f"running until step {until}"
 
 
-def pause_if_due(desired: Desired, step: int) -> Desired:
+def pause_if_due(desired: RunSettings, step: int) -> RunSettings:
     """Turn a due `run N` into a pause."""
     if desired.pause_at_step is None or step < desired.pause_at_step:
         return desired
     return msgspec.structs.replace(desired, paused=True, pause_at_step=None)
 
 
-def clip_now(desired: Desired, percentile: Callable[[float], float | None]) -> float | None:
+def clip_now(desired: RunSettings, percentile: Callable[[float], float | None]) -> float | None:
     """Max grad norm of the next update; a percentile follows recent gradient norms."""
     if desired.clip_percentile is None:
         return desired.clip

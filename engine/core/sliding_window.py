@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 import msgspec
 
 
-class Window(msgspec.Struct, dict=True):
+class SlidingWindow(msgspec.Struct, dict=True):
     """The last `size` numbers, also kept in order: O(log n) search and a short memmove per push."""
 
     size: int

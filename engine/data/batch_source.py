@@ -11,7 +11,7 @@ from .dataset import Example
 from .sampler import BatchStream
 
 Batch = dict[str, Any]
-Made = tuple[list[Example], Batch]
+MadeBatch = tuple[list[Example], Batch]
 
 
 class Batches(Protocol):
@@ -27,7 +27,7 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True)
-class HeldBatches:
+class InMemoryBatches:
     """Micro-batches out of examples that are all in memory."""
 
     examples: Sequence[Example]
@@ -64,7 +64,7 @@ class BatchSource:
     """Examples of the step being trained."""
     previous: list[Example] = field(default_factory=list)
     """Examples of the step before it."""
-    _ahead: tuple[int, list[Made]] | None = None
+    _ahead: tuple[int, list[MadeBatch]] | None = None
     """Micro-batches made beforehand, and the position of the first."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
@@ -79,17 +79,17 @@ class BatchSource:
         with suppress(Exception):  # `fetch` meets it again, where it is heard of
             self._ahead = self.position, self._make(micro_batches)
 
-    def _made(self, count: int) -> list[Made]:
+    def _made(self, count: int) -> list[MadeBatch]:
         if self._ahead is not None and self._ahead[0] == self.position:
             _, made = self._ahead
             if len(made) == count:
                 return made
         return self._make(count)
 
-    def _make(self, count: int) -> list[Made]:
+    def _make(self, count: int) -> list[MadeBatch]:
         return [self._one(self.position + number) for number in range(count)]
 
-    def _one(self, position: int) -> Made:
+    def _one(self, position: int) -> MadeBatch:
         chosen = self.batches.take(position)
         batch = self.collate(chosen)
         batch.pop("ids", None)

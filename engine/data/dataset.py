@@ -20,7 +20,7 @@ from .formats import ACCEPTED, Format, Record, detect_format, to_record
 from .hashes import file_hashes
 from .packing import pack_examples
 from .sampler import Mix, epoch_order
-from .sources import Row, open_rows, read_rows
+from .sources import SourceRecord, open_rows, read_rows
 from .stdlib_pairs import stdlib_pairs
 from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
@@ -242,7 +242,7 @@ def _read(
     return records
 
 
-def format_of(config: RunConfig, source: str, rows: list[Row]) -> Format:
+def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Format:
     """The format of a source, checked against the task."""
     columns = list(rows[0].values)
     found = (

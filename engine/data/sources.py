@@ -15,7 +15,7 @@ from ..errors import DataError
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRecord:
     """One record as it was stored."""
 
     values: dict[str, Any]
@@ -23,7 +23,7 @@ class Row:
     """Such as `train.jsonl:7`."""
 
 
-def read_rows(source: str, split: str, limit: int | None = None) -> list[Row]:
+def read_rows(source: str, split: str, limit: int | None = None) -> list[SourceRecord]:
     """Read the first `limit` rows of a source, or all.
 
     Args:
@@ -46,7 +46,7 @@ def read_rows(source: str, split: str, limit: int | None = None) -> list[Row]:
     return rows
 
 
-def open_rows(source: str, split: str, start: int = 0) -> Iterator[Row]:
+def open_rows(source: str, split: str, start: int = 0) -> Iterator[SourceRecord]:
     """The rows of a source from the one with a number on, read as they are asked for.
 
     Lines before the start are passed over without being parsed, and so are whole row groups of a
@@ -68,7 +68,7 @@ def open_rows(source: str, split: str, start: int = 0) -> Iterator[Row]:
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
-def _file_rows(path: Path) -> Iterator[Row]:
+def _file_rows(path: Path) -> Iterator[SourceRecord]:
     if path.suffix == ".parquet":
         return _parquet_rows(path)
     if path.suffix == ".json":
@@ -80,7 +80,7 @@ def _file_rows(path: Path) -> Iterator[Row]:
     )
 
 
-def _jsonl_rows(path: Path, start: int = 0) -> Iterator[Row]:
+def _jsonl_rows(path: Path, start: int = 0) -> Iterator[SourceRecord]:
     passed = 0
     try:
         with path.open(encoding="utf-8-sig") as lines:
@@ -96,7 +96,7 @@ def _jsonl_rows(path: Path, start: int = 0) -> Iterator[Row]:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[SourceRecord]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -111,7 +111,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         yield _row(record, f"{path} record {number}")
 
 
-def _parquet_rows(path: Path, start: int = 0) -> Iterator[Row]:
+def _parquet_rows(path: Path, start: int = 0) -> Iterator[SourceRecord]:
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
 
@@ -129,7 +129,9 @@ def _parquet_rows(path: Path, start: int = 0) -> Iterator[Row]:
         raise DataError(f"{path}: not readable as Parquet: {_one_line(error)}") from None
 
 
-def _hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False) -> Iterator[Row]:
+def _hub_rows(
+    source: str, split: str, start: int = 0, *, streaming: bool = False
+) -> Iterator[SourceRecord]:
     import datasets
 
     name, _, subset = source.partition(":")
@@ -165,13 +167,13 @@ def _parsed(text: str, place: str) -> Any:
         raise DataError(f"{place}: nested too deeply to be a record") from None
 
 
-def _row(record: Any, place: str) -> Row:
+def _row(record: Any, place: str) -> SourceRecord:
     if not isinstance(record, dict):
         raise DataError(
             f"{place}: got {type(record).__name__}, expected an object such as "
             '{"prompt": …, "completion": …}'
         )
-    return Row(record, place)
+    return SourceRecord(record, place)
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 _EVERY_S = 1.0
 
 
-class ProgressLines:
+class ProgressPrinter:
     """Prints how far it is: a new label and an end at once, what lies between once a second."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def _export(options: argparse.Namespace) -> None:
         from .write import write_adapter, write_merged
 
         write = write_merged if options.kind == "merged" else write_adapter
-        write(folder, config, adapter, story, ProgressLines())
+        write(folder, config, adapter, story, ProgressPrinter())
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     say(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..config.schema import RunConfig
 from ..run.checkpoint_store import Manifest
-from .lineage import Intervention, Story
+from .lineage import LineageStep, Story
 
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Beginnings or ends of facts that are about the data."""
@@ -164,7 +164,7 @@ def _metrics(story: Story) -> str:
     return _table(("held-out data", f"step {first_step}", f"step {last_step}"), rows)
 
 
-def _interventions(interventions: Sequence[Intervention]) -> str:
+def _interventions(interventions: Sequence[LineageStep]) -> str:
     if not interventions:
         return "None."
     rows = [

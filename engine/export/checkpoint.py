@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import CheckpointError
-from ..run.checkpoint_store import Ledger, Manifest
+from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.run_dir import RunDirectory
 
 WEIGHTS = "adapter_model.safetensors"
@@ -37,7 +37,7 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
     Raises:
         CheckpointError: it is not there, is damaged, or has no average.
     """
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     manifest = ledger.find(wanted)
     file = AVERAGE if ema else WEIGHTS
     if file not in manifest.files:

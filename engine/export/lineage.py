@@ -24,7 +24,7 @@ _CHANGES = ("lr", "clip", "rollback", "recover", "skip", "policy")
 
 
 @dataclass(frozen=True)
-class Intervention:
+class LineageStep:
     """What somebody, or the autopilot, did to the run."""
 
     step: int
@@ -45,7 +45,7 @@ class Story:
     devices: list[str] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """(step, metrics) on the way to it; what was rolled back is left out."""
-    interventions: list[Intervention] = field(default_factory=list)
+    interventions: list[LineageStep] = field(default_factory=list)
 
 
 def read_story(run: RunDirectory, manifest: Manifest) -> Story:
@@ -72,13 +72,13 @@ def tell(run: str, records: Iterable[Record], manifest: Manifest) -> Story:
     return story
 
 
-def _interventions(record: Record, event: object) -> list[Intervention]:
+def _interventions(record: Record, event: object) -> list[LineageStep]:
     place = record.step, record.timeline
     match event:
         case NoteAdded(text=text, issuer=issuer):
-            return [Intervention(*place, f"note {text}", issuer)]
+            return [LineageStep(*place, f"note {text}", issuer)]
         case CommandApplied(command=command) if command.split(" ")[0] in _CHANGES:
             outcome = f"{event.old} → {event.new}" if event.old else event.new
-            return [Intervention(*place, command, event.issuer, outcome, event.reason)]
+            return [LineageStep(*place, command, event.issuer, outcome, event.reason)]
         case _:
             return []

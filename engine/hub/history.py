@@ -15,7 +15,7 @@ MAX_CHUNK_BYTES = 1024 * 1024
 _READ_BYTES = 1024 * 1024
 
 
-class History:
+class JournalIndex:
     """Reads the journal once, front to back, and remembers where to find sequence numbers."""
 
     def __init__(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from ..run.process_marks import EngineMark
 _TELLING = tuple(f"{kind}".encode() for kind in ("RunStarted", "StateChanged", "RunEnded"))
 
 
-class RunWatch:
+class LiveStatus:
     """Follows a run; fed with encoded records in order and with what is known of the engine."""
 
     def __init__(self) -> None:

@@ -36,9 +36,9 @@ from ..run.files import free_bytes, last_lines
 from ..run.process_marks import read_engine
 from ..run.run_dir import RunDirectory
 from .file_requests import from_folder
-from .history import History
+from .history import JournalIndex
 from .intake import Intake
-from .live_status import RunWatch
+from .live_status import LiveStatus
 from .sockets import HubSockets
 from .viewers import Viewer, Viewers
 
@@ -50,7 +50,7 @@ _LOG_TAIL_LINES = 20
 
 
 @dataclass
-class Counters:
+class ErrorCounts:
     """What went wrong and was survived."""
 
     refused: int = 0
@@ -66,13 +66,13 @@ class Hub:
         self._run = run
         self._sockets = sockets
         self._idle_s = idle_s
-        self._history = History(run.journal)
-        self._watch = RunWatch()
+        self._history = JournalIndex(run.journal)
+        self._watch = LiveStatus()
         self._intake = Intake(control)
         self._viewers = Viewers(time.monotonic())
         self._next_beat = 0.0
         self._busy_until = 0.0
-        self.counters = Counters()
+        self.counters = ErrorCounts()
         while records := self._history.advance():
             self._observe(records)
         self._look()

@@ -29,7 +29,7 @@ BEAT_S = 1.0
 _HEAD = struct.Struct("<IB")
 
 
-class Channel(IntEnum):
+class FrameKind(IntEnum):
     """What a frame's payload is."""
 
     GREETING = 0
@@ -55,7 +55,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
     """The far side lets this viewer only watch."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
     """A record in the journal, by what it is and by where it is."""
 
     seq: int
@@ -84,7 +84,7 @@ class Open(_Talk, frozen=True, kw_only=True, tag="Open"):
     read_only: bool = False
     one_shot: bool = False
     """From a script: no history, only news."""
-    seen: Place | None = None
+    seen: JournalPosition | None = None
     """The newest record the viewer has; None for none."""
 
 
@@ -179,11 +179,11 @@ def decode_bridge_talk(data: bytes) -> BridgeTalk | None:
         raise DecodeError(str(error)) from None
 
 
-def frames_of(channel: Channel, payload: bytes) -> bytes:
+def frames_of(channel: FrameKind, payload: bytes) -> bytes:
     """One message as frames, ready to send."""
     parts = []
     while len(payload) > MAX_FRAME_BYTES:
-        parts.append(_HEAD.pack(MAX_FRAME_BYTES, Channel.MORE) + payload[:MAX_FRAME_BYTES])
+        parts.append(_HEAD.pack(MAX_FRAME_BYTES, FrameKind.MORE) + payload[:MAX_FRAME_BYTES])
         payload = payload[MAX_FRAME_BYTES:]
     parts.append(_HEAD.pack(len(payload), channel) + payload)
     return b"".join(parts)
@@ -242,8 +242,8 @@ class FrameParser:
         if len(self._more) + len(payload) > MAX_MESSAGE_BYTES:
             raise DecodeError(f"a message of over {MAX_MESSAGE_BYTES} bytes")
         whole = self._more + payload
-        self._more = whole if channel == Channel.MORE else b""
-        return None if channel == Channel.MORE else whole
+        self._more = whole if channel == FrameKind.MORE else b""
+        return None if channel == FrameKind.MORE else whole
 
     def _skip_noise(self) -> bool:
         found = self._data.find(MAGIC)

@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.size_bytes for entry in self.files.values())
 
 
-class Ledger:
+class CheckpointStore:
     """The checkpoints of one run."""
 
     def __init__(self, run: RunDirectory) -> None:

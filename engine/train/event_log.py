@@ -8,16 +8,16 @@ from collections.abc import Callable
 from ..core.lifecycle import check_transition
 from ..protocol.events import AnyEvent, LogEmitted, ProgressMade, StateChanged
 from ..protocol.states import RunState
-from .journal_writer import Publisher
+from .journal_writer import JournalWriter
 
 _PROGRESS_EVERY_S = 0.25
 
 
-class Chronicle:
+class EventLog:
     """Stamps events with step and timeline; silent on every rank but 0."""
 
-    def __init__(self, publisher: Publisher | None) -> None:
-        self._publisher = publisher
+    def __init__(self, journal_writer: JournalWriter | None) -> None:
+        self._journal_writer = journal_writer
         self.step: Callable[[], int] = lambda: 0
         self.timeline = 1
         self.state = RunState.STARTING
@@ -32,13 +32,13 @@ class Chronicle:
         """Journal an event at the present step."""
         for listener in self._listeners:
             listener(event)
-        if self._publisher is not None:
-            self._publisher.emit(event, step=self.step(), timeline=self.timeline)
+        if self._journal_writer is not None:
+            self._journal_writer.emit(event, step=self.step(), timeline=self.timeline)
 
     def close(self) -> None:
         """Write everything down; called once, when nothing follows."""
-        if self._publisher is not None:
-            self._publisher.close()
+        if self._journal_writer is not None:
+            self._journal_writer.close()
 
     def enter(self, state: RunState, detail: str = "") -> None:
         """Move to another state; staying in it says nothing."""

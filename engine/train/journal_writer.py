@@ -33,7 +33,7 @@ def _numbered(payloads: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield peek_seq(payload), payload
 
 
-class Publisher:
+class JournalWriter:
     """Journals events in order and keeps a hub alive; rank 0 owns one.
 
     Thread: `emit` may be called from any thread and never blocks on disk.

@@ -18,7 +18,7 @@ from ..protocol.events import (
 
 
 @dataclass(frozen=True)
-class History:
+class RunHistory:
     """A journal in short."""
 
     incarnations: int = 0
@@ -33,7 +33,7 @@ class History:
     """Anomalies without a verdict → the step they were raised at."""
 
 
-def read_history(payloads: Iterable[bytes]) -> History:
+def read_history(payloads: Iterable[bytes]) -> RunHistory:
     """Sum up a journal's records."""
     incarnations, timeline, step = 0, 1, 0
     answered, unresolved = set(), {}
@@ -56,4 +56,4 @@ def read_history(payloads: Iterable[bytes]) -> History:
                 unresolved.pop(ident, None)
             case _:
                 pass
-    return History(incarnations, timeline, step, frozenset(answered), exit_code, unresolved)
+    return RunHistory(incarnations, timeline, step, frozenset(answered), exit_code, unresolved)

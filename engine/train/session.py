@@ -16,9 +16,9 @@ from ..config.load import parse_resolved
 from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
 from ..core.lr_range import LrRange
-from ..core.memory_watch import PlanWatch
-from ..core.settings import Desired
-from ..data.batch_source import Batch, BatchSource, HeldBatches
+from ..core.memory_watch import MemoryPlanCheck
+from ..core.settings import RunSettings
+from ..data.batch_source import Batch, BatchSource, InMemoryBatches
 from ..data.collate import (
     collate_packed,
     collate_pairs,
@@ -37,24 +37,24 @@ from ..run.run_dir import RunDirectory
 from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.ema import AdapterEma
 from .checkpoint.training_state import TrainingState, adapter_weights
-from .control.command_executor import StepOperations
-from .control.command_queue import Inbox
-from .control.command_scheduler import Conductor
-from .control.offload import Lending, Offload
+from .control.command_executor import CommandExecutor
+from .control.command_queue import CommandQueue
+from .control.command_scheduler import CommandScheduler
+from .control.offload import DeviceOffload, MemoryRelease
 from .control.settings_store import load_desired, store_desired
-from .distributed.place import Place
-from .distributed.rank_agreement import Agreement
-from .event_log import Chronicle
+from .distributed.place import RankPlace
+from .distributed.rank_agreement import RankAgreement
+from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
 from .loop.optimizers import rate_of
-from .loop.step_loop import Stepper
-from .monitoring.anomaly_reporter import Reporter
+from .loop.step_loop import StepLoop
+from .monitoring.anomaly_reporter import AnomalyReporter
 from .monitoring.gradient_flow import GradientFlow
-from .monitoring.lr_find import LrFind
-from .monitoring.monitor import Watch
+from .monitoring.lr_find import LrRangeTest
+from .monitoring.monitor import AnomalyMonitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .objectives.evaluator import Evaluator
-from .run_history import History
+from .run_history import RunHistory
 from .signals import StopSignals
 from .trainers import memory_probe
 from .trainers.arguments import trainer_arguments
@@ -62,7 +62,7 @@ from .trainers.build import AnyTrainer, build_trainer
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SessionOutcome:
     """How a session ended."""
 
     state: RunState
@@ -70,13 +70,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Start:
+class SessionStart:
     """What a session starts from."""
 
     run: RunDirectory
     started: RunStarted
     """As journaled when the process came up."""
-    history: History
+    history: RunHistory
     """What earlier incarnations journaled."""
     resume: str | None
     """Checkpoint to go on from."""
@@ -90,94 +90,100 @@ class Start:
     """After a crash, and by itself: what a person asked for holds, a pause too."""
 
 
-def train(start: Start, place: Place, chronicle: Chronicle, signals: StopSignals) -> Outcome:
+def train(
+    start: SessionStart, place: RankPlace, event_log: EventLog, signals: StopSignals
+) -> SessionOutcome:
     """Load, train under control, save. Every rank runs this."""
     run = start.run
     config = parse_resolved(run.config.read_text())
-    agreement = Agreement(place.rank, place.world_size)
+    agreement = RankAgreement(place.rank, place.world_size)
 
-    loaded = load_model(config, place.device, chronicle.progress)
-    examples = load_examples(config, loaded.tokenizer, chronicle.progress)
+    loaded = load_model(config, place.device, event_log.progress)
+    examples = load_examples(config, loaded.tokenizer, event_log.progress)
     plan = plan_run(config, examples.per_epoch, place.world_size)
 
     source = build_source(config, place, loaded, examples)
-    reporter = Reporter(run, chronicle, loaded.tokenizer, agreement)
-    watch = Watch(config, run, chronicle, reporter, agreement)
-    conductor = build_conductor(start, config, Inbox(run, agreement, signals), chronicle, watch)
-    stepper = build_stepper(source, conductor, chronicle, watch, agreement, place.device)
+    reporter = AnomalyReporter(run, event_log, loaded.tokenizer, agreement)
+    watch = AnomalyMonitor(config, run, event_log, reporter, agreement)
+    commands = build_command_scheduler(
+        start, config, CommandQueue(run, agreement, signals), event_log, watch
+    )
+    step_loop = build_step_loop(source, commands, event_log, watch, agreement, place.device)
     arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(
-        config, loaded.model, loaded.tokenizer, arguments, stepper, chronicle.log
+        config, loaded.model, loaded.tokenizer, arguments, step_loop, event_log.log
     )
-    chronicle.step = lambda: int(trainer.state.global_step)
-    conductor.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
-    ema = build_ema(config, loaded, stepper)
-    evaluator = build_evaluator(config, trainer, loaded, examples, agreement, chronicle, ema)
+    event_log.step = lambda: int(trainer.state.global_step)
+    commands.schedule_lr = lambda: float(trainer.lr_scheduler.get_last_lr()[0])
+    ema = build_ema(config, loaded, step_loop)
+    evaluator = build_evaluator(config, trainer, loaded, examples, agreement, event_log, ema)
     state = TrainingState(trainer, loaded.model, ema)
     checkpointer = Checkpointer(run, state, agreement, start.started.incarnation)
-    operations = StepOperations(
+    executor = CommandExecutor(
         config,
-        chronicle=chronicle,
-        conductor=conductor,
+        event_log=event_log,
+        commands=commands,
         state=state,
         checkpointer=checkpointer,
         source=source,
         evaluator=evaluator,
         watch=watch,
     )
-    add_profiler(start, config, trainer, place, chronicle, conductor, operations, stepper)
+    add_profiler(start, config, trainer, place, event_log, commands, executor, step_loop)
     if start.lr_range is not None:
-        LrFind(start.lr_range, trainer, chronicle, conductor.demand)
-    offload = Offload(loaded.model, trainer, place.device, ema)
-    conductor.attach(operations, Lending(offload, agreement, chronicle.log))
+        LrRangeTest(start.lr_range, trainer, event_log, commands.demand)
+    offload = DeviceOffload(loaded.model, trainer, place.device, ema)
+    commands.attach(executor, MemoryRelease(offload, agreement, event_log.log))
 
     def begin() -> None:
-        stepper.drive(conductor.schedule_lr, functools.partial(set_lr, trainer))
-        planned, facts = before_steps(config, trainer, place, loaded, examples, stepper)
-        resumed = operations.resume_from(start.resume) if start.resume else None
-        conductor.complete = bool(resumed and resumed.step >= plan.steps)
-        open_timeline(chronicle, start.history, resumed)
+        step_loop.drive(commands.schedule_lr, functools.partial(set_lr, trainer))
+        planned, facts = before_steps(config, trainer, place, loaded, examples, step_loop)
+        resumed = executor.resume_from(start.resume) if start.resume else None
+        commands.complete = bool(resumed and resumed.step >= plan.steps)
+        open_timeline(event_log, start.history, resumed)
         devices = [text.decode() for text in agreement.gather(place.description.encode())]
         told = replace(start.started, devices=devices, planned_bytes=planned)
-        chronicle.record(describe(told, plan, loaded, examples, resumed, facts))
+        event_log.record(describe(told, plan, loaded, examples, resumed, facts))
 
-    stepper.begin = begin
-    stepper.flow = GradientFlow(loaded.model)
-    run_steps(trainer, stepper, agreement)
-    outcome = conclude(conductor, operations, chronicle)
+    step_loop.begin = begin
+    step_loop.flow = GradientFlow(loaded.model)
+    run_steps(trainer, step_loop, agreement)
+    outcome = conclude(commands, executor, event_log)
     watch.end()
     return outcome
 
 
-def run_steps(trainer: AnyTrainer, stepper: Stepper, agreement: Agreement) -> None:
+def run_steps(trainer: AnyTrainer, step_loop: StepLoop, agreement: RankAgreement) -> None:
     """Until the run ends; an error in a step does not undo the one before, so that is told."""
     try:
         trainer.train()
     except Exception:
         if agreement.alone:
             with suppress(Exception):
-                stepper.conclude()
+                step_loop.conclude()
         raise
 
 
 def before_steps(
     config: RunConfig,
     trainer: Any,
-    place: Place,
+    place: RankPlace,
     loaded: LoadedModel,
     examples: ExampleSets,
-    stepper: Stepper,
+    step_loop: StepLoop,
 ) -> tuple[dict[str, int], dict[str, str]]:
     """The memory planned for a rank by term, and what else to say; steps are compared with it."""
     planned = memory_probe.planned_of(config, trainer)
     if planned is not None and planned.device == "cuda":
-        stepper.plan = PlanWatch(planned.compared, "reserved" if planned.graphs else "allocated")
+        step_loop.plan = MemoryPlanCheck(
+            planned.compared, "reserved" if planned.graphs else "allocated"
+        )
     facts = facts_before(config, trainer, place, loaded, examples)
     return planned.terms() if planned else {}, facts
 
 
 def facts_before(
-    config: RunConfig, trainer: Any, place: Place, loaded: LoadedModel, examples: ExampleSets
+    config: RunConfig, trainer: Any, place: RankPlace, loaded: LoadedModel, examples: ExampleSets
 ) -> dict[str, str]:
     """What to say of the run before its first step; the longest batch is tried where it can be."""
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
@@ -188,33 +194,35 @@ def facts_before(
     return facts | memory_probe.try_longest(config, trainer, examples.train, collate)
 
 
-def conclude(conductor: Conductor, operations: StepOperations, chronicle: Chronicle) -> Outcome:
+def conclude(
+    commands: CommandScheduler, executor: CommandExecutor, event_log: EventLog
+) -> SessionOutcome:
     """Save what the end of the run needs saved and answer what still waits."""
-    if not conductor.ending and (operations.owes_evaluation or not conductor.complete):
-        if not operations.finish():
-            conductor.obey()
-    elif conductor.complete:
-        chronicle.log("warning", "all planned steps were done before; raise train.steps to go on")
-    if conductor.ending:
-        conductor.refuse_rest("the run was stopped")
-        return Outcome(RunState.STOPPED, operations.newest)
-    conductor.refuse_rest("the run has finished")
-    return Outcome(RunState.FINISHED, operations.newest)
+    if not commands.ending and (executor.owes_evaluation or not commands.complete):
+        if not executor.finish():
+            commands.obey()
+    elif commands.complete:
+        event_log.log("warning", "all planned steps were done before; raise train.steps to go on")
+    if commands.ending:
+        commands.refuse_rest("the run was stopped")
+        return SessionOutcome(RunState.STOPPED, executor.newest)
+    commands.refuse_rest("the run has finished")
+    return SessionOutcome(RunState.FINISHED, executor.newest)
 
 
-def build_stepper(
+def build_step_loop(
     source: BatchSource,
-    conductor: Conductor,
-    chronicle: Chronicle,
-    watch: Watch,
-    agreement: Agreement,
+    commands: CommandScheduler,
+    event_log: EventLog,
+    watch: AnomalyMonitor,
+    agreement: RankAgreement,
     device: torch.device,
-) -> Stepper:
+) -> StepLoop:
     """Our side of every step, with the instruments of the device."""
-    return Stepper(
+    return StepLoop(
         source=source,
-        conductor=conductor,
-        chronicle=chronicle,
+        commands=commands,
+        event_log=event_log,
         watch=watch,
         agreement=agreement,
         memory=MemoryMeter(device).read,
@@ -223,7 +231,7 @@ def build_stepper(
 
 
 def build_source(
-    config: RunConfig, place: Place, loaded: LoadedModel, examples: ExampleSets
+    config: RunConfig, place: RankPlace, loaded: LoadedModel, examples: ExampleSets
 ) -> BatchSource:
     """This rank's batches."""
     collate = collator(config, loaded, packed=config.data.packing)
@@ -241,7 +249,7 @@ def build_source(
         train.seed,
         examples.mix,
     )
-    return BatchSource(HeldBatches(examples.train, stream), collate)
+    return BatchSource(InMemoryBatches(examples.train, stream), collate)
 
 
 _COLLATORS: dict[str, Callable[[Any, int], Batch]] = {
@@ -263,12 +271,12 @@ def collator(
     return lambda examples: collate(examples, pad)
 
 
-def build_ema(config: RunConfig, loaded: LoadedModel, stepper: Stepper) -> AdapterEma | None:
+def build_ema(config: RunConfig, loaded: LoadedModel, step_loop: StepLoop) -> AdapterEma | None:
     """The moving average of the adapter, if one is wanted."""
     if not config.train.ema:
         return None
     ema = AdapterEma(adapter_weights(loaded.model), config.train.ema)
-    stepper.updated = ema.update
+    step_loop.updated = ema.update
     return ema
 
 
@@ -277,8 +285,8 @@ def build_evaluator(
     trainer: AnyTrainer,
     loaded: LoadedModel,
     examples: ExampleSets,
-    agreement: Agreement,
-    chronicle: Chronicle,
+    agreement: RankAgreement,
+    event_log: EventLog,
     ema: AdapterEma | None,
 ) -> Evaluator:
     """Evaluates the averaged adapter where there is one; its records are never packed."""
@@ -289,68 +297,68 @@ def build_evaluator(
         examples.eval,
         collator(config, loaded, packed=False),
         agreement=agreement,
-        progress=chronicle.progress,
+        progress=event_log.progress,
         weights=ema.in_place_of_weights if ema else nullcontext,
     )
 
 
 def add_profiler(
-    start: Start,
+    start: SessionStart,
     config: RunConfig,
     trainer: AnyTrainer,
-    place: Place,
-    chronicle: Chronicle,
-    conductor: Conductor,
-    operations: StepOperations,
-    stepper: Stepper,
+    place: RankPlace,
+    event_log: EventLog,
+    commands: CommandScheduler,
+    executor: CommandExecutor,
+    step_loop: StepLoop,
 ) -> None:
     """Takes profiles when asked; of a run that is only profiled, one after the warm-up."""
     profiler = StepProfiler(
         config,
         trainer.model,
         place.device,
-        chronicle,
+        event_log,
         start.run.profiles,
         place.rank,
         fast=trainer.fast is not None,
     )
     if start.profile_steps:
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
-        profiler.done = lambda: conductor.demand(Stop(save=False), "profile", "it is taken")
-    operations.profile = profiler.ask
-    profiler.conclude = stepper.conclude
-    stepper.profiler = profiler
+        profiler.done = lambda: commands.demand(Stop(save=False), "profile", "it is taken")
+    executor.profile = profiler.ask
+    profiler.conclude = step_loop.conclude
+    step_loop.profiler = profiler
 
 
-def build_conductor(
-    start: Start,
+def build_command_scheduler(
+    start: SessionStart,
     config: RunConfig,
-    inbox: Inbox,
-    chronicle: Chronicle,
-    watch: Watch,
-) -> Conductor:
+    command_queue: CommandQueue,
+    event_log: EventLog,
+    watch: AnomalyMonitor,
+) -> CommandScheduler:
     """The control of this session, with what was asked before it."""
 
-    def store(desired: Desired) -> None:
+    def store(desired: RunSettings) -> None:
         try:
-            if inbox.leads:
+            if command_queue.leads:
                 store_desired(start.run, desired, config)
         except OSError as error:
-            chronicle.log("error", f"the settings hold, but a restart would not know them: {error}")
+            event_log.log("error", f"the settings hold, but a restart would not know them: {error}")
 
     wanted = load_desired(start.run, config, restarted=start.restarted)
     for change in wanted.overridden:
-        chronicle.log("warning", f"the configuration overrides what was asked: {change}")
-    conductor = Conductor(
-        inbox,
-        chronicle,
+        event_log.log("warning", f"the configuration overrides what was asked: {change}")
+    commands = CommandScheduler(
+        command_queue,
+        event_log,
         desired=wanted.desired,
         norm_percentile=watch.norm_percentile,
         on_desired=store,
     )
-    for entry in inbox.left_over(start.control_seq, start.history.answered):
-        conductor.fail(entry, "the engine ended before it was applied; send it again")
-    return conductor
+    for entry in command_queue.left_over(start.control_seq, start.history.answered):
+        commands.fail(entry, "the engine ended before it was applied; send it again")
+    return commands
 
 
 def set_lr(trainer: AnyTrainer, lr: float) -> None:
@@ -359,25 +367,25 @@ def set_lr(trainer: AnyTrainer, lr: float) -> None:
         group.update(rate_of(lr, group["lr_ratio"]))
 
 
-def open_timeline(chronicle: Chronicle, history: History, resumed: Manifest | None) -> None:
+def open_timeline(event_log: EventLog, history: RunHistory, resumed: Manifest | None) -> None:
     """Go on with the old timeline, or open a new one where steps are left behind."""
-    chronicle.timeline = history.timeline
+    event_log.timeline = history.timeline
     to_step = resumed.step if resumed else 0
     if history.step <= to_step:
         return
-    chronicle.timeline += 1
-    chronicle.record(
+    event_log.timeline += 1
+    event_log.record(
         RolledBack(
             checkpoint=resumed.name if resumed else "the beginning",
             from_step=history.step,
             to_step=to_step,
             old_timeline=history.timeline,
-            new_timeline=chronicle.timeline,
+            new_timeline=event_log.timeline,
         )
     )
     for anomaly, step in history.unresolved.items():
         if step > to_step:
-            chronicle.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
+            event_log.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
 
 
 def describe(

@@ -37,7 +37,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import MAGIC, FrameReader, frame
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import SETTLED_S, FttuiApp
-from fttui.tui.connection.offline import JournalSession
+from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.plot import raster
 from fttui.tui.plot.layers import Curve, picture
 from fttui.tui.view_model.branches import Branch
@@ -118,7 +118,7 @@ async def _until(condition: Callable[[], bool]) -> float:
 async def _open(run: RunDirectory) -> None:
     gc.disable()  # as the command does
     start, cpu = time.perf_counter(), time.process_time()
-    app = FttuiApp(JournalSession(run), run=run)
+    app = FttuiApp(OfflineSession(run), run=run)
     async with app.run_test(size=(120, 40)):
         await _until(lambda: any(not plot.picture.empty for plot in app.screen.query(Plot)))
         first = time.perf_counter() - start

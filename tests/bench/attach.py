@@ -27,8 +27,8 @@ from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import Far
-from fttui.tui.connection.ssh.ssh_connection import Connection
+from fttui.tui.connection.ssh.ssh import RemoteCommand
+from fttui.tui.connection.ssh.ssh_connection import SshConnection
 from fttui.tui.view_model.connection_port import Delivery, PreviewArrived, RecordsArrived
 from tests.support.engine_double import make_run
 from tests.support.far_machine import SshServer, pipe_ssh
@@ -124,9 +124,9 @@ class Times:
 async def attach(run: RunDirectory, last_seq: int) -> Times:
     """Attach as the app does and wait for everything."""
     times = Times(time.monotonic())
-    far = Far("far")
+    far = RemoteCommand("far")
     session = RemoteSession(far, read_only=True)
-    connection = Connection(far, may_prompt=False)
+    connection = SshConnection(far, may_prompt=False)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()

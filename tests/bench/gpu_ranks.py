@@ -24,8 +24,8 @@ import fttui.engine.train.session as session
 from fttui.engine.protocol.events import CommandApplied, LogEmitted, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.distributed.place import Place, leave_place, take_place
-from fttui.engine.train.session import Outcome
+from fttui.engine.train.distributed.place import RankPlace, leave_place, take_place
+from fttui.engine.train.session import SessionOutcome
 from fttui.engine.train.trainers.build import TextTrainer
 from tests.support.odd_steps import odd
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -114,7 +114,7 @@ class Runs:
     def played(self, name: str) -> Played:
         """What a run left behind."""
         run, _ = (self._alone | self._together)[name]
-        return Played(run, Outcome(RunState.FINISHED, None), read_records(run))
+        return Played(run, SessionOutcome(RunState.FINISHED, None), read_records(run))
 
     def adapters(self, name: str) -> list[str]:
         """Hash of the adapter at the end, by rank."""
@@ -144,7 +144,7 @@ def _be_rank(
     leave_place()
 
 
-def _play(run: RunDirectory, script: Script, place: Place) -> None:
+def _play(run: RunDirectory, script: Script, place: RankPlace) -> None:
     built: list[Any] = []
     patched: Any = session
     build: Callable[..., Any] = patched.build_trainer

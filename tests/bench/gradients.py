@@ -23,8 +23,8 @@ from fttui.engine.config.load import parse_resolved
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.model.hidden import backbone_of, lm_head_of
 from fttui.engine.model.load import equip
-from fttui.engine.train.cuda_graphs.graph_forward import FastPath
-from fttui.engine.train.cuda_graphs.static_forward import Program
+from fttui.engine.train.cuda_graphs.graph_forward import GraphForward
+from fttui.engine.train.cuda_graphs.static_forward import StaticForward
 from tests.support.shapes import random_llama
 from tests.support.tiny import byte_tokenizer
 
@@ -107,8 +107,8 @@ def fast(model: Any, batch: dict[str, Tensor], *, capture: bool, again: bool = F
     device = batch["input_ids"].device
     accelerator = Accelerator(mixed_precision="bf16" if device.type == "cuda" else "no")
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
-    path = FastPath(
-        Program(model, functools.partial(accelerator.autocast, no_cache)), device,
+    path = GraphForward(
+        StaticForward(model, functools.partial(accelerator.autocast, no_cache)), device,
         longest=batch["input_ids"].shape[1], rows=1, pad_id=0,
         capture=capture and device.type == "cuda", log=lambda level, line: print(level, line),
     )  # fmt: skip

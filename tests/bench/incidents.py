@@ -29,7 +29,7 @@ from unittest import mock
 import msgspec
 
 from fttui.engine.config.load import load_config
-from fttui.engine.data.batch_source import BatchSource, HeldBatches
+from fttui.engine.data.batch_source import BatchSource, InMemoryBatches
 from fttui.engine.data.examples import Example, PairExample
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
@@ -93,13 +93,13 @@ def _bad_data(tell: Callable[[Any], None]) -> Iterator[None]:
 @contextmanager
 def poison(setting: Setting) -> Iterator[Script]:
     """Six batches of random tokens."""
-    take = HeldBatches.take
+    take = InMemoryBatches.take
 
-    def taken(self: HeldBatches, position: int) -> list[Example]:
+    def taken(self: InMemoryBatches, position: int) -> list[Example]:
         found = take(self, position)
         return [_garbled(e, setting.words) for e in found] if position in BAD_STEPS else found
 
-    with mock.patch.object(HeldBatches, "take", taken):
+    with mock.patch.object(InMemoryBatches, "take", taken):
         yield Script()
 
 

@@ -25,8 +25,8 @@ from textual.pilot import Pilot
 
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
-from fttui.tui.connection.offline import JournalSession
-from fttui.tui.screens.text_page import ReadingScreen
+from fttui.tui.connection.offline import OfflineSession
+from fttui.tui.screens.text_page import TextPage
 from fttui.tui.view_model.connection_port import Link, Session
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
 
@@ -69,7 +69,7 @@ async def _picture(
         if report:
             alarms = [a for a in app.state.run.anomalies if a.event.severity == "alarm"]
             app.open_report(alarms[0].event.id)
-            await _settled(pilot, app, lambda: isinstance(app.screen, ReadingScreen))
+            await _settled(pilot, app, lambda: isinstance(app.screen, TextPage))
         for key in keys:
             await pilot.press(key)
             await _settled(pilot, app, lambda: True)
@@ -151,14 +151,14 @@ def _recorded(folder: Path, out: Path) -> None:
         size, incident = SIZES["120x40"], name.partition("-")[0]
         for view in ("dashboard", "report"):
             report = view == "report"
-            svg = asyncio.run(_picture(JournalSession(run), (), size, run, report=report))
+            svg = asyncio.run(_picture(OfflineSession(run), (), size, run, report=report))
             _save(svg, out / f"{incident}-{view}.png")
     os.environ["FTTUI_RUNS"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(out / "nowhere")  # this machine's other runs stay out of it
     for name, run in runs.items():
         if name.startswith("lr"):
             keys = ("0", "v", "C")
-            svg = asyncio.run(_picture(JournalSession(run), keys, SIZES["120x40"], run))
+            svg = asyncio.run(_picture(OfflineSession(run), keys, SIZES["120x40"], run))
             _save(svg, out / "compare.png")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from fttui.engine.core.anomaly import Alert
-from fttui.engine.core.reports.advice import CAUSES, Situation, recommend
+from fttui.engine.core.reports.advice import CAUSES, AdviceContext, recommend
 from fttui.engine.protocol.commands import COMMANDS
 from fttui.tui.actions import ACTIONS
 
@@ -31,7 +31,7 @@ def test_recommended_keys_are_keys_of_the_app() -> None:
     for kind in CAUSES:
         alert = Alert(id="a", kind=kind, severity="alarm", step=9, headline="")
         for checkpoint in (None, "step-000001"):
-            now = Situation(step=9, checkpoint=checkpoint, checkpoint_step=1, norm_high=1.0)
+            now = AdviceContext(step=9, checkpoint=checkpoint, checkpoint_step=1, norm_high=1.0)
             assert {action.key for action in recommend(alert, now)} <= known
 
 

@@ -26,7 +26,7 @@ from fttui.engine.protocol.requests import AnyClientMessage
 from fttui.engine.protocol.ssh_protocol import (
     MAGIC,
     BridgeTalk,
-    Channel,
+    FrameKind,
     Greeting,
     ViewerTalk,
     decode_bridge_talk,
@@ -95,13 +95,13 @@ def test_numbers_that_are_none_travel(loss: float) -> None:
 
 def test_the_first_words_of_a_bridge_are_readable_by_any_version() -> None:
     greeting = Greeting(proto=(1, 0), version="0.1", host="box", read_only=True)
-    data = MAGIC + frames_of(Channel.GREETING, msgspec.json.encode(greeting))
+    data = MAGIC + frames_of(FrameKind.GREETING, msgspec.json.encode(greeting))
     assert data == (
         b"\x00\x01FTTUI-BRIDGE\r\n"
         b"\x3d\x00\x00\x00\x00"
         b'{"proto":[1,0],"version":"0.1","host":"box","read_only":true}'
     )
-    assert [(channel.name, int(channel)) for channel in Channel] == [
+    assert [(channel.name, int(channel)) for channel in FrameKind] == [
         ("GREETING", 0), ("TALK", 1), ("HUB", 2), ("BEAT", 3), ("MORE", 4),
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_index import run_state
 
 from .book import Box, Figures, fault, spread
@@ -80,7 +80,7 @@ def _check_stopped(ranks: Ranks) -> None:
     require(steps[0] == steps[1], f"the ranks stopped at steps {steps}")
     saved = [{e.name for e in ranks.events(CheckpointSaved, rank)} for rank in (0, 1)]
     require(saved[0] == saved[1], f"the ranks saved {saved}")
-    saved_last = Ledger(ranks.run).all()[-1:]
+    saved_last = CheckpointStore(ranks.run).all()[-1:]
     # Before the first step there is nothing to save.
     require(bool(saved_last) or steps[0] == 0, f"nothing saved at step {steps[0]}")
     for last in saved_last:
@@ -119,16 +119,16 @@ def straggle(box: Box) -> Figures:
 
 
 def _sleep_at_boundaries(rank: int, *, longest_s: float, seed: float) -> None:
-    from fttui.engine.train.loop.step_loop import Stepper
+    from fttui.engine.train.loop.step_loop import StepLoop
 
-    rng, begin_step = random.Random(seed), Stepper.begin_step
+    rng, begin_step = random.Random(seed), StepLoop.begin_step
 
-    def begin_late(self: Stepper) -> bool:
+    def begin_late(self: StepLoop) -> bool:
         if rank == 1:
             time.sleep(rng.uniform(0.0, longest_s))
         return begin_step(self)
 
-    Stepper.begin_step = begin_late  # type: ignore[method-assign]  # the injected fault
+    StepLoop.begin_step = begin_late  # type: ignore[method-assign]  # the injected fault
 
 
 @fault(

@@ -15,7 +15,7 @@ from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import local as hub_session
-from fttui.tui.connection.local import HubSession
+from fttui.tui.connection.local import LocalSession
 from fttui.tui.text.format import number
 from fttui.tui.view_model.app_state import AppState, fold
 from fttui.tui.view_model.connection_port import CommandAnswered, Delivery, Link
@@ -60,7 +60,7 @@ async def _notice_stall(run: RunDirectory, freeze: Callable[[], object]) -> floa
         nonlocal state
         state = fold(state, [delivery], time.time())
 
-    session = HubSession(run)
+    session = LocalSession(run)
     listening = asyncio.create_task(session.listen(take))
     await until_async(lambda: state.run.step > 100)
     freeze()
@@ -73,10 +73,10 @@ async def _notice_stall(run: RunDirectory, freeze: Callable[[], object]) -> floa
 
 def _hold_gil(run: RunDirectory) -> None:
     """Step, then sleep in C without giving the interpreter lock back."""
-    publisher, step = begin(run, hub=True)
+    journal_writer, step = begin(run, hub=True)
     while not (run.path / "hold").exists():
         step += 1
-        publisher.emit(step_event(step), step=step, timeline=1)
+        journal_writer.emit(step_event(step), step=step, timeline=1)
         time.sleep(0.005)
     ctypes.PyDLL(None).sleep(int(_FROZEN_S))
 
@@ -133,7 +133,7 @@ async def _see_all(run: RunDirectory, engine: EngineDouble) -> tuple[list[int], 
             if isinstance(record.event, StepFinished):
                 losses.append(record.event.loss)
 
-    session = HubSession(run)
+    session = LocalSession(run)
     listening = asyncio.create_task(session.listen(take))
     await until_async(lambda: len(seen) == engine.seq)
     with mock.patch.object(hub_session, "time", _Shifted(-20.0)):

@@ -14,7 +14,7 @@ from fttui.engine.hub.__main__ import main as serve_hub
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Accepted
-from fttui.engine.run.checkpoint_store import Ledger, Manifest, seal_files
+from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from fttui.engine.run.journal import FrameReader, FrameWriter, frame
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run, step_event
@@ -47,7 +47,7 @@ def flipped_bits(box: Box) -> Figures:
         _flip_in_journal(run, payloads, box.rng)
     manifest = _checkpoint(run, box.rng)
     named = sum(_flip_in_checkpoint(run, manifest, box.rng) for _ in range(count))
-    Ledger(run).verify(manifest)
+    CheckpointStore(run).verify(manifest)
     ours = f"journal {count} of {count}, checkpoint files {named} of {count} detected and named"
     return Figures(ours, ok=named == count)
 
@@ -80,7 +80,7 @@ def _flip_in_journal(run: RunDirectory, payloads: list[bytes], rng: random.Rando
 
 
 def _checkpoint(run: RunDirectory, rng: random.Random) -> Manifest:
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     folder = ledger.path("step-1")
     folder.mkdir()
     for name in ("adapter.safetensors", "optimizer.pt", "rng-0.pt", "state.json"):
@@ -99,7 +99,7 @@ def _checkpoint(run: RunDirectory, rng: random.Random) -> Manifest:
 
 
 def _flip_in_checkpoint(run: RunDirectory, manifest: Manifest, rng: random.Random) -> bool:
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     file = ledger.path(manifest.name) / rng.choice(sorted(manifest.files))
     _, whole = _flip(file, rng)
     try:
@@ -186,11 +186,11 @@ def _publish_noting_syncs(run: RunDirectory) -> None:
     import time
 
     _note_syncs(run.journal)
-    publisher, step = begin(run, hub=False)
+    journal_writer, step = begin(run, hub=False)
     count = handed_over(run)
     while True:
         step += 1
-        publisher.emit(step_event(step), step=step, timeline=1)
+        journal_writer.emit(step_event(step), step=step, timeline=1)
         count.ring(step)
         time.sleep(0.005)
 

@@ -10,15 +10,15 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import Doorbell
 from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.journal_writer import Publisher
+from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.train.run_history import read_history
 from tests.support.engine_double import step_event
 
 
-def begin(run: RunDirectory, *, hub: bool) -> tuple[Publisher, int]:
+def begin(run: RunDirectory, *, hub: bool) -> tuple[JournalWriter, int]:
     """Mark this process as the engine and start a publisher; with the last step on disk."""
-    publisher = Publisher(run, launch_hub if hub else lambda _run: None)
-    history = read_history(publisher.recovered)
+    journal_writer = JournalWriter(run, launch_hub if hub else lambda _run: None)
+    history = read_history(journal_writer.recovered)
     me = ProcessMark.current()
     incarnation = history.incarnations + 1
     write_mark(run.engine, EngineMark(pid=me.pid, started=me.started, incarnation=incarnation))
@@ -35,8 +35,8 @@ def begin(run: RunDirectory, *, hub: bool) -> tuple[Publisher, int]:
         accumulation=1,
     )
     for event in (started, StateChanged(state=RunState.RUNNING)):
-        publisher.emit(event, step=history.step, timeline=1)
-    return publisher, history.step
+        journal_writer.emit(event, step=history.step, timeline=1)
+    return journal_writer, history.step
 
 
 def handed_over(run: RunDirectory) -> Doorbell:
@@ -46,12 +46,12 @@ def handed_over(run: RunDirectory) -> Doorbell:
 
 def publish_steps(run: RunDirectory, per_s: float, hub: bool = False) -> None:
     """Be an engine that steps at a rate for ever."""
-    publisher, step = begin(run, hub=hub)
+    journal_writer, step = begin(run, hub=hub)
     count = handed_over(run)
     due = time.monotonic()
     while True:
         step += 1
-        publisher.emit(step_event(step), step=step, timeline=1)
+        journal_writer.emit(step_event(step), step=step, timeline=1)
         count.ring(step)
         due += 1.0 / per_s
         time.sleep(max(0.0, due - time.monotonic()))

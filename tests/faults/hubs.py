@@ -314,7 +314,7 @@ def _orphan_once(box: Box, run: RunDirectory) -> float:
 
 
 def _publish_with_worker(run: RunDirectory) -> None:
-    publisher, step = begin(run, hub=True)
+    journal_writer, step = begin(run, hub=True)
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -323,7 +323,7 @@ def _publish_with_worker(run: RunDirectory) -> None:
     (run.path / "worker").write_text(str(pid))
     while True:
         step += 1
-        publisher.emit(engine_double.step_event(step), step=step, timeline=1)
+        journal_writer.emit(engine_double.step_event(step), step=step, timeline=1)
         time.sleep(0.01)
 
 

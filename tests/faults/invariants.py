@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import psutil
 
 from fttui.engine.protocol.events import Record, StepFinished
-from fttui.engine.run.checkpoint_store import MANIFEST, Ledger
+from fttui.engine.run.checkpoint_store import MANIFEST, CheckpointStore
 from fttui.engine.run.control_log import ControlEntry
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
@@ -128,7 +128,7 @@ def check_steps(records: Sequence[Record], reference: Mapping[int, float] | None
 
 def check_checkpoints(run: RunDirectory) -> int:
     """I6; returns how many there are."""
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     known = ledger.all()
     for manifest in known:
         ledger.verify(manifest)

@@ -182,7 +182,7 @@ def _check_drops(run: RunDirectory, emitted: int) -> int:
 
 def _publish_on_full_disk(run: RunDirectory, report: Path) -> None:
     journal_writer._MAX_WAITING = 150
-    publisher, step = begin(run, hub=False)
+    writer, step = begin(run, hub=False)
     until(lambda: run.journal.stat().st_size > 100)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = run.journal.stat().st_size + 4000
@@ -191,11 +191,11 @@ def _publish_on_full_disk(run: RunDirectory, report: Path) -> None:
     while time.monotonic() < free_at:
         step += 1
         started = time.perf_counter()
-        publisher.emit(step_event(step), step=step, timeline=1)
+        writer.emit(step_event(step), step=step, timeline=1)
         slowest = max(slowest, time.perf_counter() - started)
         time.sleep(0.005)
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    publisher.close()
+    writer.close()
     report.write_text(json.dumps({"emitted": step, "slowest_s": slowest}))
 
 

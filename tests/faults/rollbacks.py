@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fttui.engine.protocol.events import CommandFailed, RolledBack, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 
 from .book import Box, Figures, fault
 from .invariants import check_run, require
@@ -23,7 +23,7 @@ def lose_files(box: Box) -> Figures:
         ranks.until_step(5)
         ranks.send("pause")
         ranks.until_state(RunState.PAUSED)
-        ledger = Ledger(run)
+        ledger = CheckpointStore(run)
         manifest = ledger.find("4")
         for name in [*manifest.files, "MANIFEST.json"]:
             file = ledger.path(manifest.name) / name
@@ -88,18 +88,20 @@ def roll_back_twice(box: Box) -> Figures:
     run = box.stage.new_run()
     with box.stage.start(run) as ranks:
         ranks.until_step(9)
-        old = Ledger(run).find("step-000008")
+        old = CheckpointStore(run).find("step-000008")
         ranks.outcome(ranks.send("rollback 4"))
-        ranks.until(lambda: any(m.name == "step-000008-t2" for m in Ledger(run).all()))
+        ranks.until(lambda: any(m.name == "step-000008-t2" for m in CheckpointStore(run).all()))
         ranks.outcome(ranks.send("rollback step-000008"))
         ranks.until(lambda: ranks.seen()[-1].step > 14)
         ranks.finish()
         witnesses = [ranks.seen(0), ranks.seen(1)]
     records = check_run(run, witnesses=witnesses, reference=box.stage.reference())
-    require(Ledger(run).find("step-000008") == old, "the old checkpoint of step 8 has changed")
+    require(
+        CheckpointStore(run).find("step-000008") == old, "the old checkpoint of step 8 has changed"
+    )
     turns = [record.event for record in records if isinstance(record.event, RolledBack)]
     ways = [(event.to_step, event.new_timeline) for event in turns]
-    checkpoints = len(Ledger(run).all())
+    checkpoints = len(CheckpointStore(run).all())
     ours = (
         f"timelines {len({r.timeline for r in records})}, manifests ok {checkpoints}/{checkpoints}"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fttui.engine.protocol.events import CheckpointSaved, CommandFailed, StepFinished
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 
 from .book import Box, Figures, fault
 from .invariants import check_run, require
@@ -93,7 +93,7 @@ def kill_saves(box: Box) -> Figures:
         steps = len(engine.events(StepFinished))
     found = json.loads(report.read_text())
     torn = len(_without_manifest(run.checkpoints))
-    Ledger(run).sweep()
+    CheckpointStore(run).sweep()
     require(not _without_manifest(run.checkpoints), "a torn folder outlived the next start")
     check_run(run)
     require((saved, steps) == (4, 6), f"{saved} saves, {steps} steps after the kills")

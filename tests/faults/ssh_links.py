@@ -22,8 +22,8 @@ from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import remote
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import Far, LoginRefused
-from fttui.tui.connection.ssh.ssh_connection import Connection
+from fttui.tui.connection.ssh.ssh import LoginRefused, RemoteCommand
+from fttui.tui.connection.ssh.ssh_connection import SshConnection
 from fttui.tui.view_model.connection_port import (
     CommandAnswered,
     Delivery,
@@ -98,8 +98,8 @@ class FarViewer:
 @contextlib.asynccontextmanager
 async def attached(run: RunDirectory) -> AsyncIterator[FarViewer]:
     """Attach over $FTTUI_SSH."""
-    session = RemoteSession(Far("far"))
-    connection = Connection(Far("far"), may_prompt=False)
+    session = RemoteSession(RemoteCommand("far"))
+    connection = SshConnection(RemoteCommand("far"), may_prompt=False)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()

@@ -334,12 +334,12 @@ def _be_rank(
 
 def _witness_events(path: Path) -> None:
     """Write down what this rank records, also on ranks that do not own the journal."""
-    from fttui.engine.train.event_log import Chronicle
+    from fttui.engine.train.event_log import EventLog
 
     frames, lock, tell = FrameWriter(path, path.with_suffix(".lock")), threading.Lock(), []
-    record_event = Chronicle.record
+    record_event = EventLog.record
 
-    def record(self: Chronicle, event: AnyEvent) -> None:
+    def record(self: EventLog, event: AnyEvent) -> None:
         with lock:
             tell.append(event)
             seen = Record(
@@ -352,4 +352,4 @@ def _witness_events(path: Path) -> None:
             frames.append(encode(seen))
         record_event(self, event)
 
-    Chronicle.record = record  # type: ignore[method-assign]  # every rank's witness
+    EventLog.record = record  # type: ignore[method-assign]  # every rank's witness

@@ -15,7 +15,7 @@ from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Accepted, Beat, Rejected, SubmitCommand
 from fttui.engine.run.process_marks import Endpoint, read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection.local import HubSession
+from fttui.tui.connection.local import LocalSession
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     Delivery,
@@ -32,7 +32,7 @@ class Viewer:
     """The app's session and what it delivered, with times."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self.session = HubSession(run)
+        self.session = LocalSession(run)
         self.seen: list[Record] = []
         self.link: Link | None = None
         self.beat: Beat | None = None

@@ -12,7 +12,7 @@ import pytest
 from fttui.engine.model.hidden import HiddenStates
 from fttui.engine.protocol.events import CommandApplied, EvalFinished, LogEmitted, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.objectives.evaluator import EvalResult, Evaluator
 from fttui.engine.train.signals import StopSignals
@@ -41,7 +41,7 @@ def test_the_best_checkpoint_stays_whenever_it_was(
     sets: dict[str, Any] = {"checkpoint__best": "mrr", "checkpoint__keep": 1, "eval__every": 1}
     run = new_run(tmp_path, checkpoint__every=4, **sets)
     play(run)
-    kept = {manifest.step: manifest.metrics.get("mrr") for manifest in Ledger(run).all()}
+    kept = {manifest.step: manifest.metrics.get("mrr") for manifest in CheckpointStore(run).all()}
     assert kept == {3: 0.9, 8: 0.2}
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_no_longer_improves_ends_by_itself(
     assert (applied.command, applied.issuer) == ("stop", "early stop")
     assert "mrr has not improved for 2 evaluations (best 0 at 2)" in applied.reason
     assert len(played.events(StepFinished)) == 4
-    assert Ledger(run).all()[-1].step == 4
+    assert CheckpointStore(run).all()[-1].step == 4
 
 
 def test_going_back_forgets_the_evaluations_after(
@@ -78,7 +78,7 @@ def test_two_ranks_end_at_the_same_step(tmp_path: Path) -> None:
     stop = "{metric: loss, patience: 1, min_delta: 100}"
     run = new_run(tmp_path, eval__every=2, train__early_stop=stop, train__devices=2)
     assert in_ranks(2, stop_early, run) == [0, 0]
-    assert Ledger(run).all()[-1].step == 4
+    assert CheckpointStore(run).all()[-1].step == 4
 
 
 def _signal_one_rank(place: Any, straight: RunDirectory, run: RunDirectory) -> None:
@@ -111,7 +111,7 @@ def test_a_stop_interrupts_an_evaluation_on_all_ranks_and_it_is_made_up_for(
     straight, stopped = (Played(run, None, read_records(run)) for run in runs)  # type: ignore[arg-type]  # ended
     (said,) = [e.text for e in stopped.events(LogEmitted) if "interrupted" in e.text]
     assert re.search(r"after [23] of \d+ batches", said)
-    names = [m.name for m in Ledger(stopped.run).all()]
+    names = [m.name for m in CheckpointStore(stopped.run).all()]
     assert names[-2:] == ["step-000004", "step-000004.2" if last else "step-000006"]
     assert stopped.losses() == straight.losses()
     found, expected = ([(s, e.metrics) for s, e in p.at(EvalFinished)] for p in (stopped, straight))

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.checkpoint.training_state import read_counters
-from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.distributed.place import RankPlace
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
@@ -47,7 +47,7 @@ def _new(folder: Path, kind: str, world_size: int) -> RunDirectory:
     return new_run(folder, task, **{**sets, "train__batch": batch, "train__devices": world_size})
 
 
-def _live_paths(place: Place, runs: dict[tuple[str, str], RunDirectory]) -> None:
+def _live_paths(place: RankPlace, runs: dict[tuple[str, str], RunDirectory]) -> None:
     """Every path that needs no process to die."""
     for (_, path), run in runs.items():
         if path == "straight":
@@ -59,14 +59,14 @@ def _live_paths(place: Place, runs: dict[tuple[str, str], RunDirectory]) -> None
             play(run, resume="last", place=place)
 
 
-def _die_at_step_6(place: Place, run: RunDirectory) -> None:
+def _die_at_step_6(place: RankPlace, run: RunDirectory) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     play(run, _script(calls={6: die}), place=place)
 
 
-def _go_on(place: Place, runs: list[RunDirectory]) -> None:
+def _go_on(place: RankPlace, runs: list[RunDirectory]) -> None:
     for run in runs:
         play(run, resume="last", place=place)
 
@@ -87,7 +87,7 @@ def runs(
     live = {key: run for key, run in made.items() if key[1] != "killed"}
     killed = [run for key, run in made.items() if key[1] == "killed"]
     if world_size == 1:
-        _live_paths(Place(0, 1, _cpu()), live)
+        _live_paths(RankPlace(0, 1, _cpu()), live)
     else:
         assert in_ranks(world_size, _live_paths, live) == [0] * world_size
     for run in killed:
@@ -125,7 +125,7 @@ def _losses(run: RunDirectory) -> dict[int, float]:
 
 def _final(run: RunDirectory) -> dict[str, Any]:
     """Hashes of the files of the last checkpoint, and its plain part but for what is timed."""
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     last = ledger.all()[-1]
     assert last.step == 8
     counters = read_counters(ledger.verify(last))

@@ -22,7 +22,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.training import Played, Script, new_run, play
 
@@ -77,16 +77,16 @@ def test_a_pause_within_a_step_drops_and_repeats_it(
     straight: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    fetch = Stepper.fetch
+    fetch = StepLoop.fetch
 
     def fetch_then_pause(self: Any, micro_batches: int) -> Any:
         batches = fetch(self, micro_batches)
-        if self._chronicle.step() == 4 and not sent:
+        if self._event_log.step() == 4 and not sent:
             sent.append(4)
-            self._chronicle.send("pause")
+            self._event_log.send("pause")
         return batches
 
-    monkeypatch.setattr(Stepper, "fetch", fetch_then_pause)
+    monkeypatch.setattr(StepLoop, "fetch", fetch_then_pause)
     script = Script(states={RunState.PAUSED: ["eval", "checkpoint", "lr scale 1", "resume"]})
     played = play(new_run(tmp_path), script)
     assert played.losses() == straight.losses()

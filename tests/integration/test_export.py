@@ -25,7 +25,7 @@ from fttui.engine.export.__main__ import main
 from fttui.engine.export.embedding import write_embedding_files
 from fttui.engine.losses.pooling import pool
 from fttui.engine.protocol.events import SampleGenerated
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.objectives.evaluator import Evaluator
 from fttui.tui.cli.main import main as fttui
@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
     plain: tuple[RunDirectory, Played], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = plain[0]
-    newest = Ledger(run).all()[-1]
+    newest = CheckpointStore(run).all()[-1]
     file = run.checkpoints / newest.name / "optimizer.pt"
     good = file.read_bytes()
     file.write_bytes(bytes([good[0] ^ 1]) + good[1:])

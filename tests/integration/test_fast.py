@@ -16,8 +16,8 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.distributed.place import Place
-from fttui.engine.train.session import Outcome
+from fttui.engine.train.distributed.place import RankPlace
+from fttui.engine.train.session import SessionOutcome
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
@@ -83,7 +83,7 @@ def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path, task: str)
     assert steered.losses()[4] != straight[4]
 
 
-def play_as_rank(place: Place, run: RunDirectory, script: Script) -> None:
+def play_as_rank(place: RankPlace, run: RunDirectory, script: Script) -> None:
     play(run, script, place=place)
 
 
@@ -91,7 +91,7 @@ def played_by_two(folder: Path, task: str, script: Script | None = None, **sets:
     folder.mkdir()
     run = new_run(folder, task, train__batch=2, train__devices=2, adapter__dropout=0.0, **sets)
     assert in_ranks(2, play_as_rank, run, script or Script()) == [0, 0]
-    return Played(run, Outcome(RunState.FINISHED, None), read_records(run))
+    return Played(run, SessionOutcome(RunState.FINISHED, None), read_records(run))
 
 
 @pytest.mark.parametrize("task", ["contrastive", "kto"])

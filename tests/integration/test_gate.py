@@ -25,11 +25,11 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.loop import hf_bridge
-from fttui.engine.train.loop.step_loop import Stepper
-from fttui.engine.train.loop.update_gate import Gate, gate_of
-from fttui.engine.train.session import Outcome
+from fttui.engine.train.loop.step_loop import StepLoop
+from fttui.engine.train.loop.update_gate import UpdateGate, gate_of
+from fttui.engine.train.session import SessionOutcome
 from fttui.engine.train.trainers.build import PairTrainer, TextTrainer
 from tests.support.odd_steps import odd, told
 from tests.support.ranks import in_ranks
@@ -71,7 +71,7 @@ def test_every_record_is_as_if_each_verdict_had_been_waited_for(
         assert any(module.update_norm > 0 for module in measured[0][1].modules)
 
 
-def play_spoiled(place: Place, run: RunDirectory, factor: float, gate: Any) -> None:
+def play_spoiled(place: RankPlace, run: RunDirectory, factor: float, gate: Any) -> None:
     spoiled = odd(TextTrainer, 5, factor) if place.rank == 1 else nullcontext()
     with mock.patch.object(hf_bridge, "gate_of", gate), spoiled:
         play(run, place=place)
@@ -89,7 +89,7 @@ def test_what_is_odd_on_one_rank_is_held_back_on_both(tmp_path: Path, factor: fl
         sets = {"train__fast": "static", "train__devices": 2, "train__batch": 2}
         run = new_run(tmp_path / name, "sft", **sets)
         assert in_ranks(2, play_spoiled, run, factor, gate) == [0, 0]
-        found.append(Played(run, Outcome(RunState.FINISHED, None), read_records(run)))
+        found.append(Played(run, SessionOutcome(RunState.FINISHED, None), read_records(run)))
     assert told(found[0]) == told(found[1])
     skipped = [step for step, event in found[0].at(StepFinished) if event.skipped]
     assert skipped == ([5] if math.isnan(factor) else [])
@@ -130,15 +130,15 @@ def test_what_a_person_asks_for_meets_the_boundary_it_was_asked_at(tmp_path: Pat
 
 def sent_in_step(number: int, text: str) -> Any:
     """A context in which a command comes while the first pass of a step is computed."""
-    fetch, waiting = Stepper.fetch, [text]
+    fetch, waiting = StepLoop.fetch, [text]
 
-    def fetched(self: Stepper, micro_batches: int) -> Any:
+    def fetched(self: StepLoop, micro_batches: int) -> Any:
         batches = fetch(self, micro_batches)
-        if self._chronicle.step() + 1 == number and waiting:
-            self._chronicle.send(waiting.pop())  # type: ignore[attr-defined]  # of the tests
+        if self._event_log.step() + 1 == number and waiting:
+            self._event_log.send(waiting.pop())  # type: ignore[attr-defined]  # of the tests
         return batches
 
-    return mock.patch.object(Stepper, "fetch", fetched)
+    return mock.patch.object(StepLoop, "fetch", fetched)
 
 
 @pytest.mark.parametrize(
@@ -205,18 +205,18 @@ def test_the_next_forward_pass_does_not_wait_for_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    forward, finish = TextTrainer.compute_loss, Stepper._finish
+    forward, finish = TextTrainer.compute_loss, StepLoop._finish
 
     def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
         happened.append(f"forward {self.state.global_step + 1}")
         return forward(self, *args, **kwargs)
 
-    def finished(self: Stepper, step: Any) -> None:
+    def finished(self: StepLoop, step: Any) -> None:
         happened.append(f"told {step.number}")
         finish(self, step)
 
     monkeypatch.setattr(TextTrainer, "compute_loss", computed)
-    monkeypatch.setattr(Stepper, "_finish", finished)
+    monkeypatch.setattr(StepLoop, "_finish", finished)
     sets = {"train__fast": "static", "train__steps": 4, "train__accumulate": 1}
     play(new_run(tmp_path, "sft", checkpoint__every=3, **sets))
     in_order = "forward 1, forward 2, told 1, forward 3, told 2, told 3, forward 4, told 4"
@@ -232,7 +232,7 @@ def weight() -> torch.nn.Parameter:
 def test_what_is_held_back_changes_neither_weights_nor_state(weight: torch.nn.Parameter) -> None:
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.ones(4)
-    gate = Gate(optimizer)
+    gate = UpdateGate(optimizer)
     before = weight.detach().clone()
     held = gate.judge(torch.tensor(math.nan), torch.tensor(1.0), Limits())
     with gate.closed_if(held):
@@ -248,7 +248,7 @@ def test_what_is_held_back_changes_neither_weights_nor_state(weight: torch.nn.Pa
 def test_what_passes_is_the_update_it_would_have_been(weight: torch.nn.Parameter) -> None:
     other = torch.nn.Parameter(weight.detach().clone())
     one, two = (torch.optim.AdamW([p], lr=0.1, fused=True) for p in (weight, other))
-    gate = Gate(one)
+    gate = UpdateGate(one)
     for number in range(3):
         weight.grad = other.grad = torch.full((4,), 0.1 + number)
         with gate.closed_if(gate.judge(torch.tensor(2.0), torch.tensor(1.0), Limits(3.0, 1.0))):
@@ -259,7 +259,7 @@ def test_what_passes_is_the_update_it_would_have_been(weight: torch.nn.Parameter
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 3.5, -math.inf])
 def test_only_what_is_within_both_limits_passes(weight: torch.nn.Parameter, bad: float) -> None:
-    gate = Gate(torch.optim.AdamW([weight], fused=True))
+    gate = UpdateGate(torch.optim.AdamW([weight], fused=True))
     good = torch.tensor(1.0)
     limits = Limits.of(3.0, 3.0)
     passes_low = bad < 0

@@ -18,8 +18,8 @@ from fttui.engine.protocol.events import CommandApplied, EvalFinished, RunStarte
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.checkpoint.rng import capture_rng, restore_rng
-from fttui.engine.train.distributed.place import Place
-from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.distributed.place import RankPlace
+from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.objectives.contrastive import join
 from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.ranks import in_ranks
@@ -85,7 +85,7 @@ def compared(errors: list[float]) -> Iterator[None]:
         yield
 
 
-def play_compared(place: Place, run: RunDirectory, out: Path) -> None:
+def play_compared(place: RankPlace, run: RunDirectory, out: Path) -> None:
     errors: list[float] = []
     with compared(errors):
         play(run, place=place)
@@ -136,7 +136,7 @@ def test_two_ranks_times_four_are_the_batch_of_eight(tmp_path: Path) -> None:
     assert started[-1].facts["ranks"] == "2 of 2"
 
 
-def play_as(place: Place, run: RunDirectory) -> None:
+def play_as(place: RankPlace, run: RunDirectory) -> None:
     play(run, place=place)
 
 
@@ -180,16 +180,16 @@ def test_a_pause_while_looking_ahead_drops_the_step_and_repeats_it(
     (tmp_path / "straight").mkdir()
     straight = play(new_run(tmp_path / "straight", train__accumulate=4, train__batch=2))
     asked: list[int] = []
-    may_continue = Stepper.may_continue
+    may_continue = StepLoop.may_continue
 
     def pause_at_the_third(self: Any) -> bool:
-        if self._chronicle.step() == 4 and len(asked) < 3:
+        if self._event_log.step() == 4 and len(asked) < 3:
             asked.append(1)
             if len(asked) == 3:
-                self._chronicle.send("pause")
+                self._event_log.send("pause")
         return may_continue(self)
 
-    monkeypatch.setattr(Stepper, "may_continue", pause_at_the_third)
+    monkeypatch.setattr(StepLoop, "may_continue", pause_at_the_third)
     script = Script(states={RunState.PAUSED: ["checkpoint", "resume"]})
     (tmp_path / "paused").mkdir()
     played = play(new_run(tmp_path / "paused", train__accumulate=4, train__batch=2), script)

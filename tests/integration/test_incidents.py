@@ -61,7 +61,7 @@ def test_a_command_left_by_a_dead_engine_is_answered_not_carried_out(
 
     run = new_run(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("fttui.engine.train.control.command_queue.Inbox.look", die)
+        patch.setattr("fttui.engine.train.control.command_queue.CommandQueue.look", die)
         with pytest.raises(KeyboardInterrupt):
             play(run, Script(early=["lr scale 0.5"]))
     played = play(run)

@@ -10,7 +10,7 @@ import pytest
 
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
-from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.loop.step_loop import StepLoop
 from tests.support.storages import StorageCounter
 from tests.support.tiny import tiny_llama
 from tests.support.training import new_run, play
@@ -50,19 +50,19 @@ def test_a_step_holds_what_was_counted(
     }
     run = new_run(tmp_path, task, **common, **quiet, **sets)
     counters: list[StorageCounter] = []
-    fetch, judge = Stepper.fetch, Stepper.judge
+    fetch, judge = StepLoop.fetch, StepLoop.judge
 
-    def fetched(self: Stepper, micro_batches: int) -> Any:
+    def fetched(self: StepLoop, micro_batches: int) -> Any:
         counters.append(StorageCounter())
         counters[-1].__enter__()
         return fetch(self, micro_batches)
 
-    def judged(self: Stepper, clip: Any) -> Any:
+    def judged(self: StepLoop, clip: Any) -> Any:
         counters[-1].__exit__(None, None, None)
         return judge(self, clip)
 
-    monkeypatch.setattr(Stepper, "fetch", fetched)
-    monkeypatch.setattr(Stepper, "judge", judged)
+    monkeypatch.setattr(StepLoop, "fetch", fetched)
+    monkeypatch.setattr(StepLoop, "judge", judged)
     play(run)
     config = parse_resolved(run.config.read_text())
     planned = estimate_memory(config, read_architecture(model), "cpu")

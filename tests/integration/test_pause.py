@@ -9,7 +9,7 @@ import torch
 
 from fttui.engine.protocol.events import CommandApplied, CommandFailed, LogEmitted
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.control.offload import Offload
+from fttui.engine.train.control.offload import DeviceOffload
 from tests.support.training import Script, new_run, play
 
 RESUMED = {RunState.PAUSED: ["resume"]}
@@ -42,13 +42,13 @@ def test_what_is_lent_is_gone_and_returns_bit_for_bit(
     """The host stands in for the device; only what was mapped from a file cannot be emptied."""
     lent: list[tuple[int, int]] = []
 
-    def release(offload: Offload) -> int:
+    def release(offload: DeviceOffload) -> int:
         lent.append((offload.empty(), sum(s.nbytes() for s in offload._storages())))
         return lent[-1][0]
 
     options = {"model__quantize": "nf4", "train__ema": 0.9, "train__optimizer": optimizer}
     plain = play(new_run(folders[0], "sft", **options))
-    monkeypatch.setattr(Offload, "release", release)
+    monkeypatch.setattr(DeviceOffload, "release", release)
     script = Script({3: ["pause release"]}, on_log={"memory released": ["eval", "resume"]})
     held = play(new_run(folders[1], "sft", **options), script)
     assert held.losses() == plain.losses()
@@ -61,12 +61,12 @@ def taken_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Somebody else has the memory the first time it is wanted back; counts how often it was."""
     asked: list[int] = []
 
-    def reclaim(offload: Offload) -> None:
+    def reclaim(offload: DeviceOffload) -> None:
         asked.append(len(asked))
         if len(asked) == 1:
             raise torch.OutOfMemoryError("2.00 GiB wanted, 1.00 GiB free")
 
-    monkeypatch.setattr(Offload, "reclaim", reclaim)
+    monkeypatch.setattr(DeviceOffload, "reclaim", reclaim)
     return asked
 
 

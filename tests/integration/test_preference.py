@@ -10,9 +10,9 @@ import pytest
 
 from fttui.engine.protocol.events import EvalFinished, SampleGenerated, StepFinished
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.loop.step_loop import StepLoop
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 
@@ -44,7 +44,7 @@ def test_preferences_are_learned_from_the_model_as_it_was(tmp_path: Path) -> Non
     assert set(evaluation.metrics) == {"loss", *FIGURES}
     assert evaluation.metrics["reward_accuracy"] > 0.5
     assert evaluation.metrics["reward_margin"] > first_eval.metrics["reward_margin"]
-    known = {m.step: m.metrics.get("reward_margin") for m in Ledger(run).all()}
+    known = {m.step: m.metrics.get("reward_margin") for m in CheckpointStore(run).all()}
     assert known[8] == evaluation.metrics["reward_margin"]
     assert played.events(SampleGenerated)
 
@@ -68,16 +68,16 @@ def test_a_pause_within_a_kto_step_drops_and_repeats_it(
     """Asked for in the pass for the divergence, and in the one for the loss."""
     sets: dict[str, Any] = {"train__steps": 3, "train__accumulate": 4, "train__batch": 2}
     straight = play(_new(tmp_path / "straight", "kto", **sets))
-    asked, may_continue = [0], Stepper.may_continue
+    asked, may_continue = [0], StepLoop.may_continue
 
     def pause(self: Any) -> bool:
-        if self._chronicle.step() == 1:
+        if self._event_log.step() == 1:
             asked[0] += 1
             if asked[0] == at:
-                self._chronicle.send("pause")
+                self._event_log.send("pause")
         return may_continue(self)
 
-    monkeypatch.setattr(Stepper, "may_continue", pause)
+    monkeypatch.setattr(StepLoop, "may_continue", pause)
     script = Script(states={RunState.PAUSED: ["resume"]})
     paused = play(_new(tmp_path / "paused", "kto", **sets), script)
     assert asked[0] > 12
@@ -115,7 +115,7 @@ def _steps(run: RunDirectory) -> dict[int, Any]:
 
 
 def _adapter(run: RunDirectory) -> str:
-    return Ledger(run).all()[-1].files["adapter_model.safetensors"].sha256
+    return CheckpointStore(run).all()[-1].files["adapter_model.safetensors"].sha256
 
 
 def _play(place: Any, runs: list[RunDirectory]) -> None:

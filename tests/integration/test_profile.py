@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.core.profile import Setting
+from fttui.engine.core.profile import ProfileContext
 from fttui.engine.protocol.events import CheckpointSaved, CommandApplied, StepsProfiled
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import is_alive
@@ -70,7 +70,7 @@ def test_a_run_that_is_only_profiled_leaves_nothing_but_its_profile(tmp_path: Pa
 def test_the_advice_knows_whether_the_run_is_in_fast_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, fast: bool
 ) -> None:
-    settings: list[Setting] = []
+    settings: list[ProfileContext] = []
     monkeypatch.setattr(profiler, "summarise", lambda _, setting, __: settings.append(setting))
     play(new_run(tmp_path, "sft", train__fast=mode), Script({1: ["profile 1"]}))
     assert [setting.fast for setting in settings] == [fast]

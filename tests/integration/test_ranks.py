@@ -14,7 +14,7 @@ from fttui.engine.data.batch_source import BatchSource
 from fttui.engine.protocol.events import CommandApplied, RolledBack, StepFinished
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session
-from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.trainers import build as trainers_module
 from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.ranks import in_ranks
@@ -43,7 +43,7 @@ def bad_data(patch: pytest.MonkeyPatch, rank: int) -> None:
     patch.setattr(PairTrainer, "compute_loss", poisoned)
 
 
-def play_with_bad_data(place: Place, run: RunDirectory, script: Script, out: Path) -> None:
+def play_with_bad_data(place: RankPlace, run: RunDirectory, script: Script, out: Path) -> None:
     """Train as one rank and leave a hash of the adapter behind."""
     built = trainers_module.build_trainer
     trainers: list[Any] = []

@@ -18,9 +18,9 @@ import fttui.engine.train.session as session
 from fttui.engine.data.batch_source import Batch
 from fttui.engine.protocol.events import AnyEvent, StepFinished
 from fttui.engine.train.loop import hf_bridge
-from fttui.engine.train.loop.step_loop import Stepper
-from fttui.engine.train.loop.step_metrics import StepTally
-from fttui.engine.train.loop.update_gate import Gate
+from fttui.engine.train.loop.step_loop import StepLoop
+from fttui.engine.train.loop.step_metrics import StepMetrics
+from fttui.engine.train.loop.update_gate import UpdateGate
 from tests.support.device_clock import between, mark
 
 _POLL_S = 0.02
@@ -65,19 +65,19 @@ class Ways:
         }
 
 
-class Alternating(Stepper):
+class Alternating(StepLoop):
     """Goes the way that is planned for each step."""
 
     def __init__(self, ways: Ways, **parts: Any) -> None:
         super().__init__(**parts)
         self._ways = ways
-        self._speaking: Any = self._chronicle
-        self._publisher: Any = parts["chronicle"]._publisher
+        self._speaking: Any = self._event_log
+        self._journal_writer: Any = parts["event_log"]._journal_writer
         self._number = 0
         self._bare = False
         self._asked_last: Any = None
-        self._gate: Gate | None = None
-        emit = self._publisher.emit
+        self._gate: UpdateGate | None = None
+        emit = self._journal_writer.emit
 
         def timed(event: AnyEvent, **where: int) -> None:
             started = time.perf_counter()
@@ -85,7 +85,7 @@ class Alternating(Stepper):
             ways.cold.append(time.perf_counter() - started)
 
         self._emit = emit
-        self._publisher.emit = timed
+        self._journal_writer.emit = timed
 
     @property
     def bare(self) -> bool:
@@ -106,9 +106,9 @@ class Alternating(Stepper):
         self._ways.waits.watch(way if "counted" in way else "")
         self._bare = way.startswith("bare")
         watched = way.startswith(("watched", "waited"))
-        self._speaking._publisher = self._publisher if watched else None
+        self._speaking._journal_writer = self._journal_writer if watched else None
         if self._bare:
-            self.tally = StepTally()
+            self.tally = StepMetrics()
             return True
         return super().begin_step()
 
@@ -150,7 +150,7 @@ class Alternating(Stepper):
         if self._number == len(self._ways.steps):
             self._ways.marks.append(mark())
             self._ways.waits.watch("")
-            self._speaking._publisher = self._publisher
+            self._speaking._journal_writer = self._journal_writer
             self._hand_over()
         return counted
 
@@ -202,14 +202,14 @@ def _place() -> str:
     return " in ".join(f"{Path(f.filename).name}:{f.lineno}" for f in (deepest, named[-1]))
 
 
-def _poison_unless_bare(poison: Callable[[Any, Stepper], None]) -> Callable[[Any, Any], None]:
-    def install(accelerator: Any, stepper: Any) -> None:
+def _poison_unless_bare(poison: Callable[[Any, StepLoop], None]) -> Callable[[Any, Any], None]:
+    def install(accelerator: Any, step_loop: Any) -> None:
         plain = accelerator.backward
-        poison(accelerator, stepper)
+        poison(accelerator, step_loop)
         marked = accelerator.backward
 
         def backward(loss: Tensor, **named: Any) -> None:
-            (plain if stepper.bare else marked)(loss, **named)
+            (plain if step_loop.bare else marked)(loss, **named)
 
         accelerator.backward = backward
 

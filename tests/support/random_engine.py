@@ -21,8 +21,8 @@ from fttui.engine.__main__ import main as engine_main
 from fttui.engine.model.load import equip
 from fttui.engine.model.precision import compute_dtype
 from fttui.engine.train.cuda_graphs.gradients import StaticGradients
-from fttui.engine.train.distributed.rank_agreement import Agreement, Pending
-from fttui.engine.train.loop.step_loop import Stepper
+from fttui.engine.train.distributed.rank_agreement import PendingResult, RankAgreement
+from fttui.engine.train.loop.step_loop import StepLoop
 from tests.support.device_clock import between, mark
 from tests.support.shaped_run import PROFILED_AFTER
 from tests.support.shapes import random_llama
@@ -41,13 +41,13 @@ class Meters:
 
     def attach(self) -> None:
         """Time every word between ranks on the host, and the gradients' average on the device."""
-        patched: Any = Agreement
+        patched: Any = RankAgreement
         for name in ("start_max", "start_rows", "share", "gather", "errors"):
             setattr(patched, name, self._timed(getattr(patched, name)))
         gradients: Any = StaticGradients
         gradients.average_over_ranks = self._marked(gradients.average_over_ranks)
-        stepper: Any = Stepper
-        stepper.end_step = self._by_step(stepper.end_step)
+        step_loop: Any = StepLoop
+        step_loop.end_step = self._by_step(step_loop.end_step)
 
     def save(self, path: Path) -> None:
         """Seconds by step, as JSON."""
@@ -57,8 +57,8 @@ class Meters:
     def _timed(self, method: Any) -> Any:
         def timed(*arguments: Any) -> Any:
             found = self._spend(method, *arguments)
-            if isinstance(found, Pending):
-                return Pending(lambda: self._spend(found.read))
+            if isinstance(found, PendingResult):
+                return PendingResult(lambda: self._spend(found.read))
             return found
 
         return timed
@@ -79,8 +79,8 @@ class Meters:
         return marked
 
     def _by_step(self, end_step: Any) -> Any:
-        def ended(stepper: Stepper, **named: bool) -> bool:
-            counted: bool = end_step(stepper, **named)
+        def ended(step_loop: StepLoop, **named: bool) -> bool:
+            counted: bool = end_step(step_loop, **named)
             self._agreement.append(self._now)
             self._now = 0.0
             return counted

@@ -35,11 +35,11 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory, create_run
-from fttui.engine.train.distributed.place import Place
-from fttui.engine.train.event_log import Chronicle
-from fttui.engine.train.journal_writer import Publisher
-from fttui.engine.train.run_history import History, read_history
-from fttui.engine.train.session import Outcome, Start, train
+from fttui.engine.train.distributed.place import RankPlace
+from fttui.engine.train.event_log import EventLog
+from fttui.engine.train.journal_writer import JournalWriter
+from fttui.engine.train.run_history import RunHistory, read_history
+from fttui.engine.train.session import SessionOutcome, SessionStart, train
 from fttui.engine.train.signals import StopSignals
 
 from .tiny import tiny_llama
@@ -162,13 +162,13 @@ class Script:
     """Commands to send the first time a logged line has these words."""
 
 
-class ScriptedChronicle(Chronicle):
+class ScriptedChronicle(EventLog):
     """A chronicle that plays the person at the keyboard."""
 
     def __init__(
-        self, publisher: Publisher | None, control: ControlWriter | None, script: Script
+        self, journal_writer: JournalWriter | None, control: ControlWriter | None, script: Script
     ) -> None:
-        super().__init__(publisher)
+        super().__init__(journal_writer)
         self._control = control
         self._script = script
         self._sent = 0
@@ -205,7 +205,7 @@ class Played:
     """A run that has been played."""
 
     run: RunDirectory
-    outcome: Outcome
+    outcome: SessionOutcome
     records: list[Record]
 
     def events(self, kind: type[E]) -> list[E]:
@@ -237,7 +237,7 @@ def play(
     script: Script | None = None,
     resume: str | None = None,
     device: str = "cpu",
-    place: Place | None = None,
+    place: RankPlace | None = None,
     profile_steps: int = 0,
     lr_range: LrRange | None = None,
     signals: StopSignals | None = None,
@@ -245,12 +245,12 @@ def play(
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
-    place = place or Place(0, 1, torch.device(device))
-    publisher = Publisher(run, lambda run: None) if place.rank == 0 else None
+    place = place or RankPlace(0, 1, torch.device(device))
+    journal_writer = JournalWriter(run, lambda run: None) if place.rank == 0 else None
     control = ControlWriter(run) if place.rank == 0 else None
-    history = read_history(publisher.recovered) if publisher else History()
-    chronicle = ScriptedChronicle(publisher, control, script or Script())
-    chronicle.timeline = history.timeline
+    history = read_history(journal_writer.recovered) if journal_writer else RunHistory()
+    event_log = ScriptedChronicle(journal_writer, control, script or Script())
+    event_log.timeline = history.timeline
     started = RunStarted(
         name=name,
         incarnation=history.incarnations + 1,
@@ -266,11 +266,11 @@ def play(
     try:
         before = control.last_seq if control else 0
         for text in (script or Script()).early:
-            chronicle.send(text)
-        start = Start(run, started, history, resume, before, profile_steps, lr_range)
-        outcome = train(start, place, chronicle, signals or StopSignals())
+            event_log.send(text)
+        start = SessionStart(run, started, history, resume, before, profile_steps, lr_range)
+        outcome = train(start, place, event_log, signals or StopSignals())
     finally:
-        if publisher and control:
-            publisher.close()
+        if journal_writer and control:
+            journal_writer.close()
             control.close()
-    return Played(run, outcome, read_records(run) if publisher else [])
+    return Played(run, outcome, read_records(run) if journal_writer else [])

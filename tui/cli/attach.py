@@ -20,9 +20,9 @@ from .output import print_runs
 
 if TYPE_CHECKING:
     from ..connection.remote import RemoteSession
-    from ..connection.runs import Listed
-    from ..connection.ssh.ssh import Far, Target
-    from ..connection.ssh.ssh_connection import Connection
+    from ..connection.runs import RunListing
+    from ..connection.ssh.ssh import RemoteCommand, Target
+    from ..connection.ssh.ssh_connection import SshConnection
 
 
 def add_commands(commands: Commands) -> None:
@@ -112,7 +112,7 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     return app.return_value or 0
 
 
-def _look_at(item: Listed, *, read_only: bool) -> int:
+def _look_at(item: RunListing, *, read_only: bool) -> int:
     """Show the run that a person chose from the list in the app."""
     from ..connection.ssh.ssh import parse_target
 
@@ -126,11 +126,11 @@ def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> i
     """Show a run of another machine; without a name or a terminal, what runs there are."""
     from ..connection.remote import RemoteSession
     from ..connection.ssh.hosts import remember_host
-    from ..connection.ssh.ssh import Far
+    from ..connection.ssh.ssh import RemoteCommand
 
     if target.run is not None:
         require_terminal(f"for one command, use: fttui ctl {target.host}:{target.run} COMMAND")
-    far = Far(target.host, remote_cmd)
+    far = RemoteCommand(target.host, remote_cmd)
     session = RemoteSession(far, read_only=read_only)
     if not asyncio.run(_connect(session, far, target)):
         return 0
@@ -145,11 +145,11 @@ def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> i
     return app.return_value or 0
 
 
-async def _connect(session: RemoteSession, far: Far, target: Target) -> bool:
+async def _connect(session: RemoteSession, far: RemoteCommand, target: Target) -> bool:
     """Have a run served while ssh may still ask things; False when only a list was wanted."""
-    from ..connection.ssh.ssh_connection import Connection
+    from ..connection.ssh.ssh_connection import SshConnection
 
-    connection = Connection(far, may_prompt=True)
+    connection = SshConnection(far, may_prompt=True)
     connection.attach()
     try:
         wanted = target.run or await _chosen(connection, target.host)
@@ -164,7 +164,7 @@ async def _connect(session: RemoteSession, far: Far, target: Target) -> bool:
     return True
 
 
-async def _chosen(connection: Connection, host: str) -> str | None:
+async def _chosen(connection: SshConnection, host: str) -> str | None:
     """The run a person picks from the list of another machine's runs."""
     runs = await connection.runs()
     if not runs:

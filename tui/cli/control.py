@@ -18,12 +18,12 @@ from fttui.engine.run.process_marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from ..connection.ssh.ssh import Far, is_remote, parse_target
+from ..connection.ssh.ssh import RemoteCommand, is_remote, parse_target
 from ..view_model.command_effect import change, effect
 from .options import Commands, add_remote_cmd, add_runs_dir
 
 if TYPE_CHECKING:
-    from ..connection.one_shot import Outcome
+    from ..connection.one_shot import CommandOutcome
     from ..view_model.connection_port import Session
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -88,9 +88,9 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
         return _session_there(words, options.remote_cmd)
     run, command = _addressed(words, runs_root(options.runs_dir))
     _require_engine(run)
-    from ..connection.local import HubSession
+    from ..connection.local import LocalSession
 
-    return HubSession(run, only_news=True), command
+    return LocalSession(run, only_news=True), command
 
 
 def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
@@ -99,13 +99,13 @@ def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, A
         raise ConfigError(f"which command for {words[0]}? one of:\n{_table()}")
     command = _parsed(words[1:])
     from ..connection.remote import RemoteSession
-    from ..connection.ssh.ssh_connection import Connection
+    from ..connection.ssh.ssh_connection import SshConnection
 
-    far = Far(target.host, remote_cmd)
+    far = RemoteCommand(target.host, remote_cmd)
     session = RemoteSession(far, only_news=True)
 
     async def connect() -> None:
-        connection = Connection(far, may_prompt=True)
+        connection = SshConnection(far, may_prompt=True)
         connection.attach()
         try:
             await session.open(connection, target.run)
@@ -169,7 +169,7 @@ def _require_engine(run: RunDirectory) -> None:
         )
 
 
-def sentence(outcome: Outcome) -> str:
+def sentence(outcome: CommandOutcome) -> str:
     """The outcome in words."""
     if outcome.status == "applied":
         what = effect(outcome.command, outcome.step or 0, "step {}")

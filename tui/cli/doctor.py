@@ -37,7 +37,7 @@ _LEAST_COLUMNS, _LEAST_LINES = 80, 24
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthCheck:
     """One thing looked at."""
 
     name: str
@@ -62,9 +62,9 @@ def _doctor(_options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def findings() -> Iterator[Finding]:
+def findings() -> Iterator[HealthCheck]:
     """Everything looked at, one by one, since some checks take seconds."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+    checks: tuple[Callable[[], Iterator[HealthCheck]], ...] = (
         _check_python,
         _check_packages,
         _check_devices,
@@ -76,50 +76,50 @@ def findings() -> Iterator[Finding]:
         yield from check()
 
 
-def _check_python() -> Iterator[Finding]:
+def _check_python() -> Iterator[HealthCheck]:
     old = sys.version_info < (3, 11)
     where = f"{platform.python_version()} ({sys.executable}) on {platform.platform(terse=True)}"
-    yield Finding("Python", where, "bad" if old else "ok")
+    yield HealthCheck("Python", where, "bad" if old else "ok")
 
 
-def _check_packages() -> Iterator[Finding]:
+def _check_packages() -> Iterator[HealthCheck]:
     for name in _PACKAGES:
         try:
-            yield Finding(name, version(name))
+            yield HealthCheck(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, f"not installed; pip install {name}", "bad")
+            yield HealthCheck(name, f"not installed; pip install {name}", "bad")
 
 
-def _check_devices() -> Iterator[Finding]:
+def _check_devices() -> Iterator[HealthCheck]:
     from fttui.engine.config.memory.hardware import probe_hardware
 
     hardware = probe_hardware()
     for index, device in enumerate(hardware.devices):
         bf16 = "bf16" if device.bf16 else "no bf16, precision auto uses fp16"
         free = f"{gibibytes(device.free_bytes)} of {gibibytes(device.total_bytes)} free"
-        yield Finding(f"GPU {index}", f"{device.name}, {free}, {bf16}")
+        yield HealthCheck(f"GPU {index}", f"{device.name}, {free}, {bf16}")
     if not hardware.devices:
-        yield Finding("GPU", "none that torch can use; runs train on the CPU", "note")
+        yield HealthCheck("GPU", "none that torch can use; runs train on the CPU", "note")
     free = f"{gibibytes(hardware.host_free_bytes)} of {gibibytes(hardware.host_total_bytes)} free"
-    yield Finding("host", f"{hardware.processors} processors, {free}")
+    yield HealthCheck("host", f"{hardware.processors} processors, {free}")
 
 
-def _check_bitsandbytes() -> Iterator[Finding]:
+def _check_bitsandbytes() -> Iterator[HealthCheck]:
     """In a process of its own: a broken native library can take its process down."""
     command = [sys.executable, "-c", "import bitsandbytes"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        yield Finding("bitsandbytes", f"its import took over {_IMPORT_TIMEOUT_S} s", "bad")
+        yield HealthCheck("bitsandbytes", f"its import took over {_IMPORT_TIMEOUT_S} s", "bad")
         return
     if done.returncode == 0:
-        yield Finding("bitsandbytes", "loads: 4-bit models can be trained")
+        yield HealthCheck("bitsandbytes", "loads: 4-bit models can be trained")
     else:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield Finding("bitsandbytes", f"does not load: {last}; set model.quantize: none", "bad")
+        yield HealthCheck("bitsandbytes", f"does not load: {last}; set model.quantize: none", "bad")
 
 
-def _check_zeromq() -> Iterator[Finding]:
+def _check_zeromq() -> Iterator[HealthCheck]:
     import zmq
 
     name = f"ZeroMQ {zmq.zmq_version()}"
@@ -133,27 +133,29 @@ def _check_zeromq() -> Iterator[Finding]:
             client.send(b"ping")
             answered = server.poll(_ROUND_TRIP_TIMEOUT_MS) and server.recv() == b"ping"
         except zmq.ZMQError as error:
-            yield Finding(name, f"ipc sockets do not work in {folder}: {error}", "bad")
+            yield HealthCheck(name, f"ipc sockets do not work in {folder}: {error}", "bad")
         else:
             text = "an ipc message went through" if answered else "an ipc message got lost"
-            yield Finding(name, text, "ok" if answered else "bad")
+            yield HealthCheck(name, text, "ok" if answered else "bad")
         finally:
             context.destroy(linger=0)
 
 
-def _check_terminal() -> Iterator[Finding]:
+def _check_terminal() -> Iterator[HealthCheck]:
     if not sys.stdout.isatty():
-        yield Finding("terminal", "standard output is no terminal; run it in one to check", "note")
+        yield HealthCheck(
+            "terminal", "standard output is no terminal; run it in one to check", "note"
+        )
         return
     size = shutil.get_terminal_size()
     small = size.columns < _LEAST_COLUMNS or size.lines < _LEAST_LINES
     text = f"{size.columns}×{size.lines}"
     hint = f"; best from {_LEAST_COLUMNS}×{_LEAST_LINES} on" if small else ""
-    yield Finding("terminal", text + hint, "note" if small else "ok")
+    yield HealthCheck("terminal", text + hint, "note" if small else "ok")
     encoding = locale.getpreferredencoding(False)
     utf8 = encoding.lower().replace("-", "") == "utf8"
-    yield Finding("encoding", encoding if utf8 else f"{encoding}; curves are drawn in ASCII")
-    yield Finding("TERM", f"{os.environ.get('TERM') or 'not set'}, {_colours()}")
+    yield HealthCheck("encoding", encoding if utf8 else f"{encoding}; curves are drawn in ASCII")
+    yield HealthCheck("TERM", f"{os.environ.get('TERM') or 'not set'}, {_colours()}")
 
 
 def _colours() -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -52,7 +52,7 @@ def add_commands(commands: Commands) -> None:
 def _export(options: argparse.Namespace) -> int:
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
-    checkpoint = Ledger(run).find(step or "last").name
+    checkpoint = CheckpointStore(run).find(step or "last").name
     out = options.out or _default_folder(run, checkpoint, options)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")

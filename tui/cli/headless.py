@@ -51,7 +51,7 @@ _GRACE_S = 2.0
 """From the end of the process to giving up on its last word."""
 
 
-class ProgressLines:
+class HeadlessLog:
     """Records → lines; steps and progress at most once a second, everything else at once."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
         EngineGone: the engine ended without a word; the text has the end of its log.
     """
     interrupts = Interrupts(engine)
-    lines = ProgressLines()
+    lines = HeadlessLog()
     try:
         for records in _batches(engine):
             for line in interrupts.news():

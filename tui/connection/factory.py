@@ -6,8 +6,8 @@ from fttui.engine.run.process_marks import read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Session
-from .local import HubSession
-from .offline import JournalSession
+from .local import LocalSession
+from .offline import OfflineSession
 
 
 def engine_lives(run: RunDirectory) -> bool:
@@ -20,5 +20,5 @@ def open_session(run: RunDirectory, read_only: bool = False) -> Session:
     """A session over the hub while the engine or its hub lives, else over the files."""
     endpoint = read_endpoint(run)
     if engine_lives(run) or (endpoint is not None and endpoint.alive):
-        return HubSession(run, read_only=read_only)
-    return JournalSession(run)
+        return LocalSession(run, read_only=read_only)
+    return OfflineSession(run)

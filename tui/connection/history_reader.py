@@ -16,7 +16,7 @@ from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgressed, PreviewArrived
-from ..view_model.step_batch import Batch, decode_batch
+from ..view_model.step_batch import RecordBatch, decode_batch
 
 LONG_BYTES = 4 * 1024 * 1024
 """A shorter journal comes at once on the usual way."""
@@ -69,7 +69,7 @@ def _record(payload: bytes) -> Record | None:
         return None
 
 
-def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[Batch, ReadTo]]:
+def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadTo]]:
     """Parts of the journal, and how far it is read then."""
     reader = FrameReader(journal)
     while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
@@ -81,11 +81,11 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[Batch, ReadTo]]:
         yield batch, ReadTo(seq, reader.offset, zlib.crc32(newest))
 
 
-def _thinned(batch: Batch, records: int) -> Batch:
+def _thinned(batch: RecordBatch, records: int) -> RecordBatch:
     """A part of a history of so many records, with no more points than are kept of it anyway."""
     width = 2 ** max(0, math.ceil(math.log2(records / POINTS)) + 1)
     parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
-    return Batch(parts, batch.unknown)
+    return RecordBatch(parts, batch.unknown)
 
 
 def _seq(payload: bytes) -> int:

@@ -35,7 +35,7 @@ async def reach_hub(run: RunDirectory) -> Endpoint | None:
     return await asyncio.to_thread(ensure_hub, run, HUB_STARTS_IN_S)
 
 
-class Line:
+class HubConnection:
     """Talks to a hub; made for one endpoint and thrown away when that is gone."""
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -58,7 +58,7 @@ from ..view_model.connection_port import (
     LinkChanged,
 )
 from .history_reader import read_history
-from .hub_connection import Line, reach_hub
+from .hub_connection import HubConnection, reach_hub
 from .identity import issuer, new_command_id, new_viewer
 from .merge import Merger, deliveries
 from .offline import decided_on_disk, read_rest
@@ -77,11 +77,11 @@ EXPIRES_S = 30.0
 is over. Once accepted it does not expire, however long a step or an evaluation takes."""
 
 
-class _LineDead(Exception):
+class _ConnectionDead(Exception):
     """This connection is of no use any more."""
 
 
-class HubSession:
+class LocalSession:
     """A viewer of a live run."""
 
     def __init__(
@@ -100,7 +100,7 @@ class HubSession:
         """crc32 of the newest record shown; None while there is none."""
         self._deliver: Deliver = lambda _: None
         self._link: Link | None = None
-        self._line: Line | None = None
+        self._line: HubConnection | None = None
         self._greeted = asyncio.Event()
         self._behind = asyncio.Event()
         self._pending = PendingCommands()
@@ -250,7 +250,7 @@ class HubSession:
 
     async def _converse(self, endpoint: Endpoint) -> None:
         """Talk to one hub process until it is gone or silent for too long."""
-        line = self._line = Line(endpoint)
+        line = self._line = HubConnection(endpoint)
         # Asked now: the new hub's first heartbeat may say that nobody has control.
         had_control = self._has_control()
         self._greeted.clear()
@@ -261,7 +261,7 @@ class HubSession:
                 group.create_task(self._hear_events(line))
                 group.create_task(self._greet_and_pull(line, had_control))
                 group.create_task(self._keep(line))
-        except* _LineDead as dead:
+        except* _ConnectionDead as dead:
             if not self._closed.is_set():
                 self._to(Link.LOST, str(dead.exceptions[0]))
         except* (ProtocolMismatch, JournalReplaced) as final:
@@ -270,7 +270,7 @@ class HubSession:
             self._line = None
             line.close()
 
-    async def _hear_events(self, line: Line) -> None:
+    async def _hear_events(self, line: HubConnection) -> None:
         while True:
             batch = await line.events()
             self._hear()
@@ -302,7 +302,7 @@ class HubSession:
         if self._pending.answered(answer.id):
             self._deliver(answer)
 
-    async def _greet_and_pull(self, line: Line, had_control: bool) -> None:
+    async def _greet_and_pull(self, line: HubConnection, had_control: bool) -> None:
         try:
             await self._greet(line, had_control)
             await self._confirm(line)
@@ -310,9 +310,9 @@ class HubSession:
                 await self._pull(line)
                 await self._behind.wait()
         except TimeoutError:
-            raise _LineDead(f"the hub did not answer within {ASK_S:g} s") from None
+            raise _ConnectionDead(f"the hub did not answer within {ASK_S:g} s") from None
 
-    async def _greet(self, line: Line, had_control: bool) -> None:
+    async def _greet(self, line: HubConnection, had_control: bool) -> None:
         hello = Hello(
             ref=line.next_ref(),
             version=PROTOCOL_VERSION,
@@ -333,7 +333,7 @@ class HubSession:
         self._to(Link.LIVE)
         self._send_pending(unanswered_since=time.monotonic())
 
-    async def _confirm(self, line: Line) -> None:
+    async def _confirm(self, line: HubConnection) -> None:
         """See that the journal still holds the newest record shown, in its place.
 
         Raises:
@@ -351,7 +351,7 @@ class HubSession:
                 "lost records or was replaced; attach again to see what it holds now"
             )
 
-    async def _pull(self, line: Line) -> None:
+    async def _pull(self, line: HubConnection) -> None:
         """Fetch the journal from the last known record to its head."""
         self._behind.clear()
         while True:
@@ -359,7 +359,7 @@ class HubSession:
             chunk = await line.ask(FetchHistory(ref=line.next_ref(), after_seq=after), ASK_S)
             self._hear()
             if not isinstance(chunk, HistoryChunk):
-                raise _LineDead(f"no history: {_reason(chunk)}")
+                raise _ConnectionDead(f"no history: {_reason(chunk)}")
             self._show(self._merger.history(unpack_history(chunk.blob)))
             if chunk.blob:
                 progress = HistoryProgressed(seq=self._merger.last_seq, head_seq=chunk.head_seq)
@@ -374,17 +374,17 @@ class HubSession:
         for delivery in deliveries(payloads):
             self._deliver(delivery)
 
-    async def _keep(self, line: Line) -> None:
+    async def _keep(self, line: HubConnection) -> None:
         """Ping, repeat what was not answered, notice silence and the end of the hub."""
         ping_at = 0.0
         while True:
             now = time.monotonic()
             if self._closed.is_set():
-                raise _LineDead("closed")
+                raise _ConnectionDead("closed")
             if not self._is_current(line.endpoint):
-                raise _LineDead("the hub is gone")
+                raise _ConnectionDead("the hub is gone")
             if now - self._heard > LOST_S:
-                raise _LineDead(f"nothing heard for {LOST_S:g} s")
+                raise _ConnectionDead(f"nothing heard for {LOST_S:g} s")
             if self._greeted.is_set():
                 self._to(Link.STALE if now - self._heard > STALE_S else Link.LIVE)
                 if now >= ping_at:

@@ -64,7 +64,7 @@ def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
     return CommandAnswered(id=id_, accepted=False, reason=reason)
 
 
-class JournalSession:
+class OfflineSession:
     """A viewer of a run that no process works on."""
 
     def __init__(self, run: RunDirectory) -> None:

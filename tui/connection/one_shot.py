@@ -39,7 +39,7 @@ _DEAD_BEATS = 2
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """What became of a command."""
 
     id: str
@@ -58,7 +58,7 @@ class Outcome:
 
 def send_command(
     session: Session, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
-) -> Outcome:
+) -> CommandOutcome:
     """Submit a command to a live run and wait for its outcome.
 
     Args:
@@ -71,7 +71,7 @@ def send_command(
     Raises:
         FttuiError: control cannot be taken, or the hub cannot be reached.
     """
-    return asyncio.run(_Errand(session, command, reason, take).run(timeout_s))
+    return asyncio.run(_OneShot(session, command, reason, take).run(timeout_s))
 
 
 def _goes_on(command: str) -> bool:
@@ -79,7 +79,7 @@ def _goes_on(command: str) -> bool:
     return isinstance(parse_command(command), Resume | RunSteps)
 
 
-class _Errand:
+class _OneShot:
     """One command's way through a session."""
 
     def __init__(self, session: Session, command: AnyCommand, reason: str, take: bool) -> None:
@@ -89,14 +89,14 @@ class _Errand:
         self._take = take
         self._id = ""
         self._accepted = False
-        self._applying: Outcome | None = None
+        self._applying: CommandOutcome | None = None
         """A pause that the engine has taken up while a step was under way."""
         self._taken_up = 0.0
         self._detail = ""
         self._dead_beats = 0
 
-    async def run(self, timeout_s: float) -> Outcome:
-        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async def run(self, timeout_s: float) -> CommandOutcome:
+        self._outcome: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
         self._live = asyncio.Event()
         listening = asyncio.create_task(self._session.listen(self._deliver))
         try:
@@ -158,7 +158,7 @@ class _Errand:
                 reason = f"the run ended ({state.value}) before it took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
 
-    def _took_up(self, applied: Outcome, record: Record) -> None:
+    def _took_up(self, applied: CommandOutcome, record: Record) -> None:
         """A pause has its effect at the end of the step under way, unless the run is held."""
         if isinstance(self._command, Pause) and not applied.old.startswith("paused"):
             self._applying, self._taken_up = applied, record.time
@@ -171,11 +171,11 @@ class _Errand:
             reason = "the engine is gone; it left no word about the command"
             self._finish(self._result("failed", reason=reason))
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: CommandOutcome) -> None:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 
-    def _unknown(self, timeout_s: float) -> Outcome:
+    def _unknown(self, timeout_s: float) -> CommandOutcome:
         if not self._id or not self._accepted:
             why = self._detail or f"the hub did not answer within {timeout_s:g} s"
             return self._result("unanswered", reason=why)
@@ -191,8 +191,8 @@ class _Errand:
         new: str = "",
         reason: str = "",
         seconds: float = 0.0,
-    ) -> Outcome:
-        return Outcome(
+    ) -> CommandOutcome:
+        return CommandOutcome(
             id=self._id,
             command=describe_command(self._command),
             status=status,

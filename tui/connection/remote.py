@@ -43,10 +43,10 @@ from fttui.engine.protocol.requests import (
 )
 from fttui.engine.protocol.ssh_protocol import (
     BEAT_S,
-    Channel,
     Failed,
+    FrameKind,
+    JournalPosition,
     Open,
-    Place,
     Preview,
     Pulse,
     Records,
@@ -66,10 +66,10 @@ from ..view_model.connection_port import (
 from .identity import issuer, new_command_id, new_viewer
 from .merge import Merger, deliveries
 from .pending import PendingCommands
-from .requests import Questions
+from .requests import PendingRequests
 from .ssh.backoff import Backoff
-from .ssh.ssh import Far, Unreachable
-from .ssh.ssh_connection import HANDSHAKE_S, Connection, RemoteFailed
+from .ssh.ssh import RemoteCommand, Unreachable
+from .ssh.ssh_connection import HANDSHAKE_S, RemoteFailed, SshConnection
 
 STALE_S = 3.0
 LOST_S = 10.0
@@ -83,7 +83,9 @@ EXPIRES_S = 30.0
 class RemoteSession:
     """A viewer of a run on another machine."""
 
-    def __init__(self, far: Far, *, read_only: bool = False, only_news: bool = False) -> None:
+    def __init__(
+        self, far: RemoteCommand, *, read_only: bool = False, only_news: bool = False
+    ) -> None:
         self.run_id = ""
         self.viewer = new_viewer()
         self.issuer = issuer()
@@ -93,15 +95,15 @@ class RemoteSession:
         """When the run was opened."""
         self._far = far
         self._run: str | None = None
-        self._first: Connection | None = None
-        self._connection: Connection | None = None
+        self._first: SshConnection | None = None
+        self._connection: SshConnection | None = None
         self._merger = Merger()
-        self._seen: Place | None = None
+        self._seen: JournalPosition | None = None
         self._deliver: Deliver = lambda _: None
         self._link: Link | None = None
         self._detail = ""
         self._pending = PendingCommands()
-        self._questions = Questions()
+        self._questions = PendingRequests()
         self._backoff = Backoff(random.random)
         self._heard = 0.0
         self._head_seq = 0
@@ -110,7 +112,7 @@ class RemoteSession:
         self._served = False
         self._closed = asyncio.Event()
 
-    async def open(self, connection: Connection, run: str | None) -> None:
+    async def open(self, connection: SshConnection, run: str | None) -> None:
         """The first connection, made while a person can still be asked things.
 
         Raises:
@@ -120,7 +122,7 @@ class RemoteSession:
         await self._have_served(connection)
         self._first = connection
 
-    async def _have_served(self, connection: Connection) -> None:
+    async def _have_served(self, connection: SshConnection) -> None:
         asked = Open(
             version=PROTOCOL_VERSION,
             viewer=self.viewer,
@@ -157,13 +159,13 @@ class RemoteSession:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._closed.wait(), wait_s)
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> SshConnection:
         """The first connection, or a new one that asks nobody anything."""
         connection, self._first = self._first, None
         if connection is not None:
             connection.attach()
             return connection
-        connection = Connection(self._far, may_prompt=False, shared=self._backoff.failures < 2)
+        connection = SshConnection(self._far, may_prompt=False, shared=self._backoff.failures < 2)
         connection.attach()
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -176,7 +178,7 @@ class RemoteSession:
             raise
         return connection
 
-    async def _converse(self, connection: Connection) -> None:
+    async def _converse(self, connection: SshConnection) -> None:
         self._connection = connection
         self._heard = time.monotonic()
         self._backoff.connected(self._heard)
@@ -193,7 +195,7 @@ class RemoteSession:
             self._questions.give_up()
             await connection.close()
 
-    async def _hear(self, connection: Connection) -> None:
+    async def _hear(self, connection: SshConnection) -> None:
         while True:
             channel, payload = await connection.next()
             self._heard = time.monotonic()
@@ -203,17 +205,17 @@ class RemoteSession:
                 raise ProtocolMismatch(
                     f"{self._far.host} sent what this version cannot read: {error}"
                 ) from None
-            if channel == Channel.TALK:
+            if channel == FrameKind.TALK:
                 connection.acknowledge(connection.received_bytes)
             await asyncio.sleep(0)
 
     def _take(self, channel: int, payload: bytes) -> None:
         match channel:
-            case Channel.BEAT:
+            case FrameKind.BEAT:
                 self._on_beat(decode_beat(payload))
-            case Channel.HUB:
+            case FrameKind.HUB:
                 self._on_reply(decode_hub(payload))
-            case Channel.TALK:
+            case FrameKind.TALK:
                 self._on_talk(payload)
 
     def _on_talk(self, payload: bytes) -> None:
@@ -231,7 +233,7 @@ class RemoteSession:
         payloads = unpack_block(records.block)
         for delivery in deliveries(self._merger.history(payloads)):
             self._deliver(delivery)
-        self._seen = Place(
+        self._seen = JournalPosition(
             seq=self._merger.last_seq, crc=zlib.crc32(payloads[-1]), offset=records.offset
         )
         self._head_seq = max(records.head_seq, self._merger.last_seq)
@@ -283,7 +285,7 @@ class RemoteSession:
         if self._pending.answered(answer.id):
             self._deliver(answer)
 
-    async def _keep(self, connection: Connection) -> None:
+    async def _keep(self, connection: SshConnection) -> None:
         """Say that this viewer lives, repeat what was not answered, notice silence."""
         while not self._closed.is_set():
             silent_s = time.monotonic() - self._heard
@@ -376,7 +378,7 @@ class RemoteSession:
 
     def _send(self, message: ClientMessage) -> None:
         if self._connection is not None:
-            self._connection.send(Channel.HUB, encode(message))
+            self._connection.send(FrameKind.HUB, encode(message))
 
     def _send_pending(self, unanswered_since: float) -> None:
         if self._connection is not None:

@@ -15,13 +15,13 @@ from fttui.engine.run.run_index import RunSummary, list_runs, summarize
 from ..view_model.app_state import AppState, OtherRun, fold
 from ..view_model.connection_port import Delivery
 from .config_info import about
-from .offline import JournalSession
+from .offline import OfflineSession
 from .ssh.hosts import known_hosts
-from .ssh.ssh import Far
+from .ssh.ssh import RemoteCommand
 
 
 @dataclass(frozen=True)
-class Listed:
+class RunListing:
     """A run and the machine it is on; an empty host is this one."""
 
     summary: RunSummary
@@ -33,7 +33,7 @@ class Listed:
         return f"{self.host}:{self.summary.path}"
 
 
-def runs_here(root: Path) -> list[Listed]:
+def runs_here(root: Path) -> list[RunListing]:
     """Runs below the folder of runs, and noted ones elsewhere; newest first."""
     found = {summary.path: summary for summary in list_runs(root)}
     for run in known_runs():
@@ -44,22 +44,24 @@ def runs_here(root: Path) -> list[Listed]:
                 continue
             found.setdefault(summary.path, summary)
     newest_first = sorted(found.values(), key=lambda s: s.created, reverse=True)
-    return [Listed(summary) for summary in newest_first]
+    return [RunListing(summary) for summary in newest_first]
 
 
-async def runs_there() -> tuple[list[Listed], list[str]]:
+async def runs_there() -> tuple[list[RunListing], list[str]]:
     """Runs of the machines attached to before, and what went wrong with some of them."""
     from .ssh.elsewhere import runs_on  # not at the top: the first picture need not wait for it
 
     hosts = known_hosts()
-    answers = await asyncio.gather(*(runs_on(Far(h, None), may_prompt=False) for h in hosts))
-    runs: list[Listed] = []
+    answers = await asyncio.gather(
+        *(runs_on(RemoteCommand(h, None), may_prompt=False) for h in hosts)
+    )
+    runs: list[RunListing] = []
     faults: list[str] = []
     for host, answer in zip(hosts, answers, strict=True):
         if isinstance(answer, FttuiError):
             faults.append(f"{host}: {answer}")
         else:
-            runs += [Listed(summary, host) for summary in answer]
+            runs += [RunListing(summary, host) for summary in answer]
     return runs, faults
 
 
@@ -67,6 +69,6 @@ async def read_other(path: Path) -> OtherRun:
     """A run of this machine as far as its journal goes now, to compare with."""
     run = RunDirectory(path)
     collected: list[Delivery] = []
-    await JournalSession(run).listen(collected.append)
+    await OfflineSession(run).listen(collected.append)
     view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
     return OtherRun(id=run.id, run=view, about=await asyncio.to_thread(about, read_configs(run)))

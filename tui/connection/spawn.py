@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fttui.engine.config.load import LoadedConfig
 from fttui.engine.errors import CheckpointError, FttuiError
-from fttui.engine.run.checkpoint_store import Ledger
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.files import last_lines, write_atomically
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.process_marks import EngineMark, read_endpoint, read_engine
@@ -83,7 +83,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
             f"{run.id} is still training (process {engine.pid}); watch it with: "
             f"fttui attach {run.id}, or end it first with: fttui ctl {run.id} stop"
         )
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     if not wanted and not ledger.all():
         if summarize(run).step == 0:
             return None

@@ -9,11 +9,11 @@ from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.run_view import Checkpoint
+from ..view_model.run_view import CheckpointView
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostWork:
     """What going back to a checkpoint gives up."""
 
     steps: int
@@ -26,16 +26,16 @@ class Loss:
         return f"{fmt.plural(self.steps, 'step')}{took}"
 
 
-def given_up(state: AppState, checkpoint: Checkpoint) -> Loss:
+def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
     """The work after a checkpoint that the present weights hold."""
     newest = state.run.last_step_at
-    return Loss(
+    return LostWork(
         max(0, state.run.step - checkpoint.step),
         None if newest is None else max(0.0, newest - checkpoint.time),
     )
 
 
-def consequence(state: AppState, command: Rollback, checkpoint: Checkpoint) -> list[str]:
+def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:
     """A rollback in plain words, with numbers."""
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0

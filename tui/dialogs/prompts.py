@@ -25,7 +25,7 @@ RECENT_NORMS = 200
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedInput:
     """The reading of a prompt's text."""
 
     command: AnyCommand | None = None
@@ -41,36 +41,36 @@ class Asked:
     """Computed from the value in force now: refuse it if that has moved on."""
 
 
-def read_lr(text: str, run: RunView) -> Asked:
+def read_lr(text: str, run: RunView) -> ParsedInput:
     """A learning-rate wish; a factor is relative to the scale in force and sent as an absolute."""
     text = text.strip().lower()
     schedule = run.last.lr_schedule if run.last else None
     if not text:
-        return Asked(preview=_lr_preview(schedule, run.lr_scale, "now"))
+        return ParsedInput(preview=_lr_preview(schedule, run.lr_scale, "now"))
     if text == "reset":
-        return Asked(ResetLr(), _lr_preview(schedule, 1.0, "then"))
+        return ParsedInput(ResetLr(), _lr_preview(schedule, 1.0, "then"))
     if text[0] in "×*x":
         return _read_factor(text, schedule, run.lr_scale)
     return _read_value(text, schedule)
 
 
-def _read_factor(text: str, schedule: float | None, scale: float) -> Asked:
+def _read_factor(text: str, schedule: float | None, scale: float) -> ParsedInput:
     value = _positive(text[1:])
     if value is None:
-        return Asked(error=f"a factor is a number > 0, such as ×0.5; got {text!r}")
+        return ParsedInput(error=f"a factor is a number > 0, such as ×0.5; got {text!r}")
     scale *= value
-    return Asked(ScaleLr(factor=scale), _lr_preview(schedule, scale, "then"), relative=True)
+    return ParsedInput(ScaleLr(factor=scale), _lr_preview(schedule, scale, "then"), relative=True)
 
 
-def _read_value(text: str, schedule: float | None) -> Asked:
+def _read_value(text: str, schedule: float | None) -> ParsedInput:
     value = _positive(text.removeprefix("="))
     if value is None:
-        return Asked(error=f"expected {LR_FORMS}; got {text!r}")
+        return ParsedInput(error=f"expected {LR_FORMS}; got {text!r}")
     if value >= 0.1:
         hint = f"a learning rate of {value:g}? for a factor type ×{value:g}"
-        return Asked(error=hint)
+        return ParsedInput(error=hint)
     scale = value / schedule if schedule else math.nan
-    return Asked(SetLr(value=value), _lr_preview(schedule, scale, "then"))
+    return ParsedInput(SetLr(value=value), _lr_preview(schedule, scale, "then"))
 
 
 def _positive(text: str) -> float | None:
@@ -88,64 +88,64 @@ def _lr_preview(schedule: float | None, scale: float, when: str) -> str:
     return f"{when}: {learning_rate(schedule)} schedule × {factor(scale)} scale = {effective}"
 
 
-def read_clip(text: str, run: RunView) -> Asked:
+def read_clip(text: str, run: RunView) -> ParsedInput:
     """A clip wish: a value, a percentile of recent norms, or off."""
     text = text.strip().lower()
     now = "off" if run.clip is None else number(run.clip)
     if not text:
-        return Asked(preview=f"now: {now} · {_norm_range(run)}")
+        return ParsedInput(preview=f"now: {now} · {_norm_range(run)}")
     asked = _verb("clip", text)
     if isinstance(asked.command, SetClip) and asked.command.percentile is not None:
         value = percentile(_norms(run), asked.command.percentile)
         about = f" ≈ {number(value)} of the last {RECENT_NORMS}" if value is not None else ""
-        return Asked(asked.command, f"{now} → {text}{about}")
-    return Asked(asked.command, f"{now} → {text} · {_norm_range(run)}", asked.error)
+        return ParsedInput(asked.command, f"{now} → {text}{about}")
+    return ParsedInput(asked.command, f"{now} → {text} · {_norm_range(run)}", asked.error)
 
 
-def read_count(verb: str, text: str, run: RunView) -> Asked:
+def read_count(verb: str, text: str, run: RunView) -> ParsedInput:
     """`run N` and `skip N`."""
     asked = _verb(verb, text.strip())
     if not text.strip():
-        return Asked(needs="a number of steps is needed, such as 12; esc cancels")
+        return ParsedInput(needs="a number of steps is needed, such as 12; esc cancels")
     if asked.error:
-        return Asked(error=asked.error)
+        return ParsedInput(error=asked.error)
     steps = int(text)
     if verb == "skip":
-        return Asked(asked.command, f"the data of the next {steps:,} steps is dropped")
-    return Asked(asked.command, f"train {run.step + 1:,} to {run.step + steps:,}, then pause")
+        return ParsedInput(asked.command, f"the data of the next {steps:,} steps is dropped")
+    return ParsedInput(asked.command, f"train {run.step + 1:,} to {run.step + steps:,}, then pause")
 
 
-def read_text(verb: str, text: str, preview: str) -> Asked:
+def read_text(verb: str, text: str, preview: str) -> ParsedInput:
     """A free text behind a verb, such as a note."""
     words = [*verb.split(), text.strip()]
     if not text.strip():
-        return Asked(needs="some text is needed; esc cancels")
+        return ParsedInput(needs="some text is needed; esc cancels")
     try:
-        return Asked(parse_command(words), preview)
+        return ParsedInput(parse_command(words), preview)
     except CommandError as error:
-        return Asked(error=str(error))
+        return ParsedInput(error=str(error))
 
 
-def read_command(text: str, run: RunView) -> Asked:
+def read_command(text: str, run: RunView) -> ParsedInput:
     """What `fttui ctl` would take, or a step number."""
     text = text.strip()
     if not text:
-        return Asked(needs="a command or a step is needed; esc cancels")
+        return ParsedInput(needs="a command or a step is needed; esc cancels")
     if text.replace(",", "").isdigit():
         step = min(int(text.replace(",", "")), run.step)
-        return Asked(goto=step, preview=f"cursor to step {step:,}")
+        return ParsedInput(goto=step, preview=f"cursor to step {step:,}")
     try:
         command = parse_command(text)
     except (CommandError, ValueError) as error:
-        return Asked(error=str(error))
-    return Asked(command, f"sends: {describe_command(command)}")
+        return ParsedInput(error=str(error))
+    return ParsedInput(command, f"sends: {describe_command(command)}")
 
 
-def _verb(verb: str, text: str) -> Asked:
+def _verb(verb: str, text: str) -> ParsedInput:
     try:
-        return Asked(parse_command([*verb.split(), *text.split()]))
+        return ParsedInput(parse_command([*verb.split(), *text.split()]))
     except CommandError as error:
-        return Asked(error=str(error).split(" (usage")[0])
+        return ParsedInput(error=str(error).split(" (usage")[0])
 
 
 def _norms(run: RunView) -> list[float]:

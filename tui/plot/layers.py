@@ -47,7 +47,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PlotPicture:
     """What a plot shows."""
 
     layers: tuple[Layer, ...] = ()
@@ -79,7 +79,7 @@ def picture(
     log_y: bool = False,
     floor: float | None = None,
     limits: Sequence[float] = (),
-) -> Picture:
+) -> PlotPicture:
     """Draw curves over all branches within a window of steps.
 
     `floor` is a value the y axis starts from, `limits` are lines across, drawn where the picture
@@ -97,7 +97,7 @@ def picture(
                 found.setdefault((part.live, style, curve.dots), []).extend(runs)
                 gaps.extend(trace.gaps if part.live else ())
     layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
-    drawn = Picture(tuple(layers), x, log_y=log_y, gaps=tuple(sorted(set(gaps))))
+    drawn = PlotPicture(tuple(layers), x, log_y=log_y, gaps=tuple(sorted(set(gaps))))
     return _with_limits(_fit(drawn, floor), limits)
 
 
@@ -139,7 +139,7 @@ def _band(part: Stretch, trace: Trace, other: str) -> tuple[tuple[Point, ...], .
     return (tuple(pairs),) if pairs else ()
 
 
-def _with_limits(drawn: Picture, limits: Sequence[float]) -> Picture:
+def _with_limits(drawn: PlotPicture, limits: Sequence[float]) -> PlotPicture:
     low, high = drawn.y
     levels = [math.log10(v) if drawn.log_y else v for v in limits if v > 0 or not drawn.log_y]
     runs = tuple(((drawn.x[0], v), (drawn.x[1], v)) for v in levels if low <= v <= high)
@@ -150,7 +150,7 @@ def _old_first(found: _Found) -> list[tuple[_Look, list[tuple[Point, ...]]]]:
     return sorted(found.items(), key=lambda item: item[0][0])
 
 
-def _fit(drawn: Picture, floor: float | None) -> Picture:
+def _fit(drawn: PlotPicture, floor: float | None) -> PlotPicture:
     if drawn.log_y:
         drawn, floor = _logarithmic(drawn), None
     decisive = [layer for layer in drawn.layers if layer.style != "old"] or drawn.layers
@@ -168,7 +168,7 @@ def _clamped(run: Sequence[Point], low: float, high: float) -> tuple[Point, ...]
     return tuple((x, min(high, max(low, y))) for x, y in run)
 
 
-def _logarithmic(drawn: Picture) -> Picture:
+def _logarithmic(drawn: PlotPicture) -> PlotPicture:
     def logged(run: Sequence[Point]) -> tuple[Point, ...]:
         return tuple((x, math.log10(y)) for x, y in run if y > 0)
 

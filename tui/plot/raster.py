@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..view_model.series import Floats, Indices, Point
-from .layers import Layer, Picture
+from .layers import Layer, PlotPicture
 
 BLANK = ord(" ")
 _BRAILLE = 0x2800
@@ -36,7 +36,7 @@ def blank(width: int, height: int) -> Sheet:
     )
 
 
-def draw(picture: Picture, width: int, height: int, *, ascii_only: bool = False) -> Sheet:
+def draw(picture: PlotPicture, width: int, height: int, *, ascii_only: bool = False) -> Sheet:
     """Draw a picture into `width` × `height` cells; later layers cover earlier ones."""
     sheet = blank(width, height)
     for number, layer in enumerate(picture.layers):
@@ -56,7 +56,7 @@ def draw(picture: Picture, width: int, height: int, *, ascii_only: bool = False)
     return sheet
 
 
-def _dots(layer: Layer, picture: Picture, width: int, height: int) -> tuple[Indices, Indices]:
+def _dots(layer: Layer, picture: PlotPicture, width: int, height: int) -> tuple[Indices, Indices]:
     """Rows (from the top) and columns of all dots of a layer, `[N]` each."""
     found = [_line(_places(run, picture, width, height), layer) for run in layer.runs if run]
     if not found:
@@ -65,7 +65,7 @@ def _dots(layer: Layer, picture: Picture, width: int, height: int) -> tuple[Indi
     return 4 * height - 1 - places[:, 1], places[:, 0]
 
 
-def _places(run: Sequence[Point], picture: Picture, width: int, height: int) -> Floats:
+def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int) -> Floats:
     """Points in dots from the lower left, `[N, 2]`."""
     points = np.array(run, dtype=np.float64)
     low = np.array([picture.x[0], picture.y[0]])

@@ -16,7 +16,7 @@ from ..text.format import clip_to
 from ..view_model.app_state import AppState
 from ..view_model.settings_view import differences
 from ..widgets.plot import Plot
-from ..widgets.text import BOLD, DIM, Line, Piece, assemble, lines
+from ..widgets.text import BOLD, DIM, Piece, TextLine, assemble, lines
 from .base import PlotScreen
 
 FIRST = ("loss", "eval.loss", "grad_norm", "lr")
@@ -35,16 +35,16 @@ class Compare(PlotScreen):
 
     def compose_body(self) -> ComposeResult:
         """Legend, grid, differences."""
-        yield Line(id="legend")
+        yield TextLine(id="legend")
         yield VerticalScroll(id="grid", can_focus=False)
         with VerticalScroll(id="differences", classes="panel", can_focus=False):
-            yield Line(id="rows")
+            yield TextLine(id="rows")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the state."""
-        self.query_one("#legend", Line).put(_legend(state))
+        self.query_one("#legend", TextLine).put(_legend(state))
         self.query_one("#differences").border_title = "settings that differ"
-        self.query_one("#rows", Line).put(_differences(state, self.app.size.width))
+        self.query_one("#rows", TextLine).put(_differences(state, self.app.size.width))
         wanted = _metrics(state)
         if wanted != self._shown:
             self._shown = wanted

@@ -16,7 +16,7 @@ from ..view_model.app_state import AppState
 from ..widgets.lists import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
 from ..widgets.plot import Plot
 from ..widgets.status_panels import OutcomePanel, StartPanel
-from ..widgets.text import DIM, Line, Piece, assemble
+from ..widgets.text import DIM, Piece, TextLine, assemble
 from .base import PlotScreen
 
 
@@ -40,7 +40,7 @@ class Dashboard(PlotScreen):
         with Horizontal(id="events"):
             yield AnomalyPanel(classes="panel")
             yield InterventionPanel(classes="panel")
-        yield Line(id="strip")
+        yield TextLine(id="strip")
         yield NewestEvent(id="newest")
         yield LogTail(id="log-tail")
 
@@ -60,7 +60,7 @@ class Dashboard(PlotScreen):
         self.query_one(InterventionPanel).show(state)
         self.query_one(NewestEvent).show(state)
         self.query_one(LogTail).show(state)
-        self.query_one("#strip", Line).put(_strip(state))
+        self.query_one("#strip", TextLine).put(_strip(state))
 
 
 def _strip(state: AppState) -> Content:

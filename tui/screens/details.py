@@ -11,7 +11,7 @@ from ..dialogs.command_cost import given_up
 from ..plot.panels import metrics_of
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.run_view import Checkpoint, RunView
+from ..view_model.run_view import CheckpointView, RunView
 from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
 AROUND = (-3, -2, -1, 0, 1, 2, 3)
@@ -134,7 +134,7 @@ def _shown(name: str, value: float | None, *, sign: bool = False) -> str:
     return mark + (fmt.learning_rate(value) if name in RATES else fmt.number(value))
 
 
-def _standing(found: Checkpoint) -> str:
+def _standing(found: CheckpointView) -> str:
     words = ["✓ verified", "good" if found.good else "△ doubtful", "pinned" if found.pinned else ""]
     return " · ".join(word for word in words if word)
 

@@ -22,7 +22,7 @@ from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..view_model.app_state import AppState
 from ..view_model.branches import SMOOTHINGS, smoothed
 from ..view_model.interventions import Phase
-from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines
+from ..widgets.text import ACCENT, ALARM, DIM, WATCH, Piece, TextLine, assemble, lines
 from .base import RunScreen
 from .details import DETAILS
 
@@ -31,7 +31,7 @@ GAP = "   "
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A line of a table: what identifies it and its cells."""
 
     key: str
@@ -65,7 +65,7 @@ class ListScreen(RunScreen):
     def __init__(self) -> None:
         super().__init__()
         self._filter = ""
-        self._rows: list[Row] | None = None
+        self._rows: list[TableRow] | None = None
 
     def compose_body(self) -> ComposeResult:
         """Table, hint, filter."""
@@ -73,17 +73,17 @@ class ListScreen(RunScreen):
         table.border_title = self.NAME
         yield table
         if self.DETAIL:
-            detail = Line(id="detail", classes="panel")
+            detail = TextLine(id="detail", classes="panel")
             detail.border_title = self.DETAIL
             yield detail
-        yield Line(id="hint")
+        yield TextLine(id="hint")
         yield Input(placeholder="filter…", id="filter", compact=True)
 
     def columns(self) -> Sequence[str]:
         """The columns there is room for, from the left."""
         return self.COLUMNS
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """All rows, newest first."""
         return []
 
@@ -99,12 +99,12 @@ class ListScreen(RunScreen):
         if self._filter:
             ways = keyed("{list.filter} change   {app.back} clear", state)
             hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
-        self.query_one("#hint", Line).put(Content(hint))
+        self.query_one("#hint", TextLine).put(Content(hint))
         self._refill(rows)
         key = self.key_under_cursor()
         if self.DETAIL and self.has_class("-wide"):
             shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
-            self.query_one("#detail", Line).put(lines(*shown))
+            self.query_one("#detail", TextLine).put(lines(*shown))
 
     def _ways(self, state: AppState) -> str:
         """Of the hint, the keys that do something now."""
@@ -114,7 +114,7 @@ class ListScreen(RunScreen):
             ways = [way for way in ways if not way.startswith("enter ")]
         return GAP.join(way for way in ways if not any(f"{{{id_}}}" in way for id_ in refused))
 
-    def _refill(self, rows: list[Row]) -> None:
+    def _refill(self, rows: list[TableRow]) -> None:
         known = self._rows
         if known is not None and _same(rows, known):
             return
@@ -177,7 +177,7 @@ class ListScreen(RunScreen):
             self.chosen(event.row_key.value)
 
 
-def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[Row]) -> None:
+def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[TableRow]) -> None:
     """Put rows into a table, each column as wide as its widest cell."""
     table.clear(columns=True)
     for at, name in enumerate(names):
@@ -187,7 +187,7 @@ def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[Row]) -
         table.add_row(*row.cells[: len(names)], key=row.key)
 
 
-def _same(rows: Sequence[Row], others: Sequence[Row]) -> bool:
+def _same(rows: Sequence[TableRow], others: Sequence[TableRow]) -> bool:
     if len(rows) != len(others):
         return False
     return all(
@@ -209,7 +209,7 @@ class Anomalies(ListScreen):
         """The advice by its name: it need not be a recovery."""
         return super()._ways(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per anomaly."""
         found = []
         for anomaly in reversed(state.run.anomalies):
@@ -222,7 +222,7 @@ class Anomalies(ListScreen):
                 cell(anomaly.verdict or "open", DIM if anomaly.verdict else colour),
                 cell(event.checkpoint or "–", DIM),
             )
-            found.append(Row(event.id, cells))
+            found.append(TableRow(event.id, cells))
         return found
 
     def chosen(self, key: str) -> None:
@@ -240,12 +240,12 @@ class Checkpoints(ListScreen):
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
     HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per checkpoint on disk."""
         here = now + state.link.clock_offset_s
         current = value_at(state.run, smoothed(SMOOTHINGS[0]), None)
         return [
-            Row(
+            TableRow(
                 c.name,
                 (
                     cell(f"{c.step:>7,}"),
@@ -299,10 +299,10 @@ class InterventionList(ListScreen):
         """It is the list of them."""
         return True
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per command."""
         return [
-            Row(
+            TableRow(
                 item.id,
                 (
                     cell("–" if item.step is None else f"{item.step:>7,}"),
@@ -327,10 +327,10 @@ class Samples(ListScreen):
     EMPTY = "No sample so far; {run.sample} generates one from the current adapter."
     HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per sample."""
         return [
-            Row(
+            TableRow(
                 str(index),
                 (
                     cell(f"{s.step:>7,}"),
@@ -354,11 +354,11 @@ class Log(ListScreen):
     EMPTY = "Nothing was logged yet."
     HINT = "newest first   {list.filter} filter, such as: r1 error   {app.back} back"
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per line."""
         colours = {"error": ALARM, "warning": WATCH, "debug": DIM}
         return [
-            Row(
+            TableRow(
                 f"{line.time}-{index}",
                 (
                     cell(_clock(line.time), DIM),
@@ -379,11 +379,11 @@ class Config(ListScreen):
     EMPTY = "Not known: the run's folder is not on this machine."
     HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per key, in the order of the file."""
         looks = {"file": ACCENT, "--set": WATCH}
         return [
-            Row(
+            TableRow(
                 s.key,
                 (
                     cell(s.key),

@@ -12,7 +12,7 @@ from ..actions import bindings, keyed
 from ..plot.panels import chosen_metrics, metrics_of, panel_for
 from ..view_model.app_state import AppState
 from ..widgets.plot import Plot
-from ..widgets.text import DIM, Line, assemble
+from ..widgets.text import DIM, TextLine, assemble
 from .base import PlotScreen
 
 
@@ -29,7 +29,7 @@ class Metrics(PlotScreen):
     def compose_body(self) -> ComposeResult:
         """The grid, and what is left out of it."""
         yield VerticalScroll(id="grid", can_focus=False)
-        yield Line(id="hint")
+        yield TextLine(id="hint")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view."""
@@ -38,7 +38,7 @@ class Metrics(PlotScreen):
         hint = "{list.filter} choose metrics   {view.maximise} maximise   {app.back} back"
         if state.plot.only:
             hint = f"{len(wanted)} of {len(every)} with “{state.plot.only}”   {hint}"
-        self.query_one("#hint", Line).put(assemble((keyed(hint, state), DIM)))
+        self.query_one("#hint", TextLine).put(assemble((keyed(hint, state), DIM)))
         if wanted == self._shown:
             for plot in self.plots():
                 plot.offer(state)

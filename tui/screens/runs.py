@@ -13,12 +13,12 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary, unreadable_runs
 
 from ..actions import bindings
-from ..connection.runs import Listed, runs_here, runs_there
+from ..connection.runs import RunListing, runs_here, runs_there
 from ..text import format as fmt
 from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
 from ..view_model.app_state import AppState
-from ..widgets.text import ACCENT, DIM, Line, assemble
-from .lists import ListScreen, Row, cell
+from ..widgets.text import ACCENT, DIM, TextLine, assemble
+from .lists import ListScreen, TableRow, cell
 
 REFRESH_S = 5.0
 
@@ -34,8 +34,8 @@ class RunList(ListScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._here: list[Listed] = []
-        self._there: list[Listed] = []
+        self._here: list[RunListing] = []
+        self._there: list[RunListing] = []
         self._damaged: list[str] = []
         self._faults: list[str] = []
         self._looked = False
@@ -53,7 +53,7 @@ class RunList(ListScreen):
         found, damaged = runs_here(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
         self.app.call_from_thread(self._found_here, found, damaged)
 
-    def _found_here(self, found: list[Listed], damaged: list[Path]) -> None:
+    def _found_here(self, found: list[RunListing], damaged: list[Path]) -> None:
         self._here = found
         self._damaged = [f"{file.parent.name}: its run.json is damaged" for file in damaged]
         self._looked = True
@@ -66,7 +66,7 @@ class RunList(ListScreen):
         self.fttui.redraw()
 
     @property
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[RunListing]:
         """All of them, in the order shown."""
         return [*self._here, *self._there]
 
@@ -75,16 +75,16 @@ class RunList(ListScreen):
         here = self.has_class("-narrow") and not any(item.host for item in self.listed)
         return self.COLUMNS[:-1] if here else self.COLUMNS
 
-    def rows(self, state: AppState, now: float) -> list[Row]:
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
         """One per run."""
         return [self._row(item, state, now) for item in self.listed]
 
-    def _row(self, item: Listed, state: AppState, now: float) -> Row:
+    def _row(self, item: RunListing, state: AppState, now: float) -> TableRow:
         run = item.summary
         sign = "✱" if item.key in self.marked else "▸" if run.id == state.run_id else " "
         age = fmt.age(now - run.last_time) if run.last_time else "–"
         colour = STATE_COLOUR.get(run.state, "")
-        return Row(
+        return TableRow(
             item.key,
             (
                 cell(sign, ACCENT),
@@ -102,11 +102,11 @@ class RunList(ListScreen):
         super().show_body(state, now)
         if self._looked and not self.listed:
             hint = "No runs yet; leave and start one with: fttui run CONFIG"
-            self.query_one("#hint", Line).put(assemble(hint))
+            self.query_one("#hint", TextLine).put(assemble(hint))
         missing = [*self._damaged, *self._faults]
         if missing:
             more = f"   (and {len(missing) - 1} more)" if missing[1:] else ""
-            self.query_one("#hint", Line).put(assemble((f"△ {missing[0]}{more}", "$warning")))
+            self.query_one("#hint", TextLine).put(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
         """Open it."""
@@ -121,7 +121,7 @@ class RunList(ListScreen):
             self.marked ^= {key}
             self.fttui.redraw()
 
-    def chosen_to_compare(self) -> list[Listed]:
+    def chosen_to_compare(self) -> list[RunListing]:
         """The marked runs, or the one under the cursor."""
         keys = self.marked or {self.key_under_cursor() or ""}
         return [item for item in self.listed if item.key in keys]

@@ -18,7 +18,7 @@ from ..plot.system_panels import SYSTEM, memory_plan
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..widgets.plot import Plot
-from ..widgets.text import ACCENT, DIM, WATCH, Line, Piece, assemble, lines
+from ..widgets.text import ACCENT, DIM, WATCH, Piece, TextLine, assemble, lines
 from .base import PlotScreen
 
 BLOCKS = "█▓▒░▚▞▀▄"
@@ -39,10 +39,10 @@ class System(PlotScreen):
             for panel in SYSTEM:
                 yield Plot(panel)
         with Horizontal(id="facts"):
-            yield Line(id="plan", classes="panel")
-            yield Line(id="ranks", classes="panel")
-            yield Line(id="link", classes="panel")
-        yield Line(id="profile", classes="panel")
+            yield TextLine(id="plan", classes="panel")
+            yield TextLine(id="ranks", classes="panel")
+            yield TextLine(id="link", classes="panel")
+        yield TextLine(id="profile", classes="panel")
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view and the texts."""
@@ -53,13 +53,13 @@ class System(PlotScreen):
             ("#ranks", "ranks", _ranks(state)),
             ("#link", "link", _link(state, now)),
         ):
-            line = self.query_one(name, Line)
+            line = self.query_one(name, TextLine)
             line.border_title = title
             line.put(lines(*rows))
         self._show_profile(state)
 
     def _show_profile(self, state: AppState) -> None:
-        found, line = state.run.profile, self.query_one("#profile", Line)
+        found, line = state.run.profile, self.query_one("#profile", TextLine)
         line.display = found is not None
         if found is not None:
             line.border_title = f"profile, step {state.run.profiled_at:,}"

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from .base import RunScreen
 
 
-class ReadingScreen(RunScreen):
+class TextPage(RunScreen):
     """Markdown or plain text, scrolled with the arrows; esc goes back."""
 
     AUTO_FOCUS = "#text"

@@ -18,7 +18,7 @@ from ..widgets.text import ACCENT, BOLD, DIM, assemble, lines
 FIRST_KEYS = ("app.help", "app.commands", "run.pause", "lr.change", "run.rollback", "app.detach")
 
 
-class Welcome(ModalScreen[None]):
+class WelcomeScreen(ModalScreen[None]):
     """Shown once per machine; any of its keys closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space,q", "dismiss", "go on")]

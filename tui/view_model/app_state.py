@@ -20,14 +20,14 @@ from .connection_port import (
     PreviewArrived,
     RecordsArrived,
 )
-from .disk_warning import Trouble, trouble
+from .disk_warning import DiskWarning, trouble
 from .interventions import Intervention, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plot_view import PlotView
 from .reducer import apply_batch, apply_many
 from .run_view import RunView
-from .settings_view import About
-from .step_batch import Batch
+from .settings_view import ConfigView
+from .step_batch import RecordBatch
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class OtherRun:
 
     id: str
     run: RunView
-    about: About
+    about: ConfigView
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AppState:
     """How far the reading has to come to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
-    about: About = field(default_factory=About)
+    about: ConfigView = field(default_factory=ConfigView)
     """What the run's folder says, when it is on this machine."""
     others: tuple[OtherRun, ...] = ()
     """Runs to compare with."""
@@ -70,7 +70,7 @@ class AppState:
         return shown_state(self.run, self.link)
 
     @property
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> DiskWarning | None:
         """What keeps the run from saving."""
         return trouble(self.run, self.link)
 
@@ -120,7 +120,7 @@ def fold(state: AppState, deliveries: Sequence[Delivery], now: float) -> AppStat
 def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
     match delivery:
         case RecordsArrived(records=records, unknown=unknown):
-            return _read(state, Batch(records, unknown), now)
+            return _read(state, RecordBatch(records, unknown), now)
         case HistoryArrived(batch=batch):
             return _read(state, batch, now)
         case PreviewArrived():
@@ -144,7 +144,7 @@ def _linked(
             return replace(link, read_seq=seq, head_seq=head, refills=link.refills + refilled)
 
 
-def _read(state: AppState, batch: Batch, now: float) -> AppState:
+def _read(state: AppState, batch: RecordBatch, now: float) -> AppState:
     """Take records in; the preview gives way when they have come as far as it promised."""
     previewed = state.reading is not None
     run = apply_batch(state.reading or state.run, batch)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fttui.engine.protocol.events import EvalFinished
 
-from .series import Ema, Floats, Series
+from .series import Floats, Series, SmoothedSeries
 from .step_batch import Steps
 
 SMOOTHINGS = (0.98, 0.9, 0.995)
@@ -38,7 +38,7 @@ class Branch:
     parent: int | None = None
     """Index of the branch it parted from."""
     curves: Mapping[str, Series] = field(default_factory=dict)
-    averages: tuple[Ema, ...] = tuple(Ema(beta) for beta in SMOOTHINGS)
+    averages: tuple[SmoothedSeries, ...] = tuple(SmoothedSeries(beta) for beta in SMOOTHINGS)
     tokens: float = 0.0
     """Trained on since the run began."""
 
@@ -75,7 +75,9 @@ class Branch:
             for a in self.averages
         )
         seeded = tuple(
-            Ema(a.beta) if value is None or not math.isfinite(value) else Ema(a.beta, value, 1.0)
+            SmoothedSeries(a.beta)
+            if value is None or not math.isfinite(value)
+            else SmoothedSeries(a.beta, value, 1.0)
             for a, value in zip(self.averages, values, strict=True)
         )
         known = self.curves.get(TOKENS)
@@ -113,7 +115,9 @@ def _columns(steps: Steps) -> Iterator[Column]:
             yield least, np.fmin.reduce(ranks), None
 
 
-def _smooth(grown: dict[str, Series], average: Ema, xs: Floats, losses: Floats) -> Ema:
+def _smooth(
+    grown: dict[str, Series], average: SmoothedSeries, xs: Floats, losses: Floats
+) -> SmoothedSeries:
     average, values = average.run(losses)
     known = np.isfinite(values)
     name = smoothed(average.beta)

@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat, ConfigTexts
 
 if TYPE_CHECKING:
-    from .step_batch import Batch
+    from .step_batch import RecordBatch
 
 
 class Link(Enum):
@@ -45,7 +45,7 @@ class RecordsArrived:
 class HistoryArrived:
     """As `RecordsArrived`, read in bulk from the journal: finished steps come as columns."""
 
-    batch: Batch
+    batch: RecordBatch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ SPARE = 1.2
 
 
 @dataclass(frozen=True)
-class Trouble:
+class DiskWarning:
     """What is wrong, in two words and in full."""
 
     short: str
@@ -25,7 +25,7 @@ class Trouble:
     """Nothing at all can be written."""
 
 
-def trouble(run: RunView, link: LinkView) -> Trouble | None:
+def trouble(run: RunView, link: LinkView) -> DiskWarning | None:
     """None when there is room enough, or nobody can tell."""
     beat = link.beat
     if beat is None or beat.disk_free_bytes is None or run.state.ended or link.engine_gone:
@@ -40,8 +40,8 @@ def trouble(run: RunView, link: LinkView) -> Trouble | None:
     if free < JOURNAL_BYTES:
         words = f"Disk full: {has}{saving}. Training goes on; its steps wait in memory to be shown."
         advice = "Free space there: the steps come by themselves, {checkpoint.save} saves."
-        return Trouble("disk full", words, advice, full=True)
+        return DiskWarning("disk full", words, advice, full=True)
     words = f"Disk nearly full: {has}{saving}. The next checkpoint fails, training goes on."
-    return Trouble(
+    return DiskWarning(
         "disk nearly full", words, "Free space there; {checkpoint.save} saves.", full=False
     )

@@ -55,8 +55,8 @@ from fttui.engine.protocol.states import RunState
 from .command_effect import is_pause
 from .eta import WINDOW
 from .interventions import Intervention, Phase
-from .run_view import Anomaly, Checkpoint, LogLine, Mark, RunView, Sample
-from .step_batch import Batch, Steps, steps_of
+from .run_view import Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
+from .step_batch import RecordBatch, Steps, steps_of
 
 LOG_LIMIT = 2000
 LIST_LIMIT = 1000
@@ -81,7 +81,7 @@ def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
     return view
 
 
-def apply_batch(view: RunView, batch: Batch) -> RunView:
+def apply_batch(view: RunView, batch: RecordBatch) -> RunView:
     """The view after a part of the journal; what was seen already changes nothing."""
     records: list[Record] = []
     for part in batch.parts:
@@ -192,7 +192,7 @@ def _eval_finished(view: RunView, record: Record, event: EvalFinished) -> RunVie
 
 
 def _checkpoint_saved(view: RunView, record: Record, event: CheckpointSaved) -> RunView:
-    saved = Checkpoint(
+    saved = CheckpointView(
         name=event.name,
         step=record.step,
         timeline=record.timeline,
@@ -361,7 +361,7 @@ def _log_emitted(view: RunView, record: Record, event: LogEmitted) -> RunView:
 
 
 def _sample_generated(view: RunView, record: Record, event: SampleGenerated) -> RunView:
-    sample = Sample(record.step, record.time, event.prompt, event.text)
+    sample = GeneratedSample(record.step, record.time, event.prompt, event.text)
     return replace(view, samples=(*view.samples, sample)[-LIST_LIMIT:])
 
 

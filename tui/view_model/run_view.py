@@ -23,7 +23,7 @@ from .interventions import Interventions
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointView:
     """A checkpoint that is still on disk."""
 
     name: str
@@ -75,7 +75,7 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class Sample:
+class GeneratedSample:
     """A text the adapter wrote."""
 
     step: int
@@ -111,12 +111,12 @@ class RunView:
     """In force for the next update."""
     clip: float | None = None
     evaluation: EvalFinished | None = None
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[CheckpointView, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     interventions: Interventions = field(default_factory=Interventions)
     marks: tuple[Mark, ...] = ()
     log: tuple[LogLine, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[GeneratedSample, ...] = ()
     autopilot: AutopilotDecided | None = None
     """Its newest decision."""
     gradients: GradientsMeasured | None = None
@@ -152,6 +152,6 @@ class RunView:
         return found[-1] if found else None
 
     @property
-    def good_checkpoints(self) -> tuple[Checkpoint, ...]:
+    def good_checkpoints(self) -> tuple[CheckpointView, ...]:
         """Fit rollback targets, newest first."""
         return tuple(c for c in reversed(self.checkpoints) if c.good)

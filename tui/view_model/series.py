@@ -240,18 +240,18 @@ def _spread(indices: Indices, amount: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class Ema:
+class SmoothedSeries:
     """An exponential moving average without start-up bias; non-finite values do not enter."""
 
     beta: float
     total: float = 0.0
     weight: float = 0.0
 
-    def push(self, value: float) -> Ema:
+    def push(self, value: float) -> SmoothedSeries:
         """The average after one more value."""
         return self.run(np.array([value]))[0]
 
-    def run(self, values: Floats) -> tuple[Ema, Floats]:
+    def run(self, values: Floats) -> tuple[SmoothedSeries, Floats]:
         """The average after more values, and what it was after each of them."""
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
@@ -259,7 +259,7 @@ class Ema:
         with np.errstate(invalid="ignore", divide="ignore"):
             averages = np.where(weight > 0, total / weight, np.nan)
         shown: Floats = averages[counts.cumsum()]
-        return Ema(self.beta, float(total[-1]), float(weight[-1])), shown
+        return SmoothedSeries(self.beta, float(total[-1]), float(weight[-1])), shown
 
     @property
     def value(self) -> float:

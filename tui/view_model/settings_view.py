@@ -10,7 +10,7 @@ Origin = Literal["file", "--set", "default"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class ResolvedKey:
     """One resolved key of the configuration."""
 
     key: str
@@ -22,10 +22,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class About:
+class ConfigView:
     """Read once from the folder; empty for a run on another machine."""
 
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[ResolvedKey, ...] = ()
     gpu_bytes: Mapping[str, int] = field(default_factory=dict)
     """Planned memory of a rank on a GPU by term, such as `base`."""
     cpu_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class About:
 
 def settings_of(
     resolved: Mapping[str, Any], source: Mapping[str, Any], overrides: Sequence[str]
-) -> tuple[Setting, ...]:
+) -> tuple[ResolvedKey, ...]:
     """Every resolved key with its origin; `overrides` are `key=value` of the command line."""
     written = dict(flat(source))
     given = {override.partition("=")[0] for override in overrides}
@@ -47,7 +47,7 @@ def settings_of(
     for key, value in flat(resolved):
         origin: Origin = "--set" if key in given else "file" if key in written else "default"
         before = written.get(key, "")
-        found.append(Setting(key, value, origin, before if before != value else ""))
+        found.append(ResolvedKey(key, value, origin, before if before != value else ""))
     return tuple(found)
 
 
@@ -74,7 +74,7 @@ def _text(value: object) -> str:
             return str(value)
 
 
-def differences(left: About, right: About) -> list[tuple[str, str, str]]:
+def differences(left: ConfigView, right: ConfigView) -> list[tuple[str, str, str]]:
     """Keys whose values differ, with both values; `–` where one has no such key."""
     ours = {setting.key: setting.value for setting in left.settings}
     theirs = {setting.key: setting.value for setting in right.settings}

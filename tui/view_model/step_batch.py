@@ -92,14 +92,14 @@ class Steps:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class RecordBatch:
     """Decoded payloads in their order, and how many this version cannot read."""
 
     parts: Sequence[Record | Steps]
     unknown: int = 0
 
 
-def decode_batch(payloads: Sequence[bytes]) -> Batch:
+def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
     """Decode journal payloads, runs of finished steps as columns."""
     table = _Table(payloads)
     table.fill()
@@ -111,7 +111,7 @@ def decode_batch(payloads: Sequence[bytes]) -> Batch:
         unknown += others.count(None)
         parts += [] if steps is None else [steps]
         done = stop
-    return Batch(parts, unknown)
+    return RecordBatch(parts, unknown)
 
 
 def steps_of(records: Sequence[Record]) -> Iterator[Steps]:

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from ..actions import GO, Action, label_of, why_not
 from ..view_model.app_state import AppState
-from .text import BOLD, DIM, Line, assemble, spread
+from .text import BOLD, DIM, TextLine, assemble, spread
 
 _RIGHT = 20
 """Footer ranks from here on stand at the right edge."""
@@ -17,7 +17,7 @@ _SPARED, _ROOMY = 21, 100
 """The rank left out where there are fewer columns than this."""
 
 
-class ActionFooter(Line):
+class ActionFooter(TextLine):
     """Keys that fit, in order of rank; those that are not legal now are dimmed."""
 
     def show(self, state: AppState, actions: Sequence[Action], count: str | None = None) -> None:

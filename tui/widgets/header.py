@@ -7,13 +7,13 @@ from textual.content import Content
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
-from .text import ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, lines, spread, state_text
+from .text import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines, spread, state_text
 
 ONE_LINE = 118
 """From this width on, everything fits on one line."""
 
 
-class RunHeader(Line):
+class RunHeader(TextLine):
     """One line where there is room, two where not."""
 
     def show(self, state: AppState, now: float) -> None:

@@ -13,7 +13,7 @@ from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..view_model.app_state import AppState
 from ..view_model.interventions import Intervention, Phase
 from ..view_model.run_view import Anomaly, LogLine
-from .text import ACCENT, ALARM, DIM, WATCH, Line, Piece, assemble, lines, spread
+from .text import ACCENT, ALARM, DIM, WATCH, Piece, TextLine, assemble, lines, spread
 
 _LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}
 _PHASE_COLOUR = {
@@ -60,7 +60,7 @@ def log_line(line: LogLine, width: int) -> Content:
     return assemble((f"{clock}  ", DIM), body).truncate(max(1, width), ellipsis=True)
 
 
-class AnomalyPanel(Line):
+class AnomalyPanel(TextLine):
     """The newest anomalies; the open one says which keys help."""
 
     BORDER_TITLE = "anomalies"
@@ -93,7 +93,7 @@ def _ways_on(anomaly: Anomaly, width: int, state: AppState) -> Content:
     return assemble(" " * 10, *pieces)
 
 
-class InterventionPanel(Line):
+class InterventionPanel(TextLine):
     """The newest commands and what became of them."""
 
     BORDER_TITLE = "interventions"
@@ -110,7 +110,7 @@ class InterventionPanel(Line):
         self.put(lines(*(intervention_line(item, width) for item in newest[: max(1, height)])))
 
 
-class LogTail(Line):
+class LogTail(TextLine):
     """The newest log line, or the progress of a long operation."""
 
     def show(self, state: AppState) -> None:
@@ -126,7 +126,7 @@ class LogTail(Line):
             self.put(Content(""))
 
 
-class NewestEvent(Line):
+class NewestEvent(TextLine):
     """For small terminals: the one thing to know, be it an anomaly, a command or a log line."""
 
     def show(self, state: AppState) -> None:

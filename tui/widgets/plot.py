@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..plot import raster
-from ..plot.layers import Picture, column_of, picture
+from ..plot.layers import PlotPicture, column_of, picture
 from ..plot.panels import Panel
 from ..plot.ticks import axis_label, axis_ticks, log_ticks, ticks
 from ..text import format as fmt
@@ -60,7 +60,7 @@ class Plot(Widget, can_focus=True):
         self._drawn: object = None
         self._seen: object = None
         self._looks: dict[str, Style] = {}
-        self._picture = Picture()
+        self._picture = PlotPicture()
         self._sheet: raster.Sheet | None = None
         self._strips: list[Strip] = []
         self._narrow: tuple[Region, ...] = ()
@@ -140,11 +140,11 @@ class Plot(Widget, can_focus=True):
             self.show(self._state)
 
     @property
-    def picture(self) -> Picture:
+    def picture(self) -> PlotPicture:
         """What it shows now."""
         return self._picture
 
-    def picture_of(self, state: AppState) -> Picture:
+    def picture_of(self, state: AppState) -> PlotPicture:
         """What there is to draw."""
         return picture(
             state.run.branches,

@@ -14,15 +14,15 @@ from ..text import format as fmt
 from ..text.glyphs import STATE_SHAPE
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
-from ..view_model.disk_warning import Trouble
+from ..view_model.disk_warning import DiskWarning
 from ..view_model.run_view import RunView
 from .lists import log_line
-from .text import ACCENT, ALARM, BOLD, DIM, WATCH, Line, Piece, assemble, bar, lines
+from .text import ACCENT, ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, bar, lines
 
 LOG_LINES = 6
 
 
-class StartPanel(Line):
+class StartPanel(TextLine):
     """Before the first step: the stage of loading, its progress, and the log."""
 
     BORDER_TITLE = "starting"
@@ -71,7 +71,7 @@ def _stage(state: AppState, width: int) -> Content:
     return assemble(("◌ ", ACCENT), words or "loading model and data; the curves come with step 1")
 
 
-class OutcomePanel(Line):
+class OutcomePanel(TextLine):
     """The run has ended or is held: why, what it left, and the next key or command."""
 
     def show(self, state: AppState) -> None:
@@ -93,7 +93,7 @@ class OutcomePanel(Line):
         self.put(lines(*rows))
 
 
-def _trouble(trouble: Trouble, state: AppState) -> list[Content]:
+def _trouble(trouble: DiskWarning, state: AppState) -> list[Content]:
     colour = ALARM if trouble.full else WATCH
     return [assemble((trouble.words, colour)), assemble((keyed(trouble.advice, state), DIM))]
 
@@ -202,7 +202,7 @@ _ROWS = {
 }
 
 
-class TooSmall(Line):
+class TooSmall(TextLine):
     """Instead of everything where the terminal has no room for it."""
 
     def show(self, width: int, height: int) -> None:

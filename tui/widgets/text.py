@@ -17,7 +17,7 @@ Piece = str | tuple[str, str]
 """Text, or text with a style."""
 
 
-class Line(Static):
+class TextLine(Static):
     """Static text that compares before it repaints."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:

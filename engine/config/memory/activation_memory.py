@@ -50,7 +50,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Pass:
+class MicroBatchShape:
     """One micro-batch of a run, at its full length."""
 
     config: RunConfig

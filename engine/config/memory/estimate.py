@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..schema import RunConfig
-from .activation_memory import Pass, in_fast_mode
+from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
 
 __all__ = [
@@ -144,7 +144,7 @@ def estimate_memory(
     graphs = device == "cuda" and in_fast_mode(config)
     # DDP keeps gradients twice; in fast mode nobody does.
     copies = 2 if config.train.devices > 1 and not graphs else 1
-    moment = Pass(
+    moment = MicroBatchShape(
         config,
         arch,
         formats.compute,

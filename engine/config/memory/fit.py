@@ -141,7 +141,7 @@ def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigChange:
     """One change of a configuration, on top of the ones before it."""
 
     text: str
@@ -154,7 +154,7 @@ class Change:
 
 def changes_to_fit(
     estimate: MemoryEstimate, free_bytes: int, config: RunConfig
-) -> Iterator[Change]:
+) -> Iterator[ConfigChange]:
     """What to change so that even the high estimate fits, the change that costs least first.
 
     It ends where the run fits. Changes that would save next to nothing are left out.
@@ -173,7 +173,7 @@ def changes_to_fit(
         if need.likely - after.likely < WORTH_SAYING * need.likely:
             continue
         config, need = changed, after
-        yield Change(text(config), config, need)
+        yield ConfigChange(text(config), config, need)
 
 
 def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .alerts import ALARM, INFO, INSTABILITY, LOCAL, WATCH, Alert, Verdict
+from .alerts import ALARM, INFO, INSTABILITY, LOCAL, WATCH, Alert, AlertVerdict
 from .detector import Detector
 
-__all__ = ["ALARM", "INFO", "INSTABILITY", "LOCAL", "WATCH", "Alert", "Detector", "Verdict"]
+__all__ = ["ALARM", "INFO", "INSTABILITY", "LOCAL", "WATCH", "Alert", "AlertVerdict", "Detector"]

@@ -34,7 +34,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Value over baseline."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AlertVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an earlier alert ended: the question that decides between going on and rolling back."""
 
     id: str

@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from ..sliding_window import Window
+from ..sliding_window import SlidingWindow
 
 LEVEL_RECORDS = 21
 NOISE_RECORDS = 120
@@ -77,12 +77,12 @@ class Reading(msgspec.Struct, frozen=True):
         return lowest
 
 
-class Channel(msgspec.Struct):
+class Signal(msgspec.Struct):
     """Level, noise and tail of one quantity, learned from the records as they come."""
 
-    recent: Window = msgspec.field(default_factory=lambda: Window(LEVEL_RECORDS))
-    residuals: Window = msgspec.field(default_factory=lambda: Window(NOISE_RECORDS))
-    outliers: Window = msgspec.field(default_factory=lambda: Window(TAIL_RECORDS))
+    recent: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(LEVEL_RECORDS))
+    residuals: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(NOISE_RECORDS))
+    outliers: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
     count: int = 0
     quiet: int = 0
     """Records for which no further alarm is raised."""

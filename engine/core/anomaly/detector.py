@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .alerts import ALARM, INFO, WATCH, Alert, Verdict
+from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict
 from .channel import WARMUP_RECORDS
 from .finding import Finding, to_alert
 from .progress import FLAT_RECORDS
@@ -40,7 +40,7 @@ class Detector:
         self._state = State(sensitivity=sensitivity)
         if falls_to_zero:
             self._state.unstable.scale.near_zero = FIRST_LOSSES
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[AlertVerdict] = []
 
     def update(self, record: _Record) -> list[Alert]:
         """Judge one record and learn from it.
@@ -72,12 +72,12 @@ class Detector:
         state = self._state
         return state.unstable.usual_up_to(1 / math.sqrt(state.sensitivity))
 
-    def take_verdicts(self) -> list[Verdict]:
+    def take_verdicts(self) -> list[AlertVerdict]:
         """Verdicts on earlier alerts since the last call."""
         taken, self._verdicts = self._verdicts, []
         return taken
 
-    def last_verdicts(self) -> list[Verdict]:
+    def last_verdicts(self) -> list[AlertVerdict]:
         """Verdicts on all alerts that have none yet, because the run ends; nothing is forgotten."""
         state = self._state
         waiting = Verdicts(pending=list(state.verdicts.pending))

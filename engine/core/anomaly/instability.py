@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from .alerts import ALARM, INFO, WATCH
-from .channel import Channel, Reading, Way
+from .channel import Reading, Signal, Way
 from .finding import Finding
 from .scale import Scale
 from .trend import Trend
@@ -55,8 +55,8 @@ class Instability(msgspec.Struct):
     """Watches loss and gradient norm together."""
 
     scale: Scale = msgspec.field(default_factory=Scale)
-    loss: Channel = msgspec.field(default_factory=Channel)
-    grad: Channel = msgspec.field(default_factory=Channel)
+    loss: Signal = msgspec.field(default_factory=Signal)
+    grad: Signal = msgspec.field(default_factory=Signal)
     trend: Trend = msgspec.field(default_factory=Trend)
     start: ColdStart = msgspec.field(default_factory=ColdStart)
     climbing: list[bool] = []

@@ -9,7 +9,7 @@ from operator import mul, sub
 
 import msgspec
 
-from ..sliding_window import Window
+from ..sliding_window import SlidingWindow
 
 DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
@@ -68,7 +68,7 @@ class NoLearning(msgspec.Struct):
     """Holds the last losses against the first ones."""
 
     first: list[float] = []
-    last: Window = msgspec.field(default_factory=lambda: Window(LAST_RECORDS))
+    last: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(LAST_RECORDS))
     told: bool = False
     learned: bool = False
     """It has left its first level, so the question is answered."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from ..sliding_window import Window
+from ..sliding_window import SlidingWindow
 
 DROP_SHARE = 0.8
 DROP_RECORDS = 15
@@ -32,8 +32,8 @@ SLOW_RECORDS = 50
 class Throughput(msgspec.Struct):
     """Compares the recent median with the long one."""
 
-    fast: Window = msgspec.field(default_factory=lambda: Window(20))
-    slow: Window = msgspec.field(default_factory=lambda: Window(200))
+    fast: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(20))
+    slow: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(200))
     low: int = 0
     count: int = 0
 

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ..sliding_window import Window
+from ..sliding_window import SlidingWindow
 from .channel import TAIL_RANK
 
 FAST_RECORDS = 8
@@ -46,15 +46,15 @@ class Lift(msgspec.Struct, frozen=True):
 class Trend(msgspec.Struct):
     """Compares the median of the last records with the best level before them."""
 
-    fast: Window = msgspec.field(default_factory=lambda: Window(FAST_RECORDS))
-    slow: Window = msgspec.field(default_factory=lambda: Window(SLOW_RECORDS))
-    older: Window = msgspec.field(default_factory=lambda: Window(OLDER_RECORDS))
+    fast: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(FAST_RECORDS))
+    slow: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(SLOW_RECORDS))
+    older: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(OLDER_RECORDS))
     noise: list[float] = []
     """Standard deviations of single records, oldest first."""
-    lifts: Window = msgspec.field(default_factory=lambda: Window(120))
+    lifts: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(120))
     waiting: list[float] = []
     """The newest lifts, not yet in `lifts`."""
-    medians: Window = msgspec.field(default_factory=lambda: Window(BEST_RECORDS))
+    medians: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(BEST_RECORDS))
     """Of `fast`, as it went along; `young` are the newest ones, which still overlap with it."""
     young: list[float] = []
     held: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from .alerts import Verdict
+from .alerts import AlertVerdict
 
 
 class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
     """How many of them are judged, by their median."""
 
 
-class Pending(msgspec.Struct):
+class OpenAlert(msgspec.Struct):
     """An alert that waits for its verdict."""
 
     id: str
@@ -37,11 +37,11 @@ class Pending(msgspec.Struct):
 class Verdicts(msgspec.Struct):
     """The alerts under observation."""
 
-    pending: list[Pending] = []
+    pending: list[OpenAlert] = []
 
     def watch(self, alert: str, by: Yardstick) -> None:
         """Observe an alert from now on."""
-        self.pending.append(Pending(id=alert, by=by))
+        self.pending.append(OpenAlert(id=alert, by=by))
 
     def watches(self, channel: str) -> bool:
         """Whether anything on a channel waits for its verdict."""
@@ -49,7 +49,7 @@ class Verdicts(msgspec.Struct):
 
     def update(
         self, values: Mapping[str, float | None], step: int, back: Callable[[str, float], float]
-    ) -> list[Verdict]:
+    ) -> list[AlertVerdict]:
         """Take a record in; returns the verdicts that are due.
 
         Args:
@@ -66,25 +66,25 @@ class Verdicts(msgspec.Struct):
         self.pending = staying
         return due
 
-    def settle(self, step: int, back: Callable[[str, float], float]) -> list[Verdict]:
+    def settle(self, step: int, back: Callable[[str, float], float]) -> list[AlertVerdict]:
         """Nothing more will come: judge what waits by what there is."""
         due, self.pending = self.pending, []
         return [_judge(item, step, back) for item in due]
 
 
-def _take(item: Pending, value: float | None) -> bool:
+def _take(item: OpenAlert, value: float | None) -> bool:
     item.age += 1
     item.last = [*item.last[1 - item.by.last :], value] if item.by.last > 1 else [value]
     return item.age >= item.by.records
 
 
-def _judge(item: Pending, step: int, back: Callable[[str, float], float]) -> Verdict:
+def _judge(item: OpenAlert, step: int, back: Callable[[str, float], float]) -> AlertVerdict:
     by = item.by
     known = sorted(value for value in item.last if value is not None)
     now = known[len(known) // 2] if known else None
     over = now is not None and 2 * len(known) > by.last and now <= by.level + by.margin
     undecided = item.age < by.records and 2 * len(item.last) <= by.last
-    return Verdict(
+    return AlertVerdict(
         id=item.id,
         verdict="undecided" if undecided else "recovered" if over else "not recovered",
         step=step,

@@ -16,7 +16,7 @@ GIVE_UP_AFTER = 2
 """Rollbacks for the same incident; a third would repeat what failed twice."""
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A recommended command."""
 
     command: str
@@ -26,7 +26,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class AdviceContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the recommendations depend on."""
 
     step: int
@@ -113,7 +113,7 @@ ADVICE: dict[str, str] = {
 """One sentence by kind that no command can say."""
 
 
-def recommend(alert: Alert, situation: Situation) -> list[Action]:
+def recommend(alert: Alert, situation: AdviceContext) -> list[Recommendation]:
     """Commands for one alert, best first."""
     match alert.kind:
         case "spike" | "divergence" | "nonfinite" | "collapse":
@@ -129,17 +129,17 @@ def recommend(alert: Alert, situation: Situation) -> list[Action]:
             return list(_FIXED.get(alert.kind, ()))
 
 
-def _judge_plateau(now: Situation) -> list[Action]:
+def _judge_plateau(now: AdviceContext) -> list[Recommendation]:
     """Held-out data, not a higher rate, says whether a flat loss is an end or a fault."""
     tripled = f"lr scale {now.lr_scale * 3:.3g}"
     return [
         _first("eval", "if the held-out loss no longer falls either, the run has what it can get"),
-        Action(command=tripled, key="l", why="if it has learned nothing at all so far"),
+        Recommendation(command=tripled, key="l", why="if it has learned nothing at all so far"),
         _stop("to keep what there is, or to check data and adapters"),
     ]
 
 
-def _recover(alert: Alert, now: Situation) -> list[Action]:
+def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     if now.rollbacks >= GIVE_UP_AFTER:
         why = f"{now.rollbacks} rollbacks did not help: change the configuration or the data"
         return [_first("stop", why), _pause()]
@@ -149,23 +149,23 @@ def _recover(alert: Alert, now: Situation) -> list[Action]:
         return [_first(f"lr scale {halved}", why), _pause()]
     recover = _first(f"recover {alert.id}", f"{_why_back(alert, now)}, then a probation")
     by_hand = "the same by hand, without the probation"
-    actions = [recover, Action(command=_rollback(now, halved), key="r", why=by_hand)]
+    actions = [recover, Recommendation(command=_rollback(now, halved), key="r", why=by_hand)]
     if alert.kind == "spike":
         actions.append(_pause("most single spikes come back by themselves within some steps"))
     if alert.kind != "spike" or alert.severity != ALARM:
         actions.append(_lower(f"lr scale {halved}", "stay here with half the learning rate"))
     if alert.kind == "nonfinite":
         why = "hold at once when it happens again"
-        actions.append(Action(command="policy nonfinite halt", key="P", why=why))
+        actions.append(Recommendation(command="policy nonfinite halt", key="P", why=why))
     return actions
 
 
-def _calm_scale(now: Situation) -> float:
+def _calm_scale(now: AdviceContext) -> float:
     """The scale to lower: one above the schedule may itself be the trouble."""
     return min(now.lr_scale, 1.0)
 
 
-def _rollback(now: Situation, lr_scale: str) -> str:
+def _rollback(now: AdviceContext, lr_scale: str) -> str:
     words = ["rollback", now.checkpoint or "last", f"lr={lr_scale}"]
     if now.rollbacks and now.norm_high is not None and now.norm_high > 0:
         words.append(f"clip={now.norm_high * SAFE_CLIP_SHARE:.3g}")
@@ -174,7 +174,7 @@ def _rollback(now: Situation, lr_scale: str) -> str:
     return " ".join(words)
 
 
-def skip_count(now: Situation) -> int:
+def skip_count(now: AdviceContext) -> int:
     """Steps of data to drop after going back, as the recovery does."""
     if now.checkpoint_step is None:
         return 0
@@ -182,14 +182,14 @@ def skip_count(now: Situation) -> int:
     return min(max(now.step - now.checkpoint_step, 0) + beyond, MAX_SKIP_STEPS)
 
 
-def _why_back(alert: Alert, now: Situation) -> str:
+def _why_back(alert: Alert, now: AdviceContext) -> str:
     again = ", with tighter clipping this time" if now.rollbacks else ""
     if alert.kind == "spike":
         return f"if the loss does not come back: before the first warning, past this data{again}"
     return f"to before the first warning, past this data, at half the learning rate{again}"
 
 
-def _calm(alert: Alert, now: Situation) -> list[Action]:
+def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     lower = _lower(f"lr scale {_calm_scale(now) * 0.7:.3g}", "a little less learning rate")
     clip = _calm_clip(alert, now)
     if clip is None:
@@ -200,11 +200,11 @@ def _calm(alert: Alert, now: Situation) -> list[Action]:
     if now.checkpoint is not None and alert.severity == ALARM:
         command = _rollback(now, f"{_calm_scale(now) * 0.5:.3g}")
         why = "if the loss follows"
-        actions.append(Action(command=command, key="r", why=why))
+        actions.append(Recommendation(command=command, key="r", why=why))
     return actions
 
 
-def _calm_clip(alert: Alert, now: Situation) -> float | None:
+def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
     """A max grad norm above what is normal; None where the one in force is tighter already.
 
     Never above half the norm that alarmed: explosions before it may have widened the normal range.
@@ -217,26 +217,26 @@ def _calm_clip(alert: Alert, now: Situation) -> float | None:
     return clip if now.clip is None or clip < now.clip else None
 
 
-def _first(command: str, why: str) -> Action:
-    return Action(command=command, key=RECIPE_KEY, why=why)
+def _first(command: str, why: str) -> Recommendation:
+    return Recommendation(command=command, key=RECIPE_KEY, why=why)
 
 
-def _lower(command: str, why: str) -> Action:
-    return Action(command=command, key="l", why=why)
+def _lower(command: str, why: str) -> Recommendation:
+    return Recommendation(command=command, key="l", why=why)
 
 
-def _pause(why: str = "hold while you look at the samples") -> Action:
-    return Action(command="pause", key="space", why=why)
+def _pause(why: str = "hold while you look at the samples") -> Recommendation:
+    return Recommendation(command="pause", key="space", why=why)
 
 
-def _stop(why: str) -> Action:
-    return Action(command="stop", key="x", why=why)
+def _stop(why: str) -> Recommendation:
+    return Recommendation(command="stop", key="x", why=why)
 
 
-_FIXED: dict[str, tuple[Action, ...]] = {
+_FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
         _first("stop", "more steps make it worse; the best checkpoint stays"),
-        Action(command="eval", key="e", why="confirm with a fresh evaluation"),
+        Recommendation(command="eval", key="e", why="confirm with a fresh evaluation"),
     ),
     "straggler": (
         _first("profile 2", "where each rank's time goes, before changing anything"),

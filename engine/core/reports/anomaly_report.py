@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from ..anomaly import Alert
-from .advice import ADVICE, Action, Situation, recommend
+from .advice import ADVICE, AdviceContext, Recommendation, recommend
 from .causes import Signs, rank_causes
 
 PREVIEW_CHARACTERS = 240
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     """One training sample that was on the table."""
 
     rank: int
@@ -92,7 +92,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of the trained modules the largest, dead and exploding ones; empty when not measured."""
     modules_step: int | None = None
     """The step they were measured in, where that is a later one."""
-    samples: list[Sample] = []
+    samples: list[TrainingSample] = []
     tried: list[str] = []
     """What was done about earlier alarms of this incident, oldest first."""
     rollbacks: int = 0
@@ -125,7 +125,7 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[str] = []
     """Most likely first."""
     advice: str = ""
-    actions: list[Action] = []
+    actions: list[Recommendation] = []
     """Best first."""
     autopilot: str = ""
     """What the autopilot decided, and why."""
@@ -135,7 +135,7 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
     """Put an alert and what was known together."""
-    situation = Situation(
+    situation = AdviceContext(
         step=alert.step,
         checkpoint=evidence.checkpoint,
         checkpoint_step=evidence.checkpoint_step,
@@ -313,7 +313,7 @@ def _module(module: Module) -> str:
     return f"- `{module.name}`: {norms}{note}"
 
 
-def _sample(sample: Sample) -> str:
+def _sample(sample: TrainingSample) -> str:
     head = f"- {sample.batch}, rank {sample.rank}: `{sample.id}`, {sample.tokens} tokens"
     preview = " ".join(sample.preview.split()).replace("`", "'")
     if len(preview) > PREVIEW_CHARACTERS:

@@ -17,7 +17,7 @@ _PROBE = 1.25
 _MEMORY_S = 10.0
 
 
-class Window:
+class SendWindow:
     """Times are monotonic seconds."""
 
     def __init__(self, sent_bytes: int = 0) -> None:

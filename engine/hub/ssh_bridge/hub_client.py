@@ -21,7 +21,7 @@ _RELAUNCH_S = 2.0
 _QUEUED = 64
 
 
-class HubLine:
+class HubClient:
     """Keeps a connection to whichever hub serves the run; times are monotonic seconds."""
 
     def __init__(self, run: RunDirectory, hello: Hello) -> None:

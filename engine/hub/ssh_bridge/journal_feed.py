@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import FttuiError
 from ...protocol.codec import DecodeError, peek_seq
-from ...protocol.ssh_protocol import Place
+from ...protocol.ssh_protocol import JournalPosition
 from ...run.journal import MAX_PAYLOAD_BYTES, FrameReader
 from ...run.run_index import read_tail
 
@@ -20,7 +20,7 @@ class JournalReplaced(FttuiError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class FeedBatch:
     """Some records in a row."""
 
     payloads: list[bytes]
@@ -29,7 +29,7 @@ class Batch:
     """Where the frame of the last of them begins."""
 
 
-class Feed:
+class JournalFeed:
     """Reads a journal once, forwards."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Feed:
             )
         return size - self._reader.offset
 
-    def resume(self, seen: Place) -> None:
+    def resume(self, seen: JournalPosition) -> None:
         """Go on behind a record that the viewer has.
 
         Raises:
@@ -76,7 +76,7 @@ class Feed:
                 "lost records or was replaced; attach again to see what it holds now"
             )
 
-    def _found_at(self, seen: Place) -> bool:
+    def _found_at(self, seen: JournalPosition) -> bool:
         reader = FrameReader(self._path, seen.offset)
         if seen.offset <= 0:
             return False
@@ -87,7 +87,7 @@ class Feed:
         self._go_on(after, seen.seq)
         return True
 
-    def _found_by_scan(self, seen: Place) -> bool:
+    def _found_by_scan(self, seen: JournalPosition) -> bool:
         reader = FrameReader(self._path)
         while frames := reader.read(_SCAN_BYTES):
             ends = [start for start, _ in frames[1:]] + [reader.offset]
@@ -106,7 +106,7 @@ class Feed:
         self._reader = FrameReader(self._path, offset)
         self.last_seq = last_seq
 
-    def next(self, limit_bytes: int) -> Batch | None:
+    def next(self, limit_bytes: int) -> FeedBatch | None:
         """The next records, about as many as fit, at least one; None at the present end."""
         frames = self._reader.read(limit_bytes)
         payloads, offset = [], 0
@@ -117,10 +117,10 @@ class Feed:
                 continue
             payloads.append(payload)
             offset = start
-        return Batch(payloads, self.last_seq, offset) if payloads else None
+        return FeedBatch(payloads, self.last_seq, offset) if payloads else None
 
 
-def _is(seen: Place, payload: bytes) -> bool:
+def _is(seen: JournalPosition, payload: bytes) -> bool:
     try:
         return zlib.crc32(payload) == seen.crc and peek_seq(payload) == seen.seq
     except DecodeError:

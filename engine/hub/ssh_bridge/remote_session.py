@@ -12,7 +12,7 @@ from ...protocol.record_blocks import pack_block
 from ...protocol.requests import Hello
 from ...protocol.ssh_protocol import (
     BEAT_S,
-    Channel,
+    FrameKind,
     Open,
     Opened,
     Preview,
@@ -23,13 +23,13 @@ from ...protocol.ssh_protocol import (
 from ...run.process_marks import read_engine
 from ...run.run_dir import RunDirectory
 from ...run.run_index import read_ends, run_state
-from .flow_control import Window
-from .hub_client import OWN_REF, HubLine
-from .journal_feed import Feed
+from .flow_control import SendWindow
+from .hub_client import OWN_REF, HubClient
+from .journal_feed import JournalFeed
 from .preview import Extremes, sample_records
-from .remote_status import Head, beat_from_disk
-from .requests import Answers
-from .stream import Wire
+from .remote_status import JournalHead, beat_from_disk
+from .requests import HubRequests
+from .stream import FrameStream
 
 SILENT_S = 30.0
 """A viewer that acknowledged nothing for this long is gone, whatever ssh believes."""
@@ -53,21 +53,23 @@ class _Due:
     busy_until: float = 0.0
 
 
-class Service:
+class RemoteViewer:
     """A run as one viewer sees it."""
 
-    def __init__(self, wire: Wire, run: RunDirectory, asked: Open, why_read_only: str) -> None:
+    def __init__(
+        self, wire: FrameStream, run: RunDirectory, asked: Open, why_read_only: str
+    ) -> None:
         self._wire = wire
         self._run = run
-        self._window = Window(wire.sent_bytes)
-        self._head = Head(run.journal)
-        self._feed = Feed(run.journal)
+        self._window = SendWindow(wire.sent_bytes)
+        self._head = JournalHead(run.journal)
+        self._feed = JournalFeed(run.journal)
         if asked.seen is not None:
             self._feed.resume(asked.seen)
         elif asked.one_shot:
             self._feed.skip_to_end()
-        self._hub = HubLine(run, _hello(asked, why_read_only))
-        self._answers = Answers(run, self._hub, why_read_only)
+        self._hub = HubClient(run, _hello(asked, why_read_only))
+        self._answers = HubRequests(run, self._hub, why_read_only)
         now = time.monotonic()
         self._due = _Due(heard=now, hub_heard=now)
         self._lags = False
@@ -127,7 +129,7 @@ class Service:
         """The viewer wants something."""
         self._due.heard = time.monotonic()
         if (reply := self._answers.answer(payload)) is not None:
-            self._wire.say(reply, Channel.HUB)
+            self._wire.say(reply, FrameKind.HUB)
 
     def close(self) -> None:
         """Leave the hub."""
@@ -135,15 +137,15 @@ class Service:
 
     def _listen_to_hub(self, now: float) -> None:
         for reply in self._hub.replies():
-            self._wire.say(reply, Channel.HUB)
+            self._wire.say(reply, FrameKind.HUB)
         for beat in self._hub.beats():
             self._due.hub_heard = now
-            self._wire.send(Channel.BEAT, beat)
+            self._wire.send(FrameKind.BEAT, beat)
 
     def _pulse(self, now: float) -> None:
         self._head.look()
         if now - self._due.hub_heard > _HUB_SILENT_S or not self._hub.connected:
-            self._wire.say(beat_from_disk(self._run, self._head.seq), Channel.BEAT)
+            self._wire.say(beat_from_disk(self._run, self._head.seq), FrameKind.BEAT)
         pulse = Pulse(
             time=time.time(),
             head_seq=self._head.seq,

@@ -18,7 +18,7 @@ _LOG_TAIL_LINES = 20
 _NEWEST = 10
 
 
-class Head:
+class JournalHead:
     """The end of the journal, looked at only when it has moved."""
 
     def __init__(self, path: Path) -> None:

@@ -20,13 +20,13 @@ from ...protocol.requests import (
 from ...run.control_log import decision_on
 from ...run.run_dir import RunDirectory
 from ..file_requests import from_folder
-from .hub_client import HubLine
+from .hub_client import HubClient
 
 
-class Answers:
+class HubRequests:
     """Answers for one viewer."""
 
-    def __init__(self, run: RunDirectory, hub: HubLine, why_read_only: str) -> None:
+    def __init__(self, run: RunDirectory, hub: HubClient, why_read_only: str) -> None:
         self._run = run
         self._hub = hub
         self._why_read_only = why_read_only

@@ -14,8 +14,8 @@ import zmq
 from ...errors import FttuiError, NoSuchRun, ProtocolMismatch
 from ...protocol.codec import PROTOCOL_VERSION, DecodeError
 from ...protocol.ssh_protocol import (
-    Channel,
     Failed,
+    FrameKind,
     Greeting,
     ListRuns,
     Open,
@@ -26,8 +26,8 @@ from ...protocol.ssh_protocol import (
 )
 from ...run.run_dir import RunDirectory
 from ...run.run_index import choose_run, list_known_runs
-from .remote_session import Service
-from .stream import ViewerGone, Wire
+from .remote_session import RemoteViewer
+from .stream import FrameStream, ViewerGone
 
 _IDLE_POLL_MS = 500
 CHOOSING_S = 600.0
@@ -35,7 +35,7 @@ CHOOSING_S = 600.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class BridgeTerms:
     """What the far side's command line allows."""
 
     runs: Path
@@ -46,13 +46,13 @@ class Terms:
     read_only: bool = False
 
 
-class Bridge:
+class BridgeServer:
     """Serves one viewer from its first word to its last."""
 
-    def __init__(self, wire: Wire, terms: Terms) -> None:
+    def __init__(self, wire: FrameStream, terms: BridgeTerms) -> None:
         self._wire = wire
         self._terms = terms
-        self._service: Service | None = None
+        self._service: RemoteViewer | None = None
         self._leave_at = time.monotonic() + CHOOSING_S
 
     def run(self) -> int:
@@ -79,9 +79,9 @@ class Bridge:
 
     def _turn(self) -> bool:
         for channel, payload in self._wire.receive():
-            if channel == Channel.TALK:
+            if channel == FrameKind.TALK:
                 self._hear(decode_viewer_talk(payload))
-            elif channel == Channel.HUB and self._service is not None:
+            elif channel == FrameKind.HUB and self._service is not None:
                 self._service.asked(payload)
         if self._service is not None:
             return self._service.turn()
@@ -107,7 +107,7 @@ class Bridge:
         only = self._terms.run
         return [run for run in runs if only is None or run.id == only or run.path == only]
 
-    def _served(self, asked: Open) -> Service:
+    def _served(self, asked: Open) -> RemoteViewer:
         if asked.version[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (asked.version, PROTOCOL_VERSION))
             raise ProtocolMismatch(
@@ -117,7 +117,7 @@ class Bridge:
         run = self._chosen(asked.run)
         why = "the far side lets this viewer only watch" if self._terms.read_only else ""
         why = why or ("this viewer is read-only" if asked.read_only else "")
-        return Service(self._wire, run, asked, why)
+        return RemoteViewer(self._wire, run, asked, why)
 
     def _chosen(self, wanted: str | None) -> RunDirectory:
         only = self._terms.run

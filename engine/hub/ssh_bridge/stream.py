@@ -8,7 +8,7 @@ import msgspec
 import zmq
 
 from ...protocol.codec import encode
-from ...protocol.ssh_protocol import MAGIC, Channel, FrameParser, Greeting, frames_of
+from ...protocol.ssh_protocol import MAGIC, FrameKind, FrameParser, Greeting, frames_of
 
 _READ_BYTES = 64 * 1024
 CLOGGED_BYTES = 8 * 1024 * 1024
@@ -19,7 +19,7 @@ class ViewerGone(Exception):
     """The stream is closed."""
 
 
-class Wire:
+class FrameStream:
     """One viewer."""
 
     def __init__(self, receiving: int, sending: int) -> None:
@@ -35,16 +35,16 @@ class Wire:
     def greet(self, greeting: Greeting) -> None:
         """The magic and the first frame."""
         self._unsent += MAGIC
-        self.send(Channel.GREETING, msgspec.json.encode(greeting))
+        self.send(FrameKind.GREETING, msgspec.json.encode(greeting))
 
-    def send(self, channel: Channel, payload: bytes) -> None:
+    def send(self, channel: FrameKind, payload: bytes) -> None:
         """Send a message, as soon as the stream takes it."""
         data = frames_of(channel, payload)
         self.sent_bytes += len(data)
         self._unsent += data
         self.flush()
 
-    def say(self, message: msgspec.Struct, channel: Channel = Channel.TALK) -> None:
+    def say(self, message: msgspec.Struct, channel: FrameKind = FrameKind.TALK) -> None:
         """Send a message of the protocol."""
         self.send(channel, encode(message))
 

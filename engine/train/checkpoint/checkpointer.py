@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from ...errors import CheckpointError, TrainingFailed
-from ...run.checkpoint_store import Ledger, Manifest, seal_files
+from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import Agreement, attempt
-from .training_state import Counters, Staged, TrainingState, free_bytes
+from ..distributed.rank_agreement import RankAgreement, attempt
+from .training_state import Counters, StagedState, TrainingState, free_bytes
 
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
@@ -41,9 +41,9 @@ class Checkpointer:
     """Writes and restores the checkpoints of one run."""
 
     def __init__(
-        self, run: RunDirectory, state: TrainingState, agreement: Agreement, incarnation: int
+        self, run: RunDirectory, state: TrainingState, agreement: RankAgreement, incarnation: int
     ) -> None:
-        self.ledger = Ledger(run)
+        self.ledger = CheckpointStore(run)
         self._incarnation = incarnation
         self._names: set[str] = set()
         """Given out by this process; never again, not even after retention."""
@@ -137,7 +137,7 @@ class Checkpointer:
             CheckpointError: nothing was changed on any rank.
             TrainingFailed: the ranks came back to different states.
         """
-        found: tuple[Manifest, Staged] | None = None
+        found: tuple[Manifest, StagedState] | None = None
         error: str | None = None
         try:
             found = self._stage(wanted)
@@ -151,7 +151,7 @@ class Checkpointer:
         self._require_same_state(manifest.name, counters)
         return manifest, counters
 
-    def _stage(self, wanted: str) -> tuple[Manifest, Staged]:
+    def _stage(self, wanted: str) -> tuple[Manifest, StagedState]:
         manifest = self.ledger.find(wanted)
         self._check(manifest)
         return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)

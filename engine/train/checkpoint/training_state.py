@@ -26,7 +26,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from torch import Tensor
 
-from ...core.settings import Desired
+from ...core.settings import RunSettings
 from ...errors import CheckpointError
 from .ema import AdapterEma
 from .optimizer_state import (
@@ -54,7 +54,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Optimizer steps finished."""
     position: int
     """Micro-batches of each rank consumed."""
-    desired: Desired
+    desired: RunSettings
     watch: dict[str, Any] = {}
     """Detector, guard and meters."""
     owes_evaluation: bool = False
@@ -71,7 +71,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedState:
     """A checkpoint read and checked, on the host; ready to be applied."""
 
     adapter: dict[str, Tensor]
@@ -136,14 +136,14 @@ class TrainingState:
             "averaged": self._ema.updates if self._ema else 0,
         }
 
-    def stage(self, folder: Path, rank: int) -> Staged:
+    def stage(self, folder: Path, rank: int) -> StagedState:
         """Read and check a checkpoint; nothing live is touched.
 
         Raises:
             CheckpointError: naming the file that cannot be read or does not fit.
         """
         read = _Reader(folder)
-        staged = Staged(
+        staged = StagedState(
             adapter=read(ADAPTER, _weights),
             machinery=read(OPTIMIZER, _machinery),
             rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
@@ -166,7 +166,7 @@ class TrainingState:
         if problem:
             raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
 
-    def apply(self, staged: Staged) -> Counters:
+    def apply(self, staged: StagedState) -> Counters:
         """Put everything in place; returns what belongs to others: position, settings, watch."""
         with torch.no_grad():
             for name, weight in self._adapter.items():
@@ -285,7 +285,7 @@ class _Reader:
             ) from None
 
 
-def _restore_average(ema: AdapterEma, staged: Staged) -> None:
+def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
     """A checkpoint made without an average starts one from its adapter."""
     if staged.average is None:
         ema.restart()

@@ -38,35 +38,35 @@ from ...protocol.states import RunState
 from ...run.checkpoint_store import Manifest
 from ..checkpoint.checkpointer import Checkpointer, Saved
 from ..checkpoint.training_state import Boundary, Counters, TrainingState
-from ..event_log import Chronicle
-from ..monitoring.monitor import Watch
+from ..event_log import EventLog
+from ..monitoring.monitor import AnomalyMonitor
 from ..objectives.evaluator import Evaluator, Interrupted
-from .command_scheduler import Conductor, Impossible
+from .command_scheduler import CommandScheduler, Impossible
 
 
-class StepOperations:
+class CommandExecutor:
     """Carries one-shot commands out on every rank, at a boundary."""
 
     def __init__(
         self,
         config: RunConfig,
         *,
-        chronicle: Chronicle,
-        conductor: Conductor,
+        event_log: EventLog,
+        commands: CommandScheduler,
         state: TrainingState,
         checkpointer: Checkpointer,
         source: BatchSource,
         evaluator: Evaluator,
-        watch: Watch,
+        watch: AnomalyMonitor,
     ) -> None:
         self._config = config
-        self._chronicle = chronicle
-        self._conductor = conductor
+        self._event_log = event_log
+        self._commands = commands
         self._state = state
         self._checkpointer = checkpointer
         self._source = source
         self._evaluator = evaluator
-        evaluator.interrupted = conductor.ends_evaluation
+        evaluator.interrupted = commands.ends_evaluation
         self._watch = watch
         self.profile: Callable[[int], None] = lambda steps: None
         """Begin a profile of so many steps."""
@@ -96,7 +96,7 @@ class StepOperations:
 
     def scheduled(self) -> None:
         """Evaluate and save where the configuration says so."""
-        step, config = self._chronicle.step(), self._config
+        step, config = self._event_log.step(), self._config
         evaluate = self._due(config.eval.every) or (step == 0 and config.eval.at_start)
         if evaluate and not self._evaluate_unasked():
             return
@@ -104,10 +104,10 @@ class StepOperations:
         if (save or self._watch.is_best()) and self._saved_at != step:
             self._save_unasked()
         if reason := self._watch.reason_to_stop():
-            self._conductor.demand(Stop(), "early stop", reason)
+            self._commands.demand(Stop(), "early stop", reason)
 
     def _due(self, every: int) -> bool:
-        step = self._chronicle.step()
+        step = self._event_log.step()
         return every > 0 and step > 0 and step % every == 0
 
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
@@ -132,7 +132,7 @@ class StepOperations:
             case SkipBatches(steps=steps):
                 outcome = self._skip(steps)
             case AddNote(text=text):
-                self._chronicle.record(NoteAdded(text=text, issuer=issuer))
+                self._event_log.record(NoteAdded(text=text, issuer=issuer))
                 outcome = "", ""
             case Stop(save=save):
                 outcome = self._stop(save=save)
@@ -151,7 +151,7 @@ class StepOperations:
     @property
     def owes_evaluation(self) -> bool:
         """A stop got into the evaluation of this step."""
-        return self._owed_at == self._chronicle.step()
+        return self._owed_at == self._event_log.step()
 
     @property
     def newest(self) -> str | None:
@@ -169,46 +169,46 @@ class StepOperations:
         try:
             return self._save()
         except Impossible as error:
-            self._chronicle.log("error", str(error))
+            self._event_log.log("error", str(error))
             return None
 
     def _save(self, *, pinned: bool = False, note: str = "") -> Manifest:
         if self._saved and self._is_here(self._saved) and not pinned and not note:
             return self._saved
-        before = self._chronicle.state
-        self._chronicle.enter(RunState.SAVING)
+        before = self._event_log.state
+        self._event_log.enter(RunState.SAVING)
         try:
             saved = self._checkpointer.save(
                 self._counters(),
                 {"pinned": pinned, "note": note, **self._watch.checkpoint_facts()},
-                self._chronicle.timeline,
+                self._event_log.timeline,
             )
         except CheckpointError as error:
             raise Impossible(str(error)) from None
         finally:
-            self._chronicle.enter(before)
+            self._event_log.enter(before)
         self._saved, self._saved_at = saved.manifest, saved.manifest.step
         self._tell_saved(saved)
         self._retain()
         return saved.manifest
 
     def _is_here(self, manifest: Manifest) -> bool:
-        here = (self._chronicle.step(), self._chronicle.timeline)
+        here = (self._event_log.step(), self._event_log.timeline)
         counters = self._counters()
         return (manifest.step, manifest.timeline) == here and manifest.control == _plain(counters)
 
     def _counters(self) -> Counters:
         return Counters(
-            step=self._chronicle.step(),
+            step=self._event_log.step(),
             position=self._source.position,
-            desired=self._conductor.desired,
+            desired=self._commands.desired,
             watch=self._watch.state(),
             owes_evaluation=self.owes_evaluation,
         )
 
     def _tell_saved(self, saved: Saved) -> None:
         manifest = saved.manifest
-        self._chronicle.record(
+        self._event_log.record(
             CheckpointSaved(
                 name=manifest.name,
                 size_bytes=manifest.size_bytes,
@@ -227,39 +227,39 @@ class StepOperations:
         keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
         for name in to_remove(ledger.all(), keep=keep, by=by):
             ledger.remove(name)
-            self._chronicle.record(CheckpointRemoved(name=name))
+            self._event_log.record(CheckpointRemoved(name=name))
 
     def _roll_back(self, command: Rollback) -> tuple[str, str]:
-        from_step, old_timeline = self._chronicle.step(), self._chronicle.timeline
-        before = self._chronicle.state
-        self._chronicle.enter(RunState.ROLLING_BACK)
+        from_step, old_timeline = self._event_log.step(), self._event_log.timeline
+        before = self._event_log.state
+        self._event_log.enter(RunState.ROLLING_BACK)
         try:
             manifest, counters, seconds = self._timed_restore(command.checkpoint)
         except Impossible:
-            self._chronicle.enter(before)
+            self._event_log.enter(before)
             raise
         self._adopt(manifest, counters)
         self._source.position += command.skip * self._config.train.accumulate
-        self._chronicle.timeline = old_timeline + 1
-        self._conductor.rolled_back(command)
-        self._chronicle.record(
+        self._event_log.timeline = old_timeline + 1
+        self._commands.rolled_back(command)
+        self._event_log.record(
             RolledBack(
                 checkpoint=manifest.name,
                 from_step=from_step,
                 to_step=manifest.step,
                 old_timeline=old_timeline,
-                new_timeline=self._chronicle.timeline,
+                new_timeline=self._event_log.timeline,
                 skipped_batches=command.skip,
                 seconds=seconds,
             )
         )
         self._watch.rolled_back(manifest.step)
         self.mark()
-        return f"{from_step}", f"{manifest.step}, timeline {self._chronicle.timeline}"
+        return f"{from_step}", f"{manifest.step}, timeline {self._event_log.timeline}"
 
     def _way_back(self, anomaly: str) -> Rollback:
         try:
-            return self._watch.recovery(anomaly, self._conductor.desired)
+            return self._watch.recovery(anomaly, self._commands.desired)
         except NoWayBack as reason:
             raise Impossible(str(reason)) from None
 
@@ -291,39 +291,39 @@ class StepOperations:
         try:
             self._evaluate()
         except Interrupted as where:
-            self._owed_at = self._chronicle.step()
-            self._chronicle.log("info", f"{where}; it is made up for when the run goes on")
+            self._owed_at = self._event_log.step()
+            self._event_log.log("info", f"{where}; it is made up for when the run goes on")
             return False
         return True
 
     def _evaluate(self, *, again: bool = False) -> str:
-        step = self._chronicle.step()
+        step = self._event_log.step()
         if self._evaluated_at == step and not again:
             return ""
         if not len(self._evaluator):
             raise Impossible("there are no evaluation records; set data.eval or data.eval_fraction")
         result = self._in_state(RunState.EVALUATING, self._evaluator.evaluate)
         self._evaluated_at, self._owed_at = step, -1
-        self._chronicle.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
+        self._event_log.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
         self._watch.evaluated(result.metrics)
         for prompt in self._config.eval.samples:
-            if self._conductor.ends_evaluation():
+            if self._commands.ends_evaluation():
                 break
             self._sample(prompt)
         return f"loss {result.metrics['loss']:.4g}"
 
     def _sample(self, prompt: str) -> str:
         text: str = self._in_state(RunState.EVALUATING, lambda: self._evaluator.sample(prompt))
-        self._chronicle.record(SampleGenerated(prompt=prompt, text=text))
+        self._event_log.record(SampleGenerated(prompt=prompt, text=text))
         return text
 
     def _in_state(self, state: RunState, action: Callable[[], Any]) -> Any:
-        before = self._chronicle.state
-        self._chronicle.enter(state)
+        before = self._event_log.state
+        self._event_log.enter(state)
         try:
             return action()
         finally:
-            self._chronicle.enter(before)
+            self._event_log.enter(before)
 
     def _measure(self, command: MeasureGradients | ProfileSteps) -> tuple[str, str]:
         if isinstance(command, MeasureGradients):
@@ -340,8 +340,8 @@ class StepOperations:
 
     def _stop(self, *, save: bool) -> tuple[str, str]:
         if not save:
-            return "running", f"stopped at step {self._chronicle.step()}, nothing saved"
-        if self._chronicle.step() == 0:
+            return "running", f"stopped at step {self._event_log.step()}, nothing saved"
+        if self._event_log.step() == 0:
             return "running", "stopped before the first step, so there was nothing to save"
         manifest = self._save()
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"

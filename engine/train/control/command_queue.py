@@ -8,33 +8,33 @@ import msgspec
 
 from ...run.control_log import ControlEntry, ControlReader
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import Agreement, Pending
+from ..distributed.rank_agreement import PendingResult, RankAgreement
 from ..signals import StopSignals
 
 _entries = msgspec.msgpack.Decoder(list[ControlEntry])
 
 
 @dataclass(frozen=True)
-class Mail:
+class NewCommands:
     """What one look into the inbox brought."""
 
     entries: list[ControlEntry]
     stop_signal: bool
 
 
-class Inbox:
+class CommandQueue:
     """Rank 0 reads the control journal; every rank gets what it read.
 
     `ask` sends the question on its way before a stretch of computing, `look` reads the answer
     after it. What came in between is for the next look.
     """
 
-    def __init__(self, run: RunDirectory, agreement: Agreement, signals: StopSignals) -> None:
+    def __init__(self, run: RunDirectory, agreement: RankAgreement, signals: StopSignals) -> None:
         self._agreement = agreement
         self._signals = signals
         self._reader = ControlReader(run) if agreement.rank == 0 else None
         self._seen = 0
-        self._asked: Pending[list[int]] | None = None
+        self._asked: PendingResult[list[int]] | None = None
 
     @property
     def leads(self) -> bool:
@@ -58,16 +58,16 @@ class Inbox:
         if not self._agreement.alone and self._asked is None:
             self._asked = self._agreement.start_max(self._news())
 
-    def look(self) -> Mail:
+    def look(self) -> NewCommands:
         """What is new on every rank, as of the last `ask`; every rank enters this together."""
         asked, self._asked = self._asked, None
         newest, stops = asked.read() if asked else self._agreement.max(self._news())
         if newest <= self._seen:
-            return Mail([], stops > 0)
+            return NewCommands([], stops > 0)
         mine = self._reader.take(newest) if self._reader else []
         self._seen = newest
         shared = self._agreement.share(msgspec.msgpack.encode(mine))
-        return Mail(_entries.decode(shared), stops > 0)
+        return NewCommands(_entries.decode(shared), stops > 0)
 
     def _news(self) -> list[int]:
         waiting = self._reader.waiting() if self._reader else 0

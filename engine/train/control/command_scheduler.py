@@ -22,9 +22,9 @@ from typing import Protocol
 import msgspec
 
 from ...core.settings import (
-    Context,
-    Desired,
     Inapplicable,
+    RunSettings,
+    SettingsContext,
     apply_setting,
     clip_now,
     is_setting,
@@ -43,9 +43,9 @@ from ...protocol.commands import (
 from ...protocol.events import CommandAccepted, CommandApplied, CommandFailed
 from ...protocol.states import RunState
 from ...run.control_log import ControlEntry
-from ..event_log import Chronicle
-from .command_queue import Inbox
-from .offload import Lending, Taken
+from ..event_log import EventLog
+from .command_queue import CommandQueue
+from .offload import MemoryRelease, MemoryTaken
 
 _HOLD_TICK_S = 0.1
 """How often the inbox is looked into while held; also keeps the side group alive."""
@@ -55,7 +55,7 @@ class Impossible(Exception):
     """A one-shot command that could not be carried out; nothing was changed."""
 
 
-class Operations(Protocol):
+class OneShotCommands(Protocol):
     """The one-shot commands, carried out at a boundary on every rank."""
 
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
@@ -76,20 +76,20 @@ class Operations(Protocol):
         """Give back what the step in progress has changed."""
 
 
-class Conductor:
+class CommandScheduler:
     """Applies settings and one-shot commands, holds the loop while paused or halted."""
 
     def __init__(
         self,
-        inbox: Inbox,
-        chronicle: Chronicle,
+        command_queue: CommandQueue,
+        event_log: EventLog,
         *,
-        desired: Desired,
+        desired: RunSettings,
         norm_percentile: Callable[[float], float | None],
-        on_desired: Callable[[Desired], None],
+        on_desired: Callable[[RunSettings], None],
     ) -> None:
-        self._inbox = inbox
-        self._chronicle = chronicle
+        self._command_queue = command_queue
+        self._event_log = event_log
         self._desired = desired
         self.schedule_lr: Callable[[], float] = lambda: 0.0
         """The schedule's learning rate for the next update, before scaling."""
@@ -98,7 +98,7 @@ class Conductor:
         self.conclude: Callable[[], None] = lambda: None
         """Called before anything happens at a boundary: the step before has to be over."""
         self._due: deque[ControlEntry] = deque()
-        self._operations: Operations | None = None
+        self._executor: OneShotCommands | None = None
         self.dropped = False
         """The step in progress is being dropped."""
         self.halted: str | None = None
@@ -109,23 +109,23 @@ class Conductor:
         """All planned steps were done before this process came up."""
         self._signalled = False
 
-    def attach(self, operations: Operations, lending: Lending) -> None:
+    def attach(self, executor: OneShotCommands, lending: MemoryRelease) -> None:
         """Give it the hands for one-shot commands, and for the device's memory."""
-        self._operations = operations
+        self._executor = executor
         self._lending = lending
 
     @property
-    def _ops(self) -> Operations:
-        assert self._operations is not None, "attach() comes first"
-        return self._operations
+    def _ops(self) -> OneShotCommands:
+        assert self._executor is not None, "attach() comes first"
+        return self._executor
 
     @property
-    def desired(self) -> Desired:
+    def desired(self) -> RunSettings:
         """The settings in force."""
         return self._desired
 
     @desired.setter
-    def desired(self, value: Desired) -> None:
+    def desired(self, value: RunSettings) -> None:
         if value != self._desired:
             self._desired = value
             self._on_desired(value)
@@ -139,9 +139,9 @@ class Conductor:
         """Do what is due before a step; False when the run ends here."""
         if self.complete:
             return False
-        if self._chronicle.state is RunState.STARTING:
-            self._chronicle.enter(RunState.RUNNING)
-        desired = pause_if_due(self.desired, self._chronicle.step())
+        if self._event_log.state is RunState.STARTING:
+            self._event_log.enter(RunState.RUNNING)
+        desired = pause_if_due(self.desired, self._event_log.step())
         if self.wanted_at_boundary or self._ops.due or desired.paused:
             self.conclude()
         self._ops.mark()
@@ -161,8 +161,8 @@ class Conductor:
                 self._perform_due()
         if self.ending:
             return False
-        self._chronicle.enter(RunState.RUNNING)
-        self._inbox.ask()
+        self._event_log.enter(RunState.RUNNING)
+        self._command_queue.ask()
         return True
 
     @property
@@ -182,8 +182,8 @@ class Conductor:
         """Have the device's memory back; otherwise stay held and say why."""
         try:
             self._lending.reclaim()
-        except Taken as reason:
-            self._chronicle.log("error", str(reason))
+        except MemoryTaken as reason:
+            self._event_log.log("error", str(reason))
             for entry in self._due:
                 self.fail(entry, str(reason))
             self._due.clear()
@@ -194,9 +194,9 @@ class Conductor:
 
     def _enter_hold(self) -> None:
         if self.halted is not None:
-            self._chronicle.enter(RunState.HALTED, self.halted)
+            self._event_log.enter(RunState.HALTED, self.halted)
         else:
-            self._chronicle.enter(RunState.PAUSED)
+            self._event_log.enter(RunState.PAUSED)
 
     def interrupted(self) -> bool:
         """Between micro-batches: True when this step is to be dropped."""
@@ -208,7 +208,7 @@ class Conductor:
             # Looking may have concluded the step before, and dropped this one because of it.
             self.dropped |= self.desired.paused or self._signalled or urgent
         if not self.dropped:
-            self._inbox.ask()
+            self._command_queue.ask()
         return self.dropped
 
     def ends_evaluation(self) -> bool:
@@ -219,7 +219,7 @@ class Conductor:
         self._look(busy=True)
         stop = self._signalled or any(isinstance(entry.command, Stop) for entry in self._due)
         if not stop:
-            self._inbox.ask()
+            self._command_queue.ask()
         return stop
 
     def obey(self) -> None:
@@ -230,7 +230,7 @@ class Conductor:
         """With gradients ready: settings that came during the step count for this update."""
         if not self.dropped:
             self._look()
-            self._inbox.ask()
+            self._command_queue.ask()
 
     def after_step(self) -> bool:
         """Counters have moved; True when the step was dropped and has been taken back."""
@@ -241,12 +241,12 @@ class Conductor:
         return True
 
     def _look(self, *, busy: bool = False) -> None:
-        mail = self._inbox.look()
+        mail = self._command_queue.look()
         if mail.entries or mail.stop_signal:
             self.conclude()
         self._signalled = self._signalled or mail.stop_signal
         for entry in mail.entries:
-            self._chronicle.record(
+            self._event_log.record(
                 CommandAccepted(
                     id=entry.id,
                     command=describe_command(entry.command),
@@ -260,7 +260,7 @@ class Conductor:
                 self._due.append(entry)
 
     def _set(self, entry: ControlEntry) -> None:
-        context = Context(self._chronicle.step(), self.schedule_lr(), self._norm_percentile)
+        context = SettingsContext(self._event_log.step(), self.schedule_lr(), self._norm_percentile)
         try:
             change = apply_setting(self.desired, entry.command, context)
         except Inapplicable as reason:
@@ -289,10 +289,10 @@ class Conductor:
             try:
                 self._ops.perform(Stop(), "signal")
             except Impossible as reason:
-                self._chronicle.log("error", f"stopping without a checkpoint: {reason}")
+                self._event_log.log("error", f"stopping without a checkpoint: {reason}")
 
     def _applied(self, entry: ControlEntry, old: str, new: str) -> None:
-        self._chronicle.record(
+        self._event_log.record(
             CommandApplied(
                 id=entry.id,
                 command=describe_command(entry.command),
@@ -306,7 +306,7 @@ class Conductor:
 
     def fail(self, entry: ControlEntry, reason: str) -> None:
         """Answer a command that had no effect."""
-        self._chronicle.record(
+        self._event_log.record(
             CommandFailed(
                 id=entry.id,
                 command=describe_command(entry.command),
@@ -331,7 +331,7 @@ class Conductor:
             ControlEntry(
                 seq=0,
                 time=time.time(),
-                id=f"{issuer}-{self._chronicle.step()}",
+                id=f"{issuer}-{self._event_log.step()}",
                 command=command,
                 issuer=issuer,
                 reason=reason,
@@ -340,7 +340,7 @@ class Conductor:
 
     def refuse_rest(self, reason: str) -> None:
         """Answer everything still waiting, because the run ends."""
-        asked_before = self._inbox.look().entries
-        for entry in [*self._due, *asked_before, *self._inbox.look().entries]:
+        asked_before = self._command_queue.look().entries
+        for entry in [*self._due, *asked_before, *self._command_queue.look().entries]:
             self.fail(entry, reason)
         self._due.clear()

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from ..checkpoint.ema import AdapterEma
-from ..distributed.rank_agreement import Agreement, attempt
+from ..distributed.rank_agreement import RankAgreement, attempt
 
 
-class Taken(Exception):
+class MemoryTaken(Exception):
     """Somebody else has the memory; everything stays released."""
 
 
-class Lending:
+class MemoryRelease:
     """Releases the memory of all ranks' devices and takes it back, on all of them or on none."""
 
     def __init__(
-        self, offload: Offload, agreement: Agreement, log: Callable[[str, str], None]
+        self, offload: DeviceOffload, agreement: RankAgreement, log: Callable[[str, str], None]
     ) -> None:
         self._offload = offload
         self._agreement = agreement
@@ -51,14 +51,14 @@ class Lending:
             return
         if errors := self._agreement.errors(attempt(self._offload.reclaim)):
             self._offload.release()
-            raise Taken(
+            raise MemoryTaken(
                 f"the GPU's memory cannot be taken back: {'; '.join(errors)}; "
                 "end what else uses it, then try again"
             )
         self._lent = False
 
 
-class Offload:
+class DeviceOffload:
     """Moves the memory of a model, its optimizer and its average off the device and back."""
 
     def __init__(

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...config.schema import RunConfig
-from ...core.settings import Desired
+from ...core.settings import RunSettings
 from ...run.files import write_atomically
 from ...run.run_dir import RunDirectory
 
 log = logging.getLogger(__name__)
 
 
-class Configured(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a configuration that can be changed while training."""
 
     lr: float
@@ -28,7 +28,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
     autopilot: str = "propose"
 
     @classmethod
-    def of(cls, config: RunConfig) -> Configured:
+    def of(cls, config: RunConfig) -> ConfiguredSettings:
         """What the configuration asks for."""
         train = config.train
         return cls(
@@ -39,45 +39,49 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `desired.json` holds."""
 
-    desired: Desired
-    configured: Configured
+    desired: RunSettings
+    configured: ConfiguredSettings
 
 
 @dataclass(frozen=True)
-class Wanted:
+class InitialSettings:
     """The control state to start with."""
 
-    desired: Desired
+    desired: RunSettings
     overridden: list[str] = field(default_factory=list)
     """What the configuration has taken back, for a person to read."""
 
 
-def load_desired(run: RunDirectory, config: RunConfig, *, restarted: bool = False) -> Wanted:
+def load_desired(
+    run: RunDirectory, config: RunConfig, *, restarted: bool = False
+) -> InitialSettings:
     """What was asked last in this run, under what the configuration has changed since.
 
     A pause is kept by a restart after a crash only: whoever starts a process by hand wants it to
     train.
     """
-    now = Configured.of(config)
-    fresh = Desired(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
+    now = ConfiguredSettings.of(config)
+    fresh = RunSettings(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
     try:
         data = (run.path / "desired.json").read_bytes()
-        stored = msgspec.json.decode(data, type=Stored)
+        stored = msgspec.json.decode(data, type=StoredSettings)
     except FileNotFoundError:
-        return Wanted(fresh)
+        return InitialSettings(fresh)
     except msgspec.DecodeError as error:
         log.warning("desired.json is damaged (%s); the configured settings are used", error)
-        return Wanted(fresh)
+        return InitialSettings(fresh)
     desired = stored.desired
     if not restarted:
         desired = msgspec.structs.replace(desired, paused=False, release=False, pause_at_step=None)
     return _override(desired, stored.configured, now)
 
 
-def _override(desired: Desired, before: Configured, now: Configured) -> Wanted:
+def _override(
+    desired: RunSettings, before: ConfiguredSettings, now: ConfiguredSettings
+) -> InitialSettings:
     changes: dict[str, object] = {}
     told = []
     if now.lr != before.lr and desired.lr_scale != 1.0:
@@ -95,10 +99,10 @@ def _override(desired: Desired, before: Configured, now: Configured) -> Wanted:
         if desired.autopilot != before.autopilot:
             told.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
         changes["autopilot"] = now.autopilot
-    return Wanted(msgspec.structs.replace(desired, **changes), told)
+    return InitialSettings(msgspec.structs.replace(desired, **changes), told)
 
 
-def store_desired(run: RunDirectory, desired: Desired, config: RunConfig) -> None:
+def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:
     """Keep it for the next process."""
-    stored = Stored(desired=desired, configured=Configured.of(config))
+    stored = StoredSettings(desired=desired, configured=ConfiguredSettings.of(config))
     write_atomically(run.path / "desired.json", msgspec.json.encode(stored))

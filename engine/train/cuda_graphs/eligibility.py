@@ -15,14 +15,14 @@ from ...config.memory.estimate import sequences_per_micro_batch
 from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
-from .graph_forward import FastPath
+from .graph_forward import GraphForward
 from .pointwise import kernels_for
-from .static_forward import Program
+from .static_forward import StaticForward
 
 
 def fast_path(
     config: RunConfig, trainer: Any, pad_id: int, log: Callable[[str, str], None]
-) -> tuple[FastPath | None, str]:
+) -> tuple[GraphForward | None, str]:
     """The fast path of a run, or None, and what to say about it.
 
     Raises:
@@ -40,8 +40,8 @@ def fast_path(
     kernels, failed = kernels_for(device)
     if failed:
         log("info", f"fast mode: layers are not compiled, which costs some percent: {failed}")
-    path = FastPath(
-        Program(
+    path = GraphForward(
+        StaticForward(
             trainer.model,
             precision,
             smoothing=config.train.label_smoothing,

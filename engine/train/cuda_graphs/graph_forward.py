@@ -11,14 +11,14 @@ from torch import Tensor
 
 from .buckets import bucket
 from .gradients import StaticGradients
-from .graph_pass import Captured, Direct, Graphs, Pass
-from .static_forward import Form, Program, StaticBatch, Want, Way
+from .graph_pass import Captured, Direct, GraphPass, Graphs
+from .static_forward import Form, StaticBatch, StaticForward, Want, Way
 
 MOST_GRAPHS = 32
 """Forms with graphs of their own, each way; each costs seconds to capture and some memory."""
 
 
-class FastPath:
+class GraphForward:
     """What losses are made of, for a micro-batch, as tensors of an ordinary autograd graph.
 
     Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
@@ -27,7 +27,7 @@ class FastPath:
 
     def __init__(
         self,
-        program: Program,
+        program: StaticForward,
         device: torch.device,
         *,
         longest: int,
@@ -42,7 +42,7 @@ class FastPath:
         self._longest, self._rows, self._pad_id = longest, rows, pad_id
         self._capture = capture
         self._log = log
-        self._passes: dict[Form, Pass] = {}
+        self._passes: dict[Form, GraphPass] = {}
         self._graphs: Graphs | None = None
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         """Ties the outputs into autograd; the parameters are reached behind its back."""
@@ -103,7 +103,7 @@ class FastPath:
         self._graphs = None
         self._gradients.release()
 
-    def _pass_for(self, form: Form, inputs: dict[str, Any]) -> Pass:
+    def _pass_for(self, form: Form, inputs: dict[str, Any]) -> GraphPass:
         known = self._passes.get(form)
         if known is None:
             batch = StaticBatch(form, self._device, self._pad_id)
@@ -118,7 +118,7 @@ class FastPath:
         batch.fill(inputs)
         self._program.embed(batch, inputs["input_ids"])
 
-    def _make(self, batch: StaticBatch) -> Pass:
+    def _make(self, batch: StaticBatch) -> GraphPass:
         if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:
             self._capture = False
             self._say(batch.form, f"there are {MOST_GRAPHS} graphs already")
@@ -137,7 +137,7 @@ class FastPath:
                 self._say(batch.form, _cause(error))
         return Direct(self._program, batch, self._gradients)
 
-    def _larger(self, form: Form) -> Pass | None:
+    def _larger(self, form: Form) -> GraphPass | None:
         """The graph with the least padding that a form fits in: it needs no memory of its own."""
         fitting = [
             one
@@ -180,7 +180,7 @@ class _Handover(torch.autograd.Function):
     """A pass as one node of an autograd graph."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, one: Pass) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, one: GraphPass) -> tuple[Tensor, ...]:
         ctx.one = one
         return tuple(output.view_as(output) for output in one.forward())
 

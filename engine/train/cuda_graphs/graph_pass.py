@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .gradients import StaticGradients
-from .static_forward import Program, StaticBatch
+from .static_forward import StaticBatch, StaticForward
 
 
-class Pass(Protocol):
+class GraphPass(Protocol):
     """Forward over what is in the batch's buffers, then at most one backward."""
 
     batch: StaticBatch
@@ -28,7 +28,9 @@ class Pass(Protocol):
 class Direct:
     """The program called as it is."""
 
-    def __init__(self, program: Program, batch: StaticBatch, gradients: StaticGradients) -> None:
+    def __init__(
+        self, program: StaticForward, batch: StaticBatch, gradients: StaticGradients
+    ) -> None:
         self.batch = batch
         self._program = program
         self._gradients = gradients
@@ -71,7 +73,7 @@ class Captured:
     """
 
     def __init__(
-        self, program: Program, batch: StaticBatch, gradients: StaticGradients, graphs: Graphs
+        self, program: StaticForward, batch: StaticBatch, gradients: StaticGradients, graphs: Graphs
     ) -> None:
         self.batch = batch
         self._gradients = gradients
@@ -105,7 +107,7 @@ class Captured:
         self._backward.replay()
         torch.cuda.set_rng_state(later, self._device)
 
-    def _rehearse(self, program: Program, graphs: Graphs) -> None:
+    def _rehearse(self, program: StaticForward, graphs: Graphs) -> None:
         """Load kernels, and find what cannot be captured while that is still harmless."""
         graphs.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(graphs.stream):
@@ -119,13 +121,13 @@ class Captured:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
-    def _once(self, program: Program) -> None:
+    def _once(self, program: StaticForward) -> None:
         outputs = program(self.batch)
         if self.batch.form.trained:
             zeros = [torch.zeros_like(output) for output in outputs]
             program.differentiate(outputs, self._gradients.parameters, zeros)
 
-    def _record(self, program: Program, graphs: Graphs) -> None:
+    def _record(self, program: StaticForward, graphs: Graphs) -> None:
         how: dict[str, Any] = {
             "pool": graphs.pool,
             "stream": graphs.stream,

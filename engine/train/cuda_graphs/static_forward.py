@@ -92,7 +92,7 @@ class StaticBatch:
         buffer[:rows, :length].copy_(values, non_blocking=True)
 
 
-class Program:
+class StaticForward:
     """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
 
     def __init__(

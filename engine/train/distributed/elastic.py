@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Attempt:
+class LaunchAttempt:
     """Which start of the ranks this is."""
 
     number: int = 0
@@ -16,7 +16,7 @@ class Attempt:
     """Restarts allowed."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Attempt:
+    def of(cls, environment: Mapping[str, str]) -> LaunchAttempt:
         """As torchrun tells it; without torchrun there is one attempt."""
         return cls(
             int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),

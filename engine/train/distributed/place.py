@@ -14,11 +14,11 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # of to
 from torch.distributed.rendezvous import rendezvous
 
 from ...telemetry.gpu import GpuSampler
-from .elastic import Attempt
+from .elastic import LaunchAttempt
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """One rank."""
 
     rank: int
@@ -37,7 +37,7 @@ class Place:
         return f"{name}, {links}" if links else name
 
 
-def take_place(timeout_s: float) -> Place:
+def take_place(timeout_s: float) -> RankPlace:
     """Choose the device and join the other ranks, if torchrun started any.
 
     Args:
@@ -52,14 +52,14 @@ def take_place(timeout_s: float) -> Place:
         torch.cuda.set_device(device)
     if world_size > 1 and not dist.is_initialized():
         _join(device, timedelta(seconds=timeout_s))
-    return Place(rank, world_size, device)
+    return RankPlace(rank, world_size, device)
 
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     # The store outlives a crash, and with it the addresses of ranks that are dead: every attempt
     # has names of its own.
-    attempt = Attempt.of(os.environ).number
+    attempt = LaunchAttempt.of(os.environ).number
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=PrefixStore(f"attempt-{attempt}", store),

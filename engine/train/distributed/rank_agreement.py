@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Pending(Generic[T]):
+class PendingResult(Generic[T]):
     """An answer on its way."""
 
     read: Callable[[], T]
@@ -33,7 +33,7 @@ class Pending(Generic[T]):
 
 
 def attempt(action: Callable[[], object]) -> str | None:
-    """Do something that may fail; what went wrong, in a line, for `Agreement.errors`."""
+    """Do something that may fail; what went wrong, in a line, for `RankAgreement.errors`."""
     try:
         action()
     except FttuiError as error:
@@ -43,7 +43,7 @@ def attempt(action: Callable[[], object]) -> str | None:
     return None
 
 
-class Agreement:
+class RankAgreement:
     """What the ranks decide together."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, timeout_s: float | None = None) -> None:
@@ -57,10 +57,10 @@ class Agreement:
         """There is one rank."""
         return self._group is None
 
-    def start_max(self, values: list[int]) -> Pending[list[int]]:
+    def start_max(self, values: list[int]) -> PendingResult[list[int]]:
         """Element-wise maximum over ranks, to be read later."""
         if self._group is None:
-            return Pending(lambda: values)
+            return PendingResult(lambda: values)
         tensor = torch.tensor(values, dtype=torch.int64)
         work = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
@@ -68,16 +68,16 @@ class Agreement:
             work.wait()
             return [int(v) for v in tensor.tolist()]
 
-        return Pending(read)
+        return PendingResult(read)
 
     def max(self, values: list[int]) -> list[int]:
         """Element-wise maximum over ranks."""
         return self.start_max(values).read()
 
-    def start_rows(self, values: list[float]) -> Pending[list[list[float]]]:
+    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
         """Every rank's values, by rank, to be read later; NaN and infinities stay."""
         if self._group is None:
-            return Pending(lambda: [values])
+            return PendingResult(lambda: [values])
         mine = torch.tensor(values, dtype=torch.float64)
         every = [torch.empty_like(mine) for _ in range(self.world_size)]
         work = dist.all_gather(every, mine, group=self._group, async_op=True)
@@ -86,7 +86,7 @@ class Agreement:
             work.wait()
             return [row.tolist() for row in every]
 
-        return Pending(read)
+        return PendingResult(read)
 
     def rows(self, values: list[float]) -> list[list[float]]:
         """Every rank's values, by rank; NaN and infinities stay."""

@@ -25,7 +25,7 @@ _GRACE_S = 4.0
 """For the main thread to meet the failure itself and end in good order."""
 
 
-class PeerWatch:
+class RankWatchdog:
     """Ends this process when a peer is lost and nothing else does."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The only file that knows both the HF trainer's hooks and our step loop.
+"""The hooks of the Hugging Face training loop and the calls to `StepLoop` that they make.
 
-`Controlled` goes in front of a trainer class. The HF loop keeps forward, backward, accumulation,
-DDP, precision and the optimizer; at its own hooks it asks the `Stepper` what may happen. The
-loader it sees has no length, so its epochs never matter: steps and positions are ours, which is
-what makes going back in place possible.
+`SteppedTrainer` is a mixin that goes in front of a trainer class. The Hugging Face loop keeps
+forward, backward, accumulation, DDP, precision and the optimizer; at its own hooks it asks the
+`StepLoop` what may happen. The data loader that it sees has no length, so its epochs do not matter:
+steps and data positions belong to fttui, which is what makes an in-process rollback possible.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ...core.profile import MICRO_BATCH
 from ...losses.cross_entropy import IGNORED
 from ...model.host_embedding import sent
-from ..cuda_graphs.graph_forward import FastPath
+from ..cuda_graphs.graph_forward import GraphForward
 from ..monitoring.profiler_spans import span
 from .optimizers import OwnOptimizer
-from .step_loop import Stepper
+from .step_loop import StepLoop
 from .update_gate import gate_of
 
 
-class Controlled(OwnOptimizer):
-    """Mixin over `transformers.Trainer`; `stepper` is set before `train()`."""
+class SteppedTrainer(OwnOptimizer):
+    """Mixin over `transformers.Trainer`; `step_loop` is set before `train()`."""
 
-    stepper: Stepper
-    fast: FastPath | None = None
+    step_loop: StepLoop
+    fast: GraphForward | None = None
     """The way through the model in fast mode."""
     fast_fact = ""
     """What to say about it once."""
@@ -47,16 +47,16 @@ class Controlled(OwnOptimizer):
 
     def get_train_dataloader(self) -> Any:
         """Our endless, position-controlled source."""
-        return self.stepper.source
+        return self.step_loop.source
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
         """The boundary before a step: what is due happens here, then the batches are fetched."""
-        if not self.stepper.begin_step():
+        if not self.step_loop.begin_step():
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
             return [], None
-        batches = self.stepper.fetch(num_batches)
+        batches = self.step_loop.fetch(num_batches)
         items = self._get_num_items_in_batch(batches, device)
         self.prepare_step(batches)
         return batches, items
@@ -80,12 +80,12 @@ class Controlled(OwnOptimizer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, unless the step is being dropped."""
-        if not self.stepper.may_continue():
+        if not self.step_loop.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
-        with self.stepper.tally.time("compute"), span(MICRO_BATCH):
+        with self.step_loop.tally.time("compute"), span(MICRO_BATCH):
             step = self._fast_step if self.fast else super().training_step  # type: ignore[misc]  # of the trainer
             loss: Tensor = step(model, inputs, num_items_in_batch)
-            self.stepper.tally.losses.append(loss)
+            self.step_loop.tally.losses.append(loss)
         return loss
 
     def _fast_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
@@ -117,7 +117,7 @@ class Controlled(OwnOptimizer):
             return norm
 
         with span("judge"):
-            return self.stepper.judge(clip)
+            return self.step_loop.judge(clip)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         return grad_norm
@@ -150,14 +150,14 @@ def forget_gradients_quickly(model: Any) -> None:
     model.zero_grad = zero_grad
 
 
-def guard_optimizer(optimizer: Any, stepper: Stepper) -> None:
+def guard_optimizer(optimizer: Any, step_loop: StepLoop) -> None:
     """Let a refused or dropped step pass the optimizer without touching weights or state."""
     step = optimizer.step
 
     @functools.wraps(step)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if stepper.may_update():
-            with span("update"), stepper.gated():
+        if step_loop.may_update():
+            with span("update"), step_loop.gated():
                 return step(*args, **kwargs)
         if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
             optimizer.optimizer
@@ -168,7 +168,7 @@ def guard_optimizer(optimizer: Any, stepper: Stepper) -> None:
     optimizer.step = guarded
 
 
-def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
+def poison_nonfinite(accelerator: Any, step_loop: StepLoop) -> None:
     """Make a loss that is not finite leave its mark on every gradient.
 
     The all-reduce carries the mark to every rank, so all judge the step alike without asking, and
@@ -178,7 +178,7 @@ def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
 
     @functools.wraps(backward)
     def marked(loss: Tensor, **kwargs: Any) -> None:
-        if not stepper.may_differentiate():
+        if not step_loop.may_differentiate():
             return
         finite = torch.isfinite(loss.detach())
         with span("backward"):
@@ -190,39 +190,39 @@ def poison_nonfinite(accelerator: Any, stepper: Stepper) -> None:
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Tells the stepper when training begins and when a step's counters have moved."""
 
-    def __init__(self, stepper: Stepper, trainer: Controlled) -> None:
-        self._stepper = stepper
+    def __init__(self, step_loop: StepLoop, trainer: SteppedTrainer) -> None:
+        self._step_loop = step_loop
         self._trainer: Any = trainer
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
-        stepper, optimizer, accelerator = (
-            self._stepper,
+        step_loop, optimizer, accelerator = (
+            self._step_loop,
             kwargs["optimizer"],
             self._trainer.accelerator,
         )
-        guard_optimizer(optimizer, stepper)
+        guard_optimizer(optimizer, step_loop)
         if self._trainer.fast:  # elsewhere gradients do not outlive the step
-            stepper.gate = gate_of(optimizer)
+            step_loop.gate = gate_of(optimizer)
         if (scaler := accelerator.scaler) is not None:
-            stepper.loss_scale = lambda: float(scaler.get_scale())
-        poison_nonfinite(accelerator, stepper)
-        stepper.begin()
+            step_loop.loss_scale = lambda: float(scaler.get_scale())
+        poison_nonfinite(accelerator, step_loop)
+        step_loop.begin()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The weights have changed, unless the guard or the scaler refused."""
         if not kwargs["optimizer"].step_was_skipped:
-            self._stepper.optimizer_stepped()
+            self._step_loop.optimizer_stepped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Journal the step; a dropped one is taken back and does not count."""
         planned = state.global_step < args.max_steps
-        counted = self._stepper.end_step(last=not planned)
+        counted = self._step_loop.end_step(last=not planned)
         if not counted or planned:
             control.should_training_stop = False

@@ -18,44 +18,44 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from ...core.guard import Verdict
-from ...core.memory_watch import PlanWatch
+from ...core.guard import UpdateVerdict
+from ...core.memory_watch import MemoryPlanCheck
 from ...core.profile import VERDICT
 from ...data.batch_source import Batch, BatchSource
 from ...protocol.events import StepFinished
-from ..control.command_scheduler import Conductor
+from ..control.command_scheduler import CommandScheduler
 from ..distributed.place import StepClock
-from ..distributed.rank_agreement import Agreement
-from ..event_log import Chronicle
+from ..distributed.rank_agreement import RankAgreement
+from ..event_log import EventLog
 from ..monitoring.gradient_flow import GradientFlow
-from ..monitoring.monitor import Watch
+from ..monitoring.monitor import AnomalyMonitor
 from ..monitoring.profiler import StepProfiler
 from ..monitoring.profiler_spans import span
 from .memory_meter import MemoryReading
-from .step_metrics import DeviceReading, StepTally, settle, start_total, summed
-from .step_record import JudgedStep
-from .update_gate import Gate
+from .step_metrics import DeviceReading, StepMetrics, settle, start_total, summed
+from .step_record import StepRecord
+from .update_gate import UpdateGate
 
 
-class Stepper:
+class StepLoop:
     """Measures, guards and journals steps; the conductor decides when they may run."""
 
     def __init__(
         self,
         *,
         source: BatchSource,
-        conductor: Conductor,
-        chronicle: Chronicle,
-        watch: Watch,
-        agreement: Agreement,
+        commands: CommandScheduler,
+        event_log: EventLog,
+        watch: AnomalyMonitor,
+        agreement: RankAgreement,
         memory: Callable[[], MemoryReading],
         device: torch.device,
     ) -> None:
         self.source = source
-        self.tally = StepTally()
-        self._conductor = conductor
-        conductor.conclude = self.conclude
-        self._chronicle = chronicle
+        self.tally = StepMetrics()
+        self._commands = commands
+        commands.conclude = self.conclude
+        self._event_log = event_log
         self._watch = watch
         self._agreement = agreement
         self._memory = memory
@@ -64,18 +64,18 @@ class Stepper:
         """Called once, when optimizer and schedule exist."""
         self.updated: Callable[[], None] = lambda: None
         """Called when an update has changed the weights."""
-        self.gate: Gate | None = None
+        self.gate: UpdateGate | None = None
         """Lets updates pass without the host; None waits for every verdict."""
         self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
         """Measures the flow of an update when the watch wants it."""
-        self.plan: PlanWatch | None = None
+        self.plan: MemoryPlanCheck | None = None
         """Says when steps take more memory than planned."""
         self.loss_scale: Callable[[], float | None] = lambda: None
         """What fp16 training multiplies its losses with now."""
         self._lr: Callable[[], float] = lambda: 0.0
         self._set_lr: Callable[[float], None] = lambda lr: None
-        self._judged: JudgedStep | None = None
+        self._judged: StepRecord | None = None
         """The step that is being judged; the step before, if its verdict is still to come."""
         self._under_way = False
         """Between the boundary and the end of a step."""
@@ -90,11 +90,11 @@ class Stepper:
 
     def begin_step(self) -> bool:
         """Everything due at this boundary; False when the run ends here."""
-        if not self._conductor.at_boundary():
+        if not self._commands.at_boundary():
             return False
         if self.profiler:
             self.profiler.begin_step()
-        self.tally = StepTally()
+        self.tally = StepMetrics()
         self._clock = StepClock(self._device)
         self._micro_batch = 0
         self._under_way = True
@@ -112,7 +112,7 @@ class Stepper:
     def may_continue(self) -> bool:
         """Before each micro-batch: False when the step is being dropped."""
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
-        return first or not self._conductor.interrupted()
+        return first or not self._commands.interrupted()
 
     def may_differentiate(self) -> bool:
         """Before every backward pass; from the last one on, this rank waits for the others.
@@ -123,7 +123,7 @@ class Stepper:
         with span(VERDICT):
             self.conclude()
         self._clock.lap()
-        return not self._conductor.dropped
+        return not self._commands.dropped
 
     def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
         """Late settings, clipping, verdict; returns the gradient norm before clipping.
@@ -131,18 +131,18 @@ class Stepper:
         The verdict needs no word from the other ranks: a loss that is not finite on one of them
         has made the gradients, and so their norm, not finite on all.
         """
-        if self._conductor.dropped:
+        if self._commands.dropped:
             return torch.zeros(())
-        self._conductor.before_update()
+        self._commands.before_update()
         started = time.perf_counter()
-        limit = self._conductor.clip
+        limit = self._commands.clip
         norm = clip(math.inf if limit is None else limit)
         loss = summed(self.tally, norm)
         held = self.gate.judge(loss, norm, self._watch.limits()) if self.gate else None
         figures = settle(loss, norm, self.tally.parts, held)
-        desired = self._conductor.desired
-        self._judged = JudgedStep(
-            number=self._chronicle.step() + 1,
+        desired = self._commands.desired
+        self._judged = StepRecord(
+            number=self._event_log.step() + 1,
             tally=self.tally,
             clock=self._clock,
             figures=figures,
@@ -164,7 +164,7 @@ class Stepper:
             self._decide(self._judged)
         return norm
 
-    def _decide(self, step: JudgedStep) -> None:
+    def _decide(self, step: StepRecord) -> None:
         """Read the figures, measure what stands out, and give the verdict."""
         own = step.known
         step.loss_scale = self.loss_scale()
@@ -182,8 +182,8 @@ class Stepper:
     def may_update(self) -> bool:
         """The optimizer may change the weights, as far as the host knows."""
         judged = self._judged
-        refused = judged is None or judged.verdict not in (None, Verdict.APPLY)
-        return not refused and not self._conductor.dropped
+        refused = judged is None or judged.verdict not in (None, UpdateVerdict.APPLY)
+        return not refused and not self._commands.dropped
 
     def gated(self) -> AbstractContextManager[None]:
         """The update within is made if the device lets it pass."""
@@ -202,7 +202,7 @@ class Stepper:
             last: no other step follows.
         """
         self._under_way = False
-        if self._conductor.after_step():
+        if self._commands.after_step():
             self._profiled(counted=False)
             return False
         judged = self._judged
@@ -224,32 +224,32 @@ class Stepper:
         held = self.gate is not None and self._pass_late(self.gate, step)
         self._judged = None
         self._finish(step)
-        if self._under_way and (held or self._conductor.wanted_at_boundary):
-            self._conductor.dropped = True
+        if self._under_way and (held or self._commands.wanted_at_boundary):
+            self._commands.dropped = True
 
-    def _pass_late(self, gate: Gate, step: JudgedStep) -> bool:
+    def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
         """Decide on an update that the device may have held back; whether it has."""
         step.step_s = step.clock.took_s()
         held = step.known.held
         for parameter, gradient in step.gradients if held else ():
             parameter.grad = gradient
         self._decide(step)
-        if held and step.verdict is Verdict.APPLY:
+        if held and step.verdict is UpdateVerdict.APPLY:
             self._set_lr(step.lr)
             gate.step()
             self._set_lr(self._lr())
         for parameter, _ in step.gradients if held else ():
             parameter.grad = None
-        if step.verdict is Verdict.APPLY:
+        if step.verdict is UpdateVerdict.APPLY:
             self.updated()
         return held
 
-    def _finish(self, step: JudgedStep) -> None:
+    def _finish(self, step: StepRecord) -> None:
         event = step.event()
         self._held_bytes = step.held_bytes(reserves=self._reserves)
-        self._chronicle.record(event)
+        self._event_log.record(event)
         if self.flow and self.flow.measuring:
-            self._chronicle.record(self.flow.after())
+            self._event_log.record(self.flow.after())
         self._watch.observe(event, step.seen)
         self._compare(event)
         self._act(step)
@@ -260,7 +260,7 @@ class Stepper:
         own = event.mem_reserved_bytes if self._reserves else event.mem_allocated_bytes
         said = self.plan.over(max([own or 0, *event.rank_mem_bytes]))
         if said is not None:
-            self._chronicle.log("warning", said)
+            self._event_log.log("warning", said)
 
     @property
     def _reserves(self) -> bool:
@@ -271,12 +271,12 @@ class Stepper:
         if self.profiler:
             self.profiler.end_step(self.tally.tokens, counted=counted)
 
-    def _act(self, step: JudgedStep) -> None:
-        way_back = self._watch.way_back() if step.verdict is Verdict.ROLLBACK else None
+    def _act(self, step: StepRecord) -> None:
+        way_back = self._watch.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
         if way_back is not None:
-            self._conductor.demand(way_back)
-        elif step.verdict in (Verdict.HALT, Verdict.ROLLBACK):
-            self._conductor.halted = self._watch.reason
-        if wanted := self._watch.wanted(self._conductor.desired.autopilot):
+            self._commands.demand(way_back)
+        elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
+            self._commands.halted = self._watch.reason
+        if wanted := self._watch.wanted(self._commands.desired.autopilot):
             command, reason = wanted
-            self._conductor.demand(command, "autopilot", reason)
+            self._commands.demand(command, "autopilot", reason)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..distributed.rank_agreement import Agreement, Pending
+from ..distributed.rank_agreement import PendingResult, RankAgreement
 
 
 @dataclass
-class StepTally:
+class StepMetrics:
     """What one rank collects during one step."""
 
     started: float = field(default_factory=time.perf_counter)
@@ -56,7 +56,7 @@ class StepTally:
 
 
 @dataclass(frozen=True)
-class OwnStep:
+class RankStep:
     """What this rank knows of the step before the others have said theirs."""
 
     loss: float
@@ -68,7 +68,7 @@ class OwnStep:
     """The device has not made the update, because the host has to look at it first."""
 
 
-def summed(tally: StepTally, grad_norm: Tensor) -> Tensor:
+def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
     """This rank's share of the loss, [] fp32, where it was computed."""
     losses = tally.losses or [grad_norm.new_zeros(())]
     return sum(losses, losses[0].new_zeros(())).float()
@@ -76,7 +76,7 @@ def summed(tally: StepTally, grad_norm: Tensor) -> Tensor:
 
 def settle(
     loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
-) -> Pending[OwnStep]:
+) -> PendingResult[RankStep]:
     """Bring the step's figures to the host: the one wait for the device in a step, when read."""
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
@@ -85,13 +85,13 @@ def settle(
     if arrived is not None:
         arrived.record()
 
-    def read() -> OwnStep:
+    def read() -> RankStep:
         if arrived is not None:
             arrived.synchronize()
         own_loss, norm, held_back, *values = sent.tolist()
-        return OwnStep(own_loss, norm, dict(zip(parts, values, strict=True)), held_back > 0)
+        return RankStep(own_loss, norm, dict(zip(parts, values, strict=True)), held_back > 0)
 
-    return Pending(read)
+    return PendingResult(read)
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,18 @@ class DeviceReading(NamedTuple):
 
 
 def start_total(
-    own: OwnStep,
-    tally: StepTally,
+    own: RankStep,
+    tally: StepMetrics,
     own_s: float,
-    agreement: Agreement,
+    agreement: RankAgreement,
     device: DeviceReading,
-) -> Pending[StepTotals]:
+) -> PendingResult[StepTotals]:
     """Begin to combine the ranks' steps; read it when the update is done."""
     counts = [float(tally.tokens), float(tally.samples)]
     told = [math.nan if value is None else float(value) for value in device]
     mine = [own.loss, *own.parts.values(), *counts, own_s, *told]
     rows = agreement.start_rows(mine)
-    return Pending(lambda: _combine(rows.read(), list(own.parts)))
+    return PendingResult(lambda: _combine(rows.read(), list(own.parts)))
 
 
 def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:

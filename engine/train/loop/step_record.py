@@ -9,26 +9,26 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.guard import Verdict
+from ...core.guard import UpdateVerdict
 from ...data.batch_source import SeenExamples
 from ...protocol.events import StepFinished
 from ..distributed.place import StepClock
-from ..distributed.rank_agreement import Pending
+from ..distributed.rank_agreement import PendingResult
 from .memory_meter import MemoryReading
-from .step_metrics import OwnStep, StepTally, StepTotals
+from .step_metrics import RankStep, StepMetrics, StepTotals
 from .update_gate import Gradients
 
 _LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
 
 
 @dataclass
-class JudgedStep:
+class StepRecord:
     """Everything of a step that its record is made of, and its update, should it come late."""
 
     number: int
-    tally: StepTally
+    tally: StepMetrics
     clock: StepClock
-    figures: Pending[OwnStep]
+    figures: PendingResult[RankStep]
     held: Tensor | None
     """[] fp32, on the device: 1 where it does not make the update; None where the host decides."""
     gradients: Gradients
@@ -47,9 +47,9 @@ class JudgedStep:
     """The optimizer has been asked for the update, and counters have moved."""
     step_s: float | None = None
     """By the device's clock; None goes by the host's."""
-    own: OwnStep | None = None
-    totals: Pending[StepTotals] | None = None
-    verdict: Verdict | None = None
+    own: RankStep | None = None
+    totals: PendingResult[StepTotals] | None = None
+    verdict: UpdateVerdict | None = None
     """None while only the device knows it."""
     loss_scale: float | None = None
 
@@ -59,7 +59,7 @@ class JudgedStep:
         return self.lr_schedule * self.lr_scale
 
     @property
-    def known(self) -> OwnStep:
+    def known(self) -> RankStep:
         """This rank's figures; waits for them when they are asked for first."""
         if self.own is None:
             self.own = self.figures.read()
@@ -98,7 +98,7 @@ class JudgedStep:
             grad_norm=self.known.grad_norm,
             clip=self.clip,
             clipped=self.clipped,
-            skipped=self.verdict is not Verdict.APPLY,
+            skipped=self.verdict is not UpdateVerdict.APPLY,
             lr=self.lr,
             lr_schedule=self.lr_schedule,
             lr_scale=self.lr_scale,

@@ -23,7 +23,7 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 """Parameters, each with its gradient."""
 
 
-class Gate:
+class UpdateGate:
     """In front of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -62,11 +62,11 @@ class Gate:
         self._optimizer.step()
 
 
-def gate_of(optimizer: Any) -> Gate | None:
+def gate_of(optimizer: Any) -> UpdateGate | None:
     """The gate in front of what accelerate has prepared; None where it has to be the host's word.
 
     A loss scaler has a use of its own for the tensor.
     """
     inner = optimizer.optimizer
     fused = isinstance(inner, Adam) and all(group["fused"] for group in inner.param_groups)
-    return Gate(inner) if fused and optimizer.scaler is None else None
+    return UpdateGate(inner) if fused and optimizer.scaler is None else None

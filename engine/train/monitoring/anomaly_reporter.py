@@ -16,7 +16,7 @@ from ...core.reports.anomaly_report import (
     Evidence,
     LrChange,
     Module,
-    Sample,
+    TrainingSample,
     build_report,
     to_json,
     to_markdown,
@@ -36,23 +36,23 @@ from ...protocol.events import (
 from ...run.checkpoint_store import Manifest
 from ...run.files import write_atomically
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import Agreement
-from ..event_log import Chronicle
+from ..distributed.rank_agreement import RankAgreement
+from ..event_log import EventLog
 
 _SAMPLES_PER_BATCH = 8
 _PREVIEW_TOKENS = 40
 _INTERVENTIONS_KEPT = 20
-_gathered = msgspec.msgpack.Decoder(tuple[list[Sample], list[Module]])
+_gathered = msgspec.msgpack.Decoder(tuple[list[TrainingSample], list[Module]])
 
 
-class Reporter:
+class AnomalyReporter:
     """Writes one report per alert into `reports/`; listens to the run for their background."""
 
     def __init__(
-        self, run: RunDirectory, chronicle: Chronicle, tokenizer: Any, agreement: Agreement
+        self, run: RunDirectory, event_log: EventLog, tokenizer: Any, agreement: RankAgreement
     ) -> None:
         self._run = run
-        self._chronicle = chronicle
+        self._event_log = event_log
         self._tokenizer = tokenizer
         self._agreement = agreement
         self._steps: deque[StepFinished] = deque(maxlen=2)
@@ -65,7 +65,7 @@ class Reporter:
         """The alarms before it that no rollback has answered: one answers them all."""
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
-        chronicle.listen(self._hear)
+        event_log.listen(self._hear)
 
     @property
     def names_modules(self) -> bool:
@@ -79,7 +79,7 @@ class Reporter:
             case AutopilotDecided(decision=decision, command=command, reason=why):
                 self._amend(autopilot=f"{decision} `{command}`: {why}")
             case CommandApplied(command=command, new=new):
-                step = self._chronicle.step()
+                step = self._event_log.step()
                 self._tried.append(f"step {step}: {command}")
                 if command.startswith(("recover", "rollback")):
                     self._answer(f"step {event.old} → {new}, `{command}`, {event.issuer}")
@@ -92,7 +92,7 @@ class Reporter:
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
             case GradientsMeasured():
-                self._flow, self._flow_step = event, self._chronicle.step()
+                self._flow, self._flow_step = event, self._event_log.step()
                 self._add_modules()
             case _:
                 pass
@@ -142,7 +142,7 @@ class Reporter:
     ) -> str:
         """Write and announce one report; returns its public id."""
         report = build_report(alert, self._evidence(norms, way_back, seen, guard))
-        timeline = self._chronicle.timeline
+        timeline = self._event_log.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
         if alert.severity == ALARM:
             if self._newest is not None and not self._newest[1].initiated:
@@ -150,7 +150,7 @@ class Reporter:
             self._newest = public_id, report
         if self._agreement.rank == 0:
             self._write(public_id, report)
-        self._chronicle.record(
+        self._event_log.record(
             AnomalyRaised(
                 id=public_id,
                 kind=alert.kind,
@@ -181,7 +181,7 @@ class Reporter:
         return Evidence(
             time=time.time(),
             run=self._run.id,
-            timeline=self._chronicle.timeline,
+            timeline=self._event_log.timeline,
             epoch=last.epoch,
             current_loss=last.loss,
             previous_loss=previous,
@@ -210,7 +210,7 @@ class Reporter:
     def _modules(self) -> list[Module]:
         """Flow of the update the alert is about; empty when it was not measured."""
         flow = self._flow
-        if flow is None or self._flow_step != self._chronicle.step():
+        if flow is None or self._flow_step != self._event_log.step():
             return []
         notes = dict.fromkeys(flow.dead, "dead") | dict.fromkeys(flow.exploding, "exploding")
         rows = [
@@ -219,7 +219,7 @@ class Reporter:
         ]
         return top_modules(rows)
 
-    def _gather(self, seen: SeenExamples | None) -> tuple[list[Sample], list[Module]]:
+    def _gather(self, seen: SeenExamples | None) -> tuple[list[TrainingSample], list[Module]]:
         """Samples of this and the previous step's batches on every rank, and modules of any.
 
         Without any nobody else takes part.
@@ -235,9 +235,9 @@ class Reporter:
         modules = next((modules for _, modules in found if modules), [])
         return [sample for samples, _ in found for sample in samples], modules
 
-    def _describe(self, batch: str, examples: Sequence[Example]) -> list[Sample]:
+    def _describe(self, batch: str, examples: Sequence[Example]) -> list[TrainingSample]:
         return [
-            Sample(
+            TrainingSample(
                 rank=self._agreement.rank,
                 batch=batch,
                 id=example.id,
@@ -261,7 +261,7 @@ class Reporter:
             write_atomically(self._run.reports / f"{name}.json", to_json(report))
             write_atomically(self._run.reports / f"{name}.md", to_markdown(report).encode())
         except OSError as error:
-            self._chronicle.log("error", f"report {name} not written: {error}")
+            self._event_log.log("error", f"report {name} not written: {error}")
 
 
 def _why_good(manifest: Manifest) -> str:

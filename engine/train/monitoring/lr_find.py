@@ -9,10 +9,10 @@ from typing import Any
 from ...core.lr_range import LrRange, Sweep
 from ...protocol.commands import Stop
 from ...protocol.events import AnyEvent, LrRangeTested, StepFinished
-from ..event_log import Chronicle
+from ..event_log import EventLog
 
 
-class LrFind:
+class LrRangeTest:
     """Sweeps the rate instead of following the schedule, and ends the run when enough is seen.
 
     What was found is journaled with the last step.
@@ -22,23 +22,23 @@ class LrFind:
         self,
         wanted: LrRange,
         trainer: Any,
-        chronicle: Chronicle,
+        event_log: EventLog,
         demand: Callable[[Stop, str, str], None],
     ) -> None:
         self._wanted = wanted
-        self._chronicle = chronicle
+        self._event_log = event_log
         self._demand = demand
         self._sweep = Sweep()
         self._ending = False
         trainer.lr_factor = wanted.factor
-        chronicle.listen(self._heard)
+        event_log.listen(self._heard)
 
     def _heard(self, event: AnyEvent) -> None:
         if not isinstance(event, StepFinished) or self._ending:
             return
         # A refused update leaves the loss as it was, and several of them would hold the run.
         self._sweep.add(event.lr, math.nan if event.skipped else event.loss)
-        if self._sweep.diverged or self._chronicle.step() >= self._wanted.steps:
+        if self._sweep.diverged or self._event_log.step() >= self._wanted.steps:
             self._ending = True
             self._publish()
             reason = "the loss diverged" if self._sweep.diverged else "the highest rate is reached"
@@ -46,7 +46,7 @@ class LrFind:
 
     def _publish(self) -> None:
         sweep = self._sweep
-        self._chronicle.record(
+        self._event_log.record(
             LrRangeTested(
                 rates=sweep.rates,
                 losses=sweep.losses,

@@ -11,12 +11,18 @@ from ...config.schema import RunConfig
 from ...config.tasks import JUDGED
 from ...core.anomaly import ALARM, INFO, INSTABILITY, LOCAL, Alert, Detector
 from ...core.autopilot import Autopilot, calls_at_once
-from ...core.guard import NOTHING_PASSES, Guard, Limits, Verdict
-from ...core.meters import Ema, RecentNorms
-from ...core.model_selection import Judgement, describe_stop
-from ...core.recovery import Attempt, NoWayBack, Recoveries, Situation, plan_recovery
+from ...core.guard import NOTHING_PASSES, Guard, Limits, UpdateVerdict
+from ...core.meters import LossAverage, RecentNorms
+from ...core.model_selection import ModelSelection, describe_stop
+from ...core.recovery import (
+    NoWayBack,
+    RecoveryAttempt,
+    RecoveryContext,
+    RecoveryHistory,
+    plan_recovery,
+)
 from ...core.retention import good_checkpoint, is_good
-from ...core.settings import Desired
+from ...core.settings import RunSettings
 from ...data.batch_source import SeenExamples
 from ...protocol.commands import Recover, Rollback, describe_command
 from ...protocol.events import (
@@ -27,56 +33,56 @@ from ...protocol.events import (
     RolledBack,
     StepFinished,
 )
-from ...run.checkpoint_store import Ledger, Manifest
+from ...run.checkpoint_store import CheckpointStore, Manifest
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import Agreement
-from ..event_log import Chronicle
-from .anomaly_reporter import Reporter
+from ..distributed.rank_agreement import RankAgreement
+from ..event_log import EventLog
+from .anomaly_reporter import AnomalyReporter
 
 _ALERTS_KEPT = 50
 _FLOW_NORM = 3.0
 """Times the usual gradient norms: from there the flow is measured in case an alert comes of it."""
-_attempts = msgspec.msgpack.Decoder(Attempt)
+_attempts = msgspec.msgpack.Decoder(RecoveryAttempt)
 _rollbacks = msgspec.msgpack.Decoder(Rollback)
 
 
-class Watched(msgspec.Struct, kw_only=True):
+class MonitorState(msgspec.Struct, kw_only=True):
     """The part of the training state that remembers how training went."""
 
     guard: Guard
     detector: dict[str, Any]
-    loss: Ema
+    loss: LossAverage
     norms: RecentNorms
     alerts: list[Alert]
     open: dict[str, str] = {}
     """Alerts without a verdict: id of the alert → id it was announced with."""
-    recoveries: Recoveries = msgspec.field(default_factory=Recoveries)
+    recoveries: RecoveryHistory = msgspec.field(default_factory=RecoveryHistory)
     autopilot: Autopilot = msgspec.field(default_factory=Autopilot)
     eval_loss: float | None = None
     best_eval_loss: float | None = None
-    judgement: Judgement = msgspec.field(default_factory=Judgement)
+    judgement: ModelSelection = msgspec.field(default_factory=ModelSelection)
 
 
-class Watch:
+class AnomalyMonitor:
     """Judges updates, observes steps, raises anomalies; every rank comes to the same result."""
 
     def __init__(
         self,
         config: RunConfig,
         run: RunDirectory,
-        chronicle: Chronicle,
-        reporter: Reporter,
-        agreement: Agreement,
+        event_log: EventLog,
+        reporter: AnomalyReporter,
+        agreement: RankAgreement,
     ) -> None:
         self._config = config
-        self._ledger = Ledger(run)
-        self._chronicle = chronicle
+        self._ledger = CheckpointStore(run)
+        self._event_log = event_log
         self._reporter = reporter
         self._agreement = agreement
         self._guard = Guard(budget=config.guard.nonfinite_budget)
         judged = config.task in JUDGED
         self._detector = Detector(config.guard.sensitivity, falls_to_zero=judged)
-        self._loss = Ema()
+        self._loss = LossAverage()
         self._norms = RecentNorms()
         self._alerts: deque[Alert] = deque(maxlen=_ALERTS_KEPT)
         self._open: dict[str, str] = {}
@@ -85,32 +91,32 @@ class Watch:
         """Those of them that are alarms: the incident lasts as long as there are any."""
         self._eval_loss: float | None = None
         self._best_eval_loss: float | None = None
-        self._judgement = Judgement()
+        self._judgement = ModelSelection()
         self._returned_to: set[str] = set()
         """Checkpoints the guard went back to by itself; none is tried twice."""
         self.reason = ""
         """Why the last update was refused."""
         policy = config.policy
-        self._recoveries = Recoveries()
+        self._recoveries = RecoveryHistory()
         self._autopilot = Autopilot(budget=policy.budget, cooldown=policy.cooldown)
         self._wanted: tuple[str, str] | None = None
         """Anomaly to recover from and why, until the autopilot has looked at it."""
-        self._attempt: Attempt | None = None
+        self._attempt: RecoveryAttempt | None = None
         """A recovery on its way to its checkpoint."""
         self._asked_gradients = ""
         """Why the next update is to be measured; empty when it is not."""
         self._begun = False
-        chronicle.listen(self._hear)
+        event_log.listen(self._hear)
 
     def norm_percentile(self, percent: float) -> float | None:
         """Percentile of recent gradient norms."""
         return self._norms.percentile(percent)
 
-    def judge(self, step: int, loss: float, grad_norm: float, policy: str) -> Verdict:
+    def judge(self, step: int, loss: float, grad_norm: float, policy: str) -> UpdateVerdict:
         """What becomes of the update of a step."""
         decision = self._guard.judge(step, loss, grad_norm, policy)
         self.reason = decision.reason
-        if decision.verdict is Verdict.HALT:
+        if decision.verdict is UpdateVerdict.HALT:
             self._wanted = ("", decision.reason)
         return decision.verdict
 
@@ -154,7 +160,7 @@ class Watch:
     def _tell_verdicts(self) -> None:
         for verdict in self._detector.take_verdicts():
             public_id = self._open.pop(verdict.id, verdict.id)
-            self._chronicle.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
+            self._event_log.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
             if verdict.id in self._alarms:
                 self._alarms.remove(verdict.id)
                 if not self._alarms:
@@ -168,7 +174,7 @@ class Watch:
         return {
             **event.parts,
             **event.extra,
-            "step": self._chronicle.step(),
+            "step": self._event_log.step(),
             "loss": event.loss,
             "grad_norm": event.grad_norm,
             "lr": event.lr,
@@ -200,13 +206,13 @@ class Watch:
             if int(ident.rpartition("-")[2]) > to_step:
                 del self._open[ident]
                 self._alarms.discard(ident)
-                self._chronicle.record(AnomalyResolved(id=public_id, verdict="rolled back"))
+                self._event_log.record(AnomalyResolved(id=public_id, verdict="rolled back"))
 
     def end(self) -> None:
         """The run ends: judge what still waits for its verdict by what there is."""
         for verdict in self._detector.last_verdicts():
             public_id = self._open.pop(verdict.id, verdict.id)
-            self._chronicle.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
+            self._event_log.record(AnomalyResolved(id=public_id, verdict=verdict.verdict))
 
     def _hear(self, event: AnyEvent) -> None:
         if isinstance(event, RolledBack):
@@ -215,7 +221,7 @@ class Watch:
                 self._recoveries.begin(self._attempt, self._config.policy.probation)
             self._attempt = None
 
-    def recovery(self, anomaly: str, desired: Desired) -> Rollback:
+    def recovery(self, anomaly: str, desired: RunSettings) -> Rollback:
         """The rollback that recovers from an anomaly; the same on every rank.
 
         Raises:
@@ -239,7 +245,7 @@ class Watch:
             skip=agreed.skip,
         )
 
-    def _plan(self, anomaly: str, desired: Desired) -> Attempt:
+    def _plan(self, anomaly: str, desired: RunSettings) -> RecoveryAttempt:
         known = [a for a in self._alerts if a.kind in INSTABILITY and a.severity != INFO]
         if anomaly:
             known = [a for a in known if anomaly in (a.id, self._open.get(a.id))]
@@ -255,9 +261,9 @@ class Watch:
             self._alerts,
             manifests,
             self._recoveries,
-            Situation(
-                step=self._chronicle.step(),
-                timeline=self._chronicle.timeline,
+            RecoveryContext(
+                step=self._event_log.step(),
+                timeline=self._event_log.timeline,
                 lr_scale=desired.lr_scale,
                 lr_scales=_lr_scales(manifests),
                 clip=desired.clip,
@@ -267,7 +273,7 @@ class Watch:
         )
 
     def _judge_probation(self) -> None:
-        probation, step = self._recoveries.probation, self._chronicle.step()
+        probation, step = self._recoveries.probation, self._event_log.step()
         if probation is None:
             return
         since = [
@@ -278,7 +284,7 @@ class Watch:
         if not since and step < probation.until_step:
             return
         reason = since[0].headline if since else "no alarm, and the loss is finite"
-        self._chronicle.record(
+        self._event_log.record(
             ProbationEnded(
                 anomaly=probation.attempt.anomaly,
                 checkpoint=probation.attempt.checkpoint,
@@ -301,7 +307,7 @@ class Watch:
         anomaly, why = wanted
         decision = self._autopilot.decide(mode, why)
         command = Recover(anomaly=anomaly)
-        self._chronicle.record(
+        self._event_log.record(
             AutopilotDecided(
                 anomaly=anomaly,
                 decision=decision.verdict,
@@ -318,13 +324,13 @@ class Watch:
         return good_checkpoint(
             self._ledger.all(),
             near or [alert],
-            timeline=self._chronicle.timeline,
+            timeline=self._event_log.timeline,
             exclude=self._returned_to,
         )
 
     def way_back(self) -> Rollback | None:
         """The guard's own rollback: past the step just refused; the same on every rank."""
-        step = self._chronicle.step()
+        step = self._event_log.step()
         alert = Alert(id="guard", kind="nonfinite", severity=ALARM, step=step, headline="")
         found = self._good(alert) if self._agreement.rank == 0 else None
         wanted = Rollback(checkpoint=found.name, skip=step - found.step) if found else None
@@ -339,13 +345,13 @@ class Watch:
         self._eval_loss = loss
         best = self._best_eval_loss
         self._best_eval_loss = loss if best is None else min(best, loss)
-        record = {"step": self._chronicle.step(), "eval_loss": loss}
+        record = {"step": self._event_log.step(), "eval_loss": loss}
         for alert in self._detector.update(record):
             self._raise(alert, None)
         self._judge_metrics(metrics)
 
     def _judge_metrics(self, metrics: dict[str, float]) -> None:
-        step, stop = self._chronicle.step(), self._config.train.early_stop
+        step, stop = self._event_log.step(), self._config.train.early_stop
         if not self._judgement.push(step, metrics):
             return
         if (by := self._config.checkpoint.best) in metrics:
@@ -356,7 +362,7 @@ class Watch:
 
     def is_best(self) -> bool:
         """The evaluation at this step is the best so far by `checkpoint.best`."""
-        return self._judgement.is_best(self._chronicle.step())
+        return self._judgement.is_best(self._event_log.step())
 
     def reason_to_stop(self) -> str | None:
         """Why early stopping ends the run here; None to go on."""
@@ -368,19 +374,19 @@ class Watch:
     def checkpoint_facts(self) -> dict[str, Any]:
         """What a checkpoint written now says about itself."""
         good = is_good(
-            self._chronicle.step(),
+            self._event_log.step(),
             self._loss.value,
             self._eval_loss,
             self._best_eval_loss,
             self._alerts,
         )
-        metrics = self._judgement.at(self._chronicle.step())
+        metrics = self._judgement.at(self._event_log.step())
         known = {"loss": self._loss.value, "eval_loss": self._eval_loss}
         return {"good": good, "metrics": metrics, **known}
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        watched = Watched(
+        watched = MonitorState(
             guard=self._guard,
             detector=self._detector.state(),
             loss=self._loss,
@@ -398,7 +404,7 @@ class Watch:
 
     def restore(self, state: dict[str, Any]) -> None:
         """From a checkpoint: as it was then, but for what was tried to come out of trouble."""
-        watched = msgspec.convert(state, Watched)
+        watched = msgspec.convert(state, MonitorState)
         self._guard = self._guard.rewound(watched.guard)
         self._detector = Detector.from_state(watched.detector)
         self._loss, self._norms = watched.loss, watched.norms

@@ -24,7 +24,7 @@ from ...protocol.events import (
     StateChanged,
 )
 from ...protocol.states import RunState
-from ..event_log import Chronicle
+from ..event_log import EventLog
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def wording(event: AnyEvent) -> str | None:
     return text
 
 
-def start_notifier(run: str, chronicle: Chronicle) -> Notifier | None:
+def start_notifier(run: str, event_log: EventLog) -> Notifier | None:
     """A notifier that listens to the run; None where no URL is given or apprise is not there."""
     urls = os.environ.get(URLS, "").replace(",", " ").split()
     if not urls:
@@ -116,7 +116,7 @@ def start_notifier(run: str, chronicle: Chronicle) -> Notifier | None:
         log.warning("$%s is set, but apprise is missing: pip install 'fttui[notify]'", URLS)
         return None
     notifier = Notifier(run, send, log.warning)
-    chronicle.listen(notifier.hear)
+    event_log.listen(notifier.hear)
     return notifier
 
 

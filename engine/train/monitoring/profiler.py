@@ -16,8 +16,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ...config.schema import RunConfig
-from ...core.profile import STEP, Activity, Recording, Setting, summarise
-from ..event_log import Chronicle
+from ...core.profile import STEP, Activity, ProfileContext, Recording, summarise
+from ..event_log import EventLog
 from .profiler_spans import PREFIX, record_spans, span
 
 WARM_UP_STEPS = 3
@@ -36,7 +36,7 @@ class StepProfiler:
         config: RunConfig,
         model: nn.Module,
         device: torch.device,
-        chronicle: Chronicle,
+        event_log: EventLog,
         folder: Path,
         rank: int = 0,
         *,
@@ -45,7 +45,7 @@ class StepProfiler:
         self._config = config
         self._model = model
         self._device = device
-        self._chronicle = chronicle
+        self._event_log = event_log
         self._folder = folder
         self._rank = rank
         self._fast = fast
@@ -125,12 +125,12 @@ class StepProfiler:
         steps = sum(s.name == STEP for s in recording.spans)
         found = summarise(recording, self._setting(steps), trace)
         if found is not None:
-            self._chronicle.record(found)
+            self._event_log.record(found)
         self.done()
 
     def _save(self, taken: profile) -> str:
         """The trace, packed; its name, or nothing where it cannot be kept."""
-        name = f"step-{self._chronicle.step()}-rank-{self._rank}.json.gz"
+        name = f"step-{self._event_log.step()}-rank-{self._rank}.json.gz"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             plain = self._folder / f"{name}.part"
@@ -139,15 +139,15 @@ class StepProfiler:
                 shutil.copyfileobj(source, packed)
             plain.unlink()
         except OSError as error:
-            self._chronicle.log("error", f"the trace cannot be kept: {error}")
+            self._event_log.log("error", f"the trace cannot be kept: {error}")
             return ""
         return name
 
-    def _setting(self, steps: int) -> Setting:
+    def _setting(self, steps: int) -> ProfileContext:
         train = self._config.train
         tokens = self._tokens / max(steps, 1)
         length = min(self._config.data.max_length, tokens / (train.batch * train.accumulate))
-        return Setting(
+        return ProfileContext(
             flops=tokens * useful_flops_per_token(self._model, length),
             peak_flops_per_s=peak_flops_per_s(self._device, self._precision()),
             batch=train.batch,

@@ -56,7 +56,7 @@ class Randomness:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EmbeddedBatch:
     """A micro-batch embedded ahead."""
 
     randomness: Randomness
@@ -129,7 +129,7 @@ def look_ahead(
     device: torch.device,
     may_go_on: Callable[[], bool],
     keep: int,
-) -> list[Seen] | None:
+) -> list[EmbeddedBatch] | None:
     """Embed the micro-batches of a step; None where the step was dropped on the way.
 
     Args:
@@ -147,11 +147,11 @@ def look_ahead(
         with torch.set_grad_enabled(number < keep):
             hidden, texts = embed(number)
         bare = replace(texts, vectors=texts.vectors.detach())
-        seen.append(Seen(randomness, bare, hidden if number < keep else None))
+        seen.append(EmbeddedBatch(randomness, bare, hidden if number < keep else None))
     return seen
 
 
-def cache_step(seen: Sequence[Seen], objective: PairObjective, scale: float) -> StepCache:
+def cache_step(seen: Sequence[EmbeddedBatch], objective: PairObjective, scale: float) -> StepCache:
     """Take the loss over a whole step and its gradient by every vector; a collective.
 
     Args:

@@ -26,9 +26,9 @@ from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
 from ...model.hidden import HiddenStates, lm_head_of
 from ..cuda_graphs.eligibility import fast_path
-from ..loop.hf_bridge import Controlled, StepCallback
+from ..loop.hf_bridge import StepCallback, SteppedTrainer
 from ..loop.optimizers import rate_of
-from ..loop.step_loop import Stepper
+from ..loop.step_loop import StepLoop
 from ..objectives.contrastive import PairObjective, PairTexts
 from ..objectives.gradcache import (
     StepCache,
@@ -41,7 +41,7 @@ from .arguments import on_one_device
 from .preference import PreferenceTrainer
 
 
-class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyped
+class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     """Next-token loss through TRL's fused head, with SimCTG over the hidden states if asked for."""
 
     loss_is_scaled_for_ga = True
@@ -76,13 +76,13 @@ class TextTrainer(Controlled, SFTTrainer):  # type: ignore[misc]  # trl is untyp
     ) -> Tensor:
         """Per-token share of this micro-batch, plus its share of the token-level part."""
         ce, hidden = self._cross_entropy(model, inputs, num_items_in_batch)
-        self.stepper.tally.add_parts(ce=ce)
+        self.step_loop.tally.add_parts(ce=ce)
         loss: Tensor = self._contrastive.ce_weight * ce
         if self._contrastive.kind == "simctg":
             assert hidden is not None, "attached for it"
             pair_sum, _ = simctg(hidden, inputs["attention_mask"], self._contrastive.margin)
             share = pair_sum * (self.accelerator.num_processes / self._token_pairs)
-            self.stepper.tally.add_parts(contrastive=share)
+            self.step_loop.tally.add_parts(contrastive=share)
             loss = loss + self._contrastive.weight * share
         return loss
 
@@ -124,7 +124,7 @@ def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Ten
     return share
 
 
-class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is untyped
+class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformers is untyped
     """`ce_weight × CE + weight × contrastive`, per token and per anchor over the optimizer step.
 
     Anchors are compared within a micro-batch, or, when looking ahead, over the whole step.
@@ -176,9 +176,9 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         temperature = self.objective.temperature.now()
         if not isinstance(temperature, Tensor):  # made on the device: sending it would wait for it
             temperature = torch.full((), temperature, device=self.args.device)
-        self.stepper.tally.add_parts(temperature=temperature)
+        self.step_loop.tally.add_parts(temperature=temperature)
         if self._looks_ahead:
-            with self.stepper.tally.time("compute"):
+            with self.step_loop.tally.time("compute"):
                 self._cache = self._look_ahead(batches)
 
     def _look_ahead(self, batches: list[Any]) -> StepCache | None:
@@ -192,7 +192,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
                 hidden = self._forward(self.model, inputs)
                 return hidden, self.objective.pool(hidden, inputs)
 
-        may_go_on, keep = self.stepper.may_continue, self._graphs_kept(batches)
+        may_go_on, keep = self.step_loop.may_continue, self._graphs_kept(batches)
         seen = look_ahead(len(batches), embed, self.args.device, may_go_on, keep)
         if seen is None:
             return None
@@ -229,7 +229,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
         joint: Tensor = self._contrastive.weight * contrastive
         if self._contrastive.ce_weight > 0:
             ce = mean_over_step(self._ce_sum(hidden, inputs), self, num_items_in_batch)
-            self.stepper.tally.add_parts(ce=ce)
+            self.step_loop.tally.add_parts(ce=ce)
             joint = joint + self._contrastive.ce_weight * ce
         return joint
 
@@ -277,7 +277,7 @@ class PairTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is
     def _publish(self, result: ContrastiveResult) -> None:
         """Add to the step's figures, each a mean over all of the step's anchors."""
         shares = {name: total * self._scale for name, total in result.sums.items()}
-        self.stepper.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
+        self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Average over ranks what DDP does not know of, then judge the step."""
@@ -296,7 +296,7 @@ def build_trainer(
     model: PeftModel,
     tokenizer: Any,
     arguments: dict[str, Any],
-    stepper: Stepper,
+    step_loop: StepLoop,
     log: Callable[[str, str], None],
 ) -> AnyTrainer:
     """The trainer of the configured task, under the stepper's control."""
@@ -310,12 +310,12 @@ def build_trainer(
     else:
         trainer = _text_trainer(config, model, tokenizer, arguments)
     require_ranks(trainer.accelerator.num_processes, config.train.devices)
-    trainer.stepper = stepper
+    trainer.step_loop = step_loop
     pad_id = int(tokenizer.pad_token_id)
     trainer.fast, trainer.fast_fact = fast_path(config, trainer, pad_id, log)
     trainer.recipe = config.train
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepCallback(stepper, trainer))
+    trainer.add_callback(StepCallback(step_loop, trainer))
     return trainer
 
 

@@ -108,7 +108,7 @@ def _peak(device: torch.device) -> Peak:
 
 def _pass(trainer: Any, batch: Batch) -> None:
     batch.pop("ids", None)
-    trainer.stepper.tally.count(batch)
+    trainer.step_loop.tally.count(batch)
     trainer.prepare_step([batch])
     inputs = trainer._prepare_inputs(batch)
     trainer.model.train()

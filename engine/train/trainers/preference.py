@@ -33,14 +33,14 @@ from ...losses.preference import (
     reward_sums,
 )
 from ...model.hidden import HiddenStates, lm_head_of
-from ..loop.hf_bridge import Controlled
+from ..loop.hf_bridge import SteppedTrainer
 
 Batch = dict[str, Any]
 Loss = TypeVar("Loss", float, Tensor)
 
 
 @dataclass(frozen=True)
-class Seen:
+class EvaluatedBatch:
     """A batch as an evaluation keeps it until all are seen."""
 
     policy: LogProbs
@@ -127,11 +127,11 @@ class PreferenceObjective:
         sums = reward_sums(policy, ratio.detach(), desirable, config.beta)
         return Compared(losses.sum(), {**sums, "reward_accuracy": right.sum()})
 
-    def see(self, batch: Batch) -> Seen:
+    def see(self, batch: Batch) -> EvaluatedBatch:
         """What an evaluation keeps of a batch."""
         policy, reference = self.log_probs(self._model, batch), self.reference(batch)
         apart = self.divergence_sum(batch) if self.rated else torch.zeros(())
-        return Seen(policy, reference, self.desirable(batch), float(apart))
+        return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))
 
     def total(self, loss: Loss, ce: Loss) -> Loss:
         """The loss that is optimized, of its parts."""
@@ -190,7 +190,7 @@ def still(model: PeftModel) -> Iterator[None]:
         model.train(was_training)
 
 
-class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transformers is untyped
+class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformers is untyped
     """The loss is the mean over all pairs, or rated completions, of the optimizer step.
 
     Shares are multiplied by the number of ranks, because DDP averages.
@@ -212,12 +212,12 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         At once for the step: without graphs, switching a model's adapters off takes a while.
         """
         self._scales = self._count(batches)
-        with self.stepper.tally.time("compute"), self.compute_loss_context_manager():
+        with self.step_loop.tally.time("compute"), self.compute_loss_context_manager():
             moved = self._look_back(batches)
         if self.objective.rated and moved is not None:
             mean = self.accelerator.reduce(moved * self._scales["all"], reduction="mean")
             self._divergence = mean.clamp_min(0)
-            self.stepper.tally.add_parts(kl=self._divergence)
+            self.step_loop.tally.add_parts(kl=self._divergence)
 
     def _look_back(self, batches: Sequence[Batch]) -> Tensor | None:
         """Put `reference` into every batch; for kto, how far the model has moved, summed.
@@ -228,12 +228,12 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         graphs = self.fast is not None
         with nullcontext() if graphs else still(self.model):
             for batch in batches if rated else ():
-                if not self.stepper.may_continue():
+                if not self.step_loop.may_continue():
                     return None
                 moved += self._looked_at(batch["mismatched"], "still").sum()
             with nullcontext() if graphs else self.model.disable_adapter():
                 for batch in batches:
-                    if not self.stepper.may_continue():
+                    if not self.step_loop.may_continue():
                         return None
                     batch["reference"] = self._looked_at(batch, "reference")
                     if rated:
@@ -285,7 +285,7 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         self._publish(compared)
         if self.objective.has_ce:
             ce = -torch.where(desirable, policy.total, 0.0).sum() * self._scales.get("tokens", 0.0)
-            self.stepper.tally.add_parts(preference=loss, ce=ce)
+            self.step_loop.tally.add_parts(preference=loss, ce=ce)
             loss = self.objective.total(loss, ce)
         return loss
 
@@ -298,4 +298,4 @@ class PreferenceTrainer(Controlled, Trainer):  # type: ignore[misc]  # transform
         }
         if {"rewards_chosen", "rewards_rejected"} <= shares.keys():
             shares["reward_margin"] = shares["rewards_chosen"] - shares["rewards_rejected"]
-        self.stepper.tally.add_parts(**shares)
+        self.step_loop.tally.add_parts(**shares)

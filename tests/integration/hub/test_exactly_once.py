@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from fttui.engine.core.settings import Context, Desired, apply_setting, is_setting
+from fttui.engine.core.settings import RunSettings, SettingsContext, apply_setting, is_setting
 from fttui.engine.hub.server import Hub
 from fttui.engine.hub.sockets import HubSockets
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_record, encode
@@ -124,11 +124,11 @@ class Engine:
                 text = describe_command(entry.command)
                 self._tell(CommandFailed(id=entry.id, command=text, reason="the engine ended"))
 
-    def _load(self) -> Desired:
+    def _load(self) -> RunSettings:
         file = self._run.path / "desired.json"
         if not file.exists():
-            return Desired()
-        stored = msgspec.json.decode(file.read_bytes(), type=Desired)
+            return RunSettings()
+        stored = msgspec.json.decode(file.read_bytes(), type=RunSettings)
         return msgspec.structs.replace(stored, paused=False)
 
     def _tell(self, event: object) -> None:
@@ -150,7 +150,7 @@ class Engine:
     def _apply(self, entry: ControlEntry) -> None:
         old = new = ""
         if is_setting(entry.command):
-            context = Context(self.step, 1e-4, lambda _: None)
+            context = SettingsContext(self.step, 1e-4, lambda _: None)
             change = apply_setting(self.desired, entry.command, context)
             moved = change.desired.paused != self.desired.paused
             self.desired, old, new = change.desired, change.old, change.new
@@ -324,12 +324,12 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.control.close()
         shutil.rmtree(self.folder)
 
-    def replay(self, applied: set[str]) -> Desired:
+    def replay(self, applied: set[str]) -> RunSettings:
         """The settings that the applied commands come to; a pause may have been dropped since."""
-        desired = Desired()
+        desired = RunSettings()
         for message in self.accepted:
             if message.id in applied and is_setting(message.command):
-                context = Context(0, 1e-4, lambda _: None)
+                context = SettingsContext(0, 1e-4, lambda _: None)
                 desired = apply_setting(desired, message.command, context).desired
         return msgspec.structs.replace(desired, paused=self.engine.desired.paused)
 

@@ -28,8 +28,8 @@ from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import Far
-from fttui.tui.connection.ssh.ssh_connection import Connection, RemoteFailed
+from fttui.tui.connection.ssh.ssh import RemoteCommand
+from fttui.tui.connection.ssh.ssh_connection import RemoteFailed, SshConnection
 from fttui.tui.view_model.connection_port import Delivery, Link, PreviewArrived
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.far_machine import pipe_ssh
@@ -67,9 +67,9 @@ class RemoteWatcher(Watcher):
 async def attached(
     run: str | None, *, read_only: bool = False, host: str = "box"
 ) -> AsyncIterator[RemoteWatcher]:
-    far = Far(host)
+    far = RemoteCommand(host)
     session = RemoteSession(far, read_only=read_only)
-    connection = Connection(far, may_prompt=True)
+    connection = SshConnection(far, may_prompt=True)
     connection.attach()
     await session.open(connection, run)
     connection.detach()
@@ -207,11 +207,11 @@ async def test_read_only_holds_on_either_side(
     start_run: StartRun, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = start_run()
-    far = Far("box")
+    far = RemoteCommand("box")
     if where == "far side":
-        far = Far("box", f"{sys.executable} -m fttui.tui bridge --read-only;:")
+        far = RemoteCommand("box", f"{sys.executable} -m fttui.tui bridge --read-only;:")
     session = RemoteSession(far, read_only=where == "viewer")
-    connection = Connection(far, may_prompt=True)
+    connection = SshConnection(far, may_prompt=True)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()
@@ -385,14 +385,14 @@ def test_a_viewer_that_says_nothing_costs_nothing_after_a_while(
         "from fttui.engine.hub.ssh_bridge.server import Terms\n"
         "sys.exit(serve(Terms(runs=Path('none'), version='0')))\n"
     )
-    from fttui.engine.protocol.ssh_protocol import Channel, Open, frames_of
+    from fttui.engine.protocol.ssh_protocol import FrameKind, Open, frames_of
 
     bridge = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert bridge.stdin is not None
     bridge.stdin.write(
-        frames_of(Channel.TALK, encode(Open(version=(1, 0), viewer="v", issuer="i", run=run.id)))
+        frames_of(FrameKind.TALK, encode(Open(version=(1, 0), viewer="v", issuer="i", run=run.id)))
     )
     bridge.stdin.flush()
     assert bridge.wait(30) == 0

@@ -26,8 +26,8 @@ from fttui.engine.run.process_marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import local as hub_module
 from fttui.tui.connection.factory import open_session
-from fttui.tui.connection.local import HubSession
-from fttui.tui.connection.offline import JournalSession
+from fttui.tui.connection.local import LocalSession
+from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -336,7 +336,7 @@ async def test_a_script_is_refused_by_a_hub_of_another_major_version(
 ) -> None:
     run, _ = start_run()
     monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
-    session = HubSession(run, only_news=True)
+    session = LocalSession(run, only_news=True)
     with pytest.raises(ProtocolMismatch, match=r"99\.0"):
         await asyncio.wait_for(session.listen(lambda _: None), 30)
     await session.close()
@@ -358,7 +358,7 @@ async def test_a_dead_hub_of_a_living_engine_is_started_by_who_attaches(
     run, _ = start_run("--no-hub")
     assert not hub_up(run)
     async with watching(run) as watcher:
-        assert isinstance(watcher.session, HubSession)
+        assert isinstance(watcher.session, LocalSession)
         await eventually(lambda: watcher.link is Link.LIVE)
         assert hub_up(run)
 
@@ -371,7 +371,7 @@ async def test_a_dead_run_is_read_from_disk(runs: Path) -> None:
     engine.run.engine.unlink()
     (engine.run.reports / "r1.md").write_text("# r1")
     async with watching(engine.run) as watcher:
-        assert isinstance(watcher.session, JournalSession)
+        assert isinstance(watcher.session, OfflineSession)
         await watcher.task
         assert len(watcher.records) == engine.seq
         assert watcher.whole()
@@ -387,7 +387,7 @@ async def test_a_dead_run_is_read_from_disk(runs: Path) -> None:
 
 async def test_a_moved_run_folder_is_told_with_what_to_do(start_run: StartRun) -> None:
     run, _ = start_run()
-    watcher = Watcher(HubSession(run))
+    watcher = Watcher(LocalSession(run))
     await eventually(lambda: Link.LIVE in watcher.links)
     run.path.rename(run.path.with_name("moved"))
     with pytest.raises(NoSuchRun, match=f"mv NEW_PLACE {run.path}"):
@@ -406,7 +406,7 @@ async def test_a_hub_that_comes_up_late_is_not_lost(runs: Path, monkeypatch) -> 
 
     monkeypatch.setattr(hub_module, "reach_hub", reach)
     monkeypatch.setattr(hub_module, "RETRY_S", 0.01)
-    watcher = Watcher(HubSession(run))
+    watcher = Watcher(LocalSession(run))
     await asyncio.wait_for(watcher.task, 30)
     assert watcher.links == [Link.CONNECTING, Link.ENDED]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fttui.engine.errors import FttuiError
 from fttui.engine.run.run_index import RunSummary
 
-from .ssh import Far, Unreachable, parse_target
-from .ssh_connection import HANDSHAKE_S, Connection
+from .ssh import RemoteCommand, Unreachable, parse_target
+from .ssh_connection import HANDSHAKE_S, SshConnection
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def runs_of(hosts: list[str], remote_cmd: str | None = None) -> Found:
 
 async def _runs_of(hosts: list[str], remote_cmd: str | None) -> Found:
     alone = len(hosts) == 1
-    asked = [runs_on(Far(host, remote_cmd), may_prompt=alone) for host in hosts]
+    asked = [runs_on(RemoteCommand(host, remote_cmd), may_prompt=alone) for host in hosts]
     answers = await asyncio.gather(*asked)
     return Found(
         runs=[(h, a) for h, a in zip(hosts, answers, strict=True) if isinstance(a, list)],
@@ -38,10 +38,10 @@ async def _runs_of(hosts: list[str], remote_cmd: str | None) -> Found:
     )
 
 
-async def runs_on(far: Far, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
+async def runs_on(far: RemoteCommand, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
     """The runs of one machine, or why they are not known."""
     try:
-        connection = Connection(far, may_prompt=may_prompt)
+        connection = SshConnection(far, may_prompt=may_prompt)
     except FttuiError as error:
         return error
     connection.attach()

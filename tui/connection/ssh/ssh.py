@@ -89,7 +89,7 @@ def is_remote(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Far:
+class RemoteCommand:
     """fttui on another machine."""
 
     host: str

@@ -15,8 +15,8 @@ from fttui.engine.errors import FttuiError, ProtocolMismatch
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, DecodeError, encode
 from fttui.engine.protocol.ssh_protocol import (
     BridgeTalk,
-    Channel,
     Failed,
+    FrameKind,
     FrameParser,
     Greeting,
     ListRuns,
@@ -29,7 +29,7 @@ from fttui.engine.protocol.ssh_protocol import (
 )
 from fttui.engine.run.run_index import RunSummary
 
-from .ssh import Far, LoginRefused
+from .ssh import LoginRefused, RemoteCommand
 
 HANDSHAKE_S = 30.0
 _READ_BYTES = 256 * 1024
@@ -47,10 +47,10 @@ class RemoteFailed(FttuiError):
         self.exit_code = exit_code
 
 
-class Connection:
+class SshConnection:
     """An ssh process with a bridge at its far end; may move from one event loop to the next."""
 
-    def __init__(self, far: Far, *, may_prompt: bool, shared: bool = True) -> None:
+    def __init__(self, far: RemoteCommand, *, may_prompt: bool, shared: bool = True) -> None:
         self._far = far
         self._echo = may_prompt
         try:
@@ -144,14 +144,14 @@ class Connection:
         if self._loop is not None:
             self._loop.remove_writer(self._in)
 
-    def send(self, channel: Channel, payload: bytes) -> None:
+    def send(self, channel: FrameKind, payload: bytes) -> None:
         """Send a message as soon as ssh takes it."""
         self._unsent += frames_of(channel, payload)
         self._write()
 
     def say(self, message: msgspec.Struct) -> None:
         """Send a message to the bridge itself."""
-        self.send(Channel.TALK, encode(message))
+        self.send(FrameKind.TALK, encode(message))
 
     def acknowledge(self, total_bytes: int) -> None:
         """Tell how much has been taken in; the bridge sends no faster."""
@@ -207,7 +207,7 @@ class Connection:
         """
         while self.greeting is None:
             channel, payload = await self.next()
-            if channel != Channel.GREETING:
+            if channel != FrameKind.GREETING:
                 continue
             try:
                 self.greeting = msgspec.json.decode(payload, type=Greeting)
@@ -245,7 +245,7 @@ class Connection:
 
     async def _hear(self) -> BridgeTalk | None:
         channel, payload = await self.next()
-        message = decode_bridge_talk(payload) if channel == Channel.TALK else None
+        message = decode_bridge_talk(payload) if channel == FrameKind.TALK else None
         if isinstance(message, Failed):
             raise RemoteFailed(f"{self._far.host}: {message.reason}", message.code)
         return message

@@ -22,7 +22,7 @@ from fttui.engine.protocol.states import RunState
 from ...actions import Action, refusal, why_not
 from ...dialogs import prompts
 from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
-from ...dialogs.prompts import Asked
+from ...dialogs.prompts import ParsedInput
 from ...view_model.interventions import UNDO
 from ..help import HelpScreen
 from ..modals.confirm import ConfirmScreen
@@ -59,9 +59,9 @@ def _pause(app: FttuiApp) -> None:
     app.send(Resume() if held else Pause())
 
 
-def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], Asked]) -> Deed:
+def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]) -> Deed:
     def ask(app: FttuiApp) -> None:
-        def answer(found: Asked | None) -> None:
+        def answer(found: ParsedInput | None) -> None:
             if found is not None and found.command is not None:
                 app.send(found.command, guarded=found.relative)
 
@@ -75,7 +75,7 @@ def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], Asked]) -> D
 def _type(app: FttuiApp) -> None:
     """A command as for `fttui ctl`, or a step to look at."""
 
-    def answer(found: Asked | None) -> None:
+    def answer(found: ParsedInput | None) -> None:
         if found is not None and found.goto is not None:
             app.look(app.state.plot.at(found.goto, app.state.run.step))
         elif found is not None and found.command is not None:
@@ -190,26 +190,26 @@ def _go(mode: str) -> Deed:
     return lambda app: app.go(mode)
 
 
-def _note(app: FttuiApp, text: str) -> Asked:
+def _note(app: FttuiApp, text: str) -> ParsedInput:
     preview = f"marks step {app.state.run.step:,} on the curves and in the journal"
     return prompts.read_text("note", text, preview)
 
 
-def _pin(app: FttuiApp, text: str) -> Asked:
-    return Asked(
+def _pin(app: FttuiApp, text: str) -> ParsedInput:
+    return ParsedInput(
         SaveCheckpoint(pin=True, note=text.strip()),
         f"a checkpoint at about step {app.state.run.step:,} that retention never removes",
     )
 
 
-def _sample(app: FttuiApp, text: str) -> Asked:
+def _sample(app: FttuiApp, text: str) -> ParsedInput:
     return prompts.read_text("sample", text, "the text appears under 7 samples")
 
 
-def _policy(app: FttuiApp, text: str) -> Asked:
+def _policy(app: FttuiApp, text: str) -> ParsedInput:
     words = text.strip()
     if not words:
-        return Asked(preview="on a NaN or infinite loss or gradient before the update")
+        return ParsedInput(preview="on a NaN or infinite loss or gradient before the update")
     if words.startswith("autopilot"):
         mode = words.removeprefix("autopilot").strip()
         return prompts.read_text("policy autopilot", mode, f"about an anomaly, by itself: {mode}")

@@ -13,10 +13,10 @@ from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 
 from ...connection.config_info import about
-from ...connection.runs import Listed, read_other
+from ...connection.runs import RunListing, read_other
 from ...plot.system_panels import SIGNS
 from ...view_model.connection_port import FarSession
-from ..text_page import ReadingScreen
+from ..text_page import TextPage
 
 if TYPE_CHECKING:
     from ...app import FttuiApp
@@ -37,7 +37,7 @@ async def open_report(app: FttuiApp, anomaly_id: str) -> None:
         app.tell(f"the report cannot be fetched: {error}")
         return
     title = f"anomaly at step {found[0].step:,}"
-    await app.push_screen(ReadingScreen(title, text, markdown=True))
+    await app.push_screen(TextPage(title, text, markdown=True))
 
 
 async def change_control(app: FttuiApp, *, take: bool) -> None:
@@ -73,7 +73,7 @@ async def _config_files(app: FttuiApp) -> ConfigTexts | None:
     return None
 
 
-async def compare(app: FttuiApp, chosen: list[Listed]) -> None:
+async def compare(app: FttuiApp, chosen: list[RunListing]) -> None:
     """Read the chosen runs and show them over this one."""
     here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
     if len(here) < len(chosen):

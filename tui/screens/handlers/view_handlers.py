@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...dialogs.prompts import Asked
+from ...dialogs.prompts import ParsedInput
 from ...plot.panels import chosen_metrics, metrics_of
 from ...view_model.plot_view import PlotView
 from ..base import PlotScreen
@@ -49,13 +49,13 @@ def _filter(app: FttuiApp) -> None:
 
 
 def _choose_metrics(app: FttuiApp) -> None:
-    def answer(found: Asked | None) -> None:
+    def answer(found: ParsedInput | None) -> None:
         if found is not None:
             app.look(replace(app.state.plot, only=found.text or ""))
 
-    def read(text: str) -> Asked:
+    def read(text: str) -> ParsedInput:
         names = chosen_metrics(metrics_of(app.state.run), text)
-        return Asked(text=text, preview=f"{len(names)} shown: {', '.join(names)[:60]}")
+        return ParsedInput(text=text, preview=f"{len(names)} shown: {', '.join(names)[:60]}")
 
     prompt = PromptScreen("metrics", "words of their names, any of them", read)
     app.push_screen(prompt, answer)

@@ -12,18 +12,18 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Input
 
-from ...dialogs.prompts import Asked
-from ...widgets.text import Line
+from ...dialogs.prompts import ParsedInput
+from ...widgets.text import TextLine
 from .modal import Modal
 
 
-class PromptScreen(Modal[Asked]):
+class PromptScreen(Modal[ParsedInput]):
     """Answers with what was asked for; None when it was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
     def __init__(
-        self, title: str, forms: str, read: Callable[[str], Asked], start: str = ""
+        self, title: str, forms: str, read: Callable[[str], ParsedInput], start: str = ""
     ) -> None:
         """Ask; `read` is called on every change of the text, which begins as `start`."""
         super().__init__()
@@ -39,7 +39,7 @@ class PromptScreen(Modal[Asked]):
         ask.border_subtitle = "⏎ send   esc cancel"
         with ask:
             yield Input(self._start, placeholder=self._forms, compact=True, select_on_focus=False)
-            yield Line(id="preview")
+            yield TextLine(id="preview")
 
     def on_mount(self) -> None:
         """Say what is in force now."""
@@ -58,12 +58,12 @@ class PromptScreen(Modal[Asked]):
         if any(answer is not None for answer in (asked.command, asked.goto, asked.text)):
             self.dismiss(asked)
         elif asked.error or asked.needs:
-            self._preview(Asked(error=asked.error or asked.needs))
+            self._preview(ParsedInput(error=asked.error or asked.needs))
         else:
             self.dismiss(None)
 
-    def _preview(self, asked: Asked) -> None:
-        line = self.query_one("#preview", Line)
+    def _preview(self, asked: ParsedInput) -> None:
+        line = self.query_one("#preview", TextLine)
         line.set_class(bool(asked.error), "-error")
         room = line.content_size.width or self.app.size.width
         line.put(Content(asked.error or asked.preview).truncate(room, ellipsis=True))

@@ -17,9 +17,9 @@ from fttui.engine.protocol.commands import Rollback, parse_command
 from ...dialogs.command_cost import consequence, given_up
 from ...text import format as fmt
 from ...view_model.app_state import AppState
-from ...view_model.run_view import Checkpoint
-from ...widgets.text import ALARM, BOLD, DIM, Line, assemble, lines
-from ..lists import Row, cell, fill
+from ...view_model.run_view import CheckpointView
+from ...widgets.text import ALARM, BOLD, DIM, TextLine, assemble, lines
+from ..lists import TableRow, cell, fill
 from .modal import Modal
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RollbackScreen(Modal[Rollback]):
                         yield Input(
                             placeholder=self._as_now(name), id=f"option-{name}", compact=True
                         )
-            yield Line(id="consequence")
+            yield TextLine(id="consequence")
 
     def _as_now(self, name: str) -> str:
         run = self._state.run
@@ -72,14 +72,14 @@ class RollbackScreen(Modal[Rollback]):
     def on_mount(self) -> None:
         """Fill the list."""
         table: DataTable[Content] = self.query_one(DataTable)
-        rows = [Row(c.name, self._cells(c)) for c in self._offered]
+        rows = [TableRow(c.name, self._cells(c)) for c in self._offered]
         fill(table, ("step", "age", "loss", "what is lost", ""), rows)
         names = [c.name for c in self._offered]
         if self._chosen in names:
             table.move_cursor(row=names.index(self._chosen))
         table.focus()
 
-    def _cells(self, checkpoint: Checkpoint) -> tuple[Content, ...]:
+    def _cells(self, checkpoint: CheckpointView) -> tuple[Content, ...]:
         words = [
             "" if checkpoint.good else "△ doubtful",
             "pinned" if checkpoint.pinned else "",
@@ -112,7 +112,7 @@ class RollbackScreen(Modal[Rollback]):
     @on(Input.Changed)
     def _explain(self) -> None:
         command, error = self._read()
-        line = self.query_one("#consequence", Line)
+        line = self.query_one("#consequence", TextLine)
         if command is None:
             line.put(assemble((error, ALARM)))
             return

@@ -5,12 +5,12 @@ import math
 import msgspec
 import pytest
 
-from fttui.engine.core.guard import HISTORY_STEPS, MAX_ROLLBACKS, Guard, Verdict
+from fttui.engine.core.guard import HISTORY_STEPS, MAX_ROLLBACKS, Guard, UpdateVerdict
 
 
 def test_a_finite_update_passes_without_a_word() -> None:
-    assert Guard().judge(1, 2.0, 0.5, "skip").verdict is Verdict.APPLY
-    assert Guard().judge(1, 2.0, None, "halt").verdict is Verdict.APPLY
+    assert Guard().judge(1, 2.0, 0.5, "skip").verdict is UpdateVerdict.APPLY
+    assert Guard().judge(1, 2.0, None, "halt").verdict is UpdateVerdict.APPLY
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_a_finite_update_passes_without_a_word() -> None:
 @pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
 def test_nothing_that_is_not_finite_is_ever_applied(loss: float, norm: float, policy: str) -> None:
     decision = Guard().judge(7, loss, norm, policy)
-    assert decision.verdict is Verdict(policy)
+    assert decision.verdict is UpdateVerdict(policy)
     assert "step 7" in decision.reason
 
 
@@ -31,27 +31,27 @@ def test_the_reason_says_which_number_is_bad() -> None:
 def test_the_budget_is_what_may_be_skipped() -> None:
     guard = Guard(budget=2)
     verdicts = [guard.judge(step, math.nan, 1.0, "skip").verdict for step in (1, 2, 3)]
-    assert verdicts == [Verdict.SKIP, Verdict.SKIP, Verdict.HALT]
+    assert verdicts == [UpdateVerdict.SKIP, UpdateVerdict.SKIP, UpdateVerdict.HALT]
 
 
 def test_old_skips_do_not_count() -> None:
     guard = Guard(budget=1)
-    assert guard.judge(1, math.nan, 1.0, "skip").verdict is Verdict.SKIP
-    assert guard.judge(1 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is Verdict.SKIP
-    assert guard.judge(2 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is Verdict.HALT
+    assert guard.judge(1, math.nan, 1.0, "skip").verdict is UpdateVerdict.SKIP
+    assert guard.judge(1 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is UpdateVerdict.SKIP
+    assert guard.judge(2 + HISTORY_STEPS, math.nan, 1.0, "skip").verdict is UpdateVerdict.HALT
 
 
 def test_rolling_back_in_circles_ends_in_a_halt() -> None:
     saved = Guard()
     guard = Guard()
     for _ in range(MAX_ROLLBACKS):
-        assert guard.judge(5, math.nan, 1.0, "rollback").verdict is Verdict.ROLLBACK
+        assert guard.judge(5, math.nan, 1.0, "rollback").verdict is UpdateVerdict.ROLLBACK
         guard = guard.rewound(saved)
-    assert guard.judge(5, math.nan, 1.0, "rollback").verdict is Verdict.HALT
+    assert guard.judge(5, math.nan, 1.0, "rollback").verdict is UpdateVerdict.HALT
 
 
 def test_a_rewound_guard_has_the_skips_of_then() -> None:
     guard = Guard(budget=1)
     saved = msgspec.convert(msgspec.to_builtins(guard), Guard)
     guard.judge(5, math.nan, 1.0, "skip")
-    assert guard.rewound(saved).judge(5, math.nan, 1.0, "skip").verdict is Verdict.SKIP
+    assert guard.rewound(saved).judge(5, math.nan, 1.0, "skip").verdict is UpdateVerdict.SKIP

@@ -1,25 +1,25 @@
 from __future__ import annotations
 
-from fttui.engine.core.memory_watch import PlanWatch
+from fttui.engine.core.memory_watch import MemoryPlanCheck
 
 GIB = 2**30
 
 
 def test_a_peak_above_the_plan_is_said_with_both_figures_and_what_to_do() -> None:
-    said = PlanWatch(4 * GIB, "reserved").over(5 * GIB)
+    said = MemoryPlanCheck(4 * GIB, "reserved").over(5 * GIB)
     assert said is not None
     assert "5.00 GiB reserved, 25% more than the 4.00 GiB planned" in said
     assert "train.activation_checkpointing: true" in said
 
 
 def test_what_is_within_the_estimate_s_error_is_not_said() -> None:
-    watch = PlanWatch(100, "allocated")
+    watch = MemoryPlanCheck(100, "allocated")
     assert watch.over(105) is None
     assert watch.over(106) is not None
 
 
 def test_it_is_said_again_only_when_it_grows() -> None:
-    watch = PlanWatch(100, "allocated")
+    watch = MemoryPlanCheck(100, "allocated")
     assert [bool(watch.over(used)) for used in (120, 120, 125, 127, 90, 127)] == [
         True, False, False, True, False, False,
     ]  # fmt: skip

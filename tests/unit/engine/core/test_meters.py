@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
-from fttui.engine.core.meters import Ema, Rate, RecentNorms
+from fttui.engine.core.meters import LossAverage, Rate, RecentNorms
 
 
 def test_the_average_is_unbiased_from_the_first_value_on() -> None:
-    ema = Ema(decay=0.9)
+    ema = LossAverage(decay=0.9)
     assert ema.value is None
     ema.push(3.0)
     assert ema.value == pytest.approx(3.0)
@@ -18,7 +18,7 @@ def test_the_average_is_unbiased_from_the_first_value_on() -> None:
 
 
 def test_the_average_leaves_out_what_is_not_finite() -> None:
-    ema = Ema()
+    ema = LossAverage()
     for value in (1.0, math.nan, math.inf, 1.0):
         ema.push(value)
     assert ema.value == pytest.approx(1.0)

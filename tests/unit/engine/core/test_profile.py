@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fttui.engine.core.profile import Activity, Recording, Setting, kind_of, summarise
+from fttui.engine.core.profile import Activity, ProfileContext, Recording, kind_of, summarise
 
 MS = 1_000_000
-SETTING = Setting(
+SETTING = ProfileContext(
     flops=2e9,
     peak_flops_per_s=1e12,
     batch=1,

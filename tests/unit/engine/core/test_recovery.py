@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.autopilot import Autopilot, calls_at_once
 from fttui.engine.core.recovery import (
-    Attempt,
     NoWayBack,
-    Recoveries,
-    Situation,
+    RecoveryAttempt,
+    RecoveryContext,
+    RecoveryHistory,
     incident,
     plan_recovery,
 )
 from fttui.engine.run.checkpoint_store import Manifest
 
-NOW = Situation(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
+NOW = RecoveryContext(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
 
 
 def signal(step: int, kind: str = "divergence", severity: str = "alarm") -> Alert:
@@ -36,7 +36,7 @@ SAVED = [manifest(60), manifest(80), manifest(100), manifest(120, good=False)]
 
 def test_it_goes_back_to_before_the_first_sign_past_the_data_at_half_the_rate() -> None:
     alerts = [signal(95, "grad_explosion", "watch"), signal(125)]
-    attempt = plan_recovery(alerts[-1], alerts, SAVED, Recoveries(), NOW)
+    attempt = plan_recovery(alerts[-1], alerts, SAVED, RecoveryHistory(), NOW)
     assert attempt.describe() == "rollback step-000080 lr=0.5 clip=0.8 skip=65"
 
 
@@ -47,18 +47,18 @@ def test_signals_belong_together_while_each_is_near_the_next() -> None:
 
 def test_a_clip_that_bites_already_is_halved() -> None:
     tight = msgspec.structs.replace(NOW, clip=0.2)
-    assert plan_recovery(signal(125), [], SAVED, Recoveries(), tight).clip == 0.1
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), tight).clip == 0.1
     unknown = msgspec.structs.replace(NOW, clip=None, norm_high=None)
-    assert plan_recovery(signal(125), [], SAVED, Recoveries(), unknown).clip is None
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), unknown).clip is None
 
 
 def test_a_rate_raised_since_the_checkpoint_is_not_kept() -> None:
     raised = msgspec.structs.replace(NOW, lr_scale=50.0, lr_scales={"step-000100": 1.0})
-    assert plan_recovery(signal(125), [], SAVED, Recoveries(), raised).lr_scale == 0.5
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), raised).lr_scale == 0.5
 
 
-def after(*attempts: Attempt) -> Recoveries:
-    past = Recoveries()
+def after(*attempts: RecoveryAttempt) -> RecoveryHistory:
+    past = RecoveryHistory()
     for attempt in attempts:
         past.went_back(attempt.step, attempt.skip)
         past.begin(attempt, 50)
@@ -66,7 +66,7 @@ def after(*attempts: Attempt) -> Recoveries:
 
 
 def test_what_failed_is_not_repeated_and_the_third_time_is_refused() -> None:
-    first = plan_recovery(signal(105), [], SAVED, Recoveries(), NOW)
+    first = plan_recovery(signal(105), [], SAVED, RecoveryHistory(), NOW)
     assert (first.checkpoint, first.lr_scale) == ("step-000100", 0.5)
     halved = msgspec.structs.replace(NOW, lr_scale=0.5, clip=0.8)
     second = plan_recovery(signal(103), [], SAVED, after(first), halved)
@@ -76,7 +76,7 @@ def test_what_failed_is_not_repeated_and_the_third_time_is_refused() -> None:
 
 
 def test_the_only_checkpoint_is_used_again_only_with_another_change() -> None:
-    first = plan_recovery(signal(65), [], SAVED[:1], Recoveries(), NOW)
+    first = plan_recovery(signal(65), [], SAVED[:1], RecoveryHistory(), NOW)
     halved = msgspec.structs.replace(NOW, lr_scale=0.5, clip=0.8)
     second = plan_recovery(signal(66), [], SAVED[:1], after(first), halved)
     assert second.checkpoint == first.checkpoint
@@ -96,7 +96,7 @@ def test_the_only_checkpoint_is_used_again_only_with_another_change() -> None:
 def test_it_never_goes_twice_to_one_checkpoint_without_a_lower_rate(
     steps: list[int], settings: list[tuple[float, float | None, float | None]]
 ) -> None:
-    past, saved = Recoveries(), [manifest(step) for step in sorted(steps)]
+    past, saved = RecoveryHistory(), [manifest(step) for step in sorted(steps)]
     for lr_scale, clip, high in settings:
         # Whatever a person has set meanwhile, back to what failed included.
         now = msgspec.structs.replace(NOW, lr_scale=lr_scale, clip=clip, norm_high=high)
@@ -113,7 +113,7 @@ def test_it_never_goes_twice_to_one_checkpoint_without_a_lower_rate(
 
 
 def test_data_left_out_before_stay_left_out() -> None:
-    first = plan_recovery(signal(105), [], SAVED, Recoveries(), NOW)
+    first = plan_recovery(signal(105), [], SAVED, RecoveryHistory(), NOW)
     assert first.skip == 5 + 20
     again = plan_recovery(signal(103), [], SAVED[2:3], after(first), NOW)
     assert again.skip == first.skip + 3 + 80
@@ -121,16 +121,18 @@ def test_data_left_out_before_stay_left_out() -> None:
 
 def test_updates_refused_after_the_first_are_passed_too() -> None:
     bad = msgspec.structs.replace(NOW, refused_at=110)
-    assert plan_recovery(signal(105, "nonfinite"), [], SAVED, Recoveries(), bad).skip == 10 + 20
+    assert (
+        plan_recovery(signal(105, "nonfinite"), [], SAVED, RecoveryHistory(), bad).skip == 10 + 20
+    )
 
 
 def test_without_a_good_checkpoint_it_says_so() -> None:
     with pytest.raises(NoWayBack, match="no good checkpoint before step 50"):
-        plan_recovery(signal(50), [], SAVED, Recoveries(), NOW)
+        plan_recovery(signal(50), [], SAVED, RecoveryHistory(), NOW)
 
 
 def test_another_rollback_ends_a_probation() -> None:
-    past = after(plan_recovery(signal(105), [], SAVED, Recoveries(), NOW))
+    past = after(plan_recovery(signal(105), [], SAVED, RecoveryHistory(), NOW))
     under_way = past.probation
     assert under_way is not None
     past.went_back(60, 0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.hub.history import INDEX_EVERY_BYTES, MAX_CHUNK_BYTES, History
+from fttui.engine.hub.history import INDEX_EVERY_BYTES, MAX_CHUNK_BYTES, JournalIndex
 from fttui.engine.protocol.codec import peek_seq, unpack_history
 from fttui.engine.run.journal import FrameWriter
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
@@ -15,14 +15,14 @@ def engine(tmp_path: Path) -> EngineDouble:
     return EngineDouble(make_run(tmp_path))
 
 
-def drained(history: History) -> list[bytes]:
+def drained(history: JournalIndex) -> list[bytes]:
     found: list[bytes] = []
     while records := history.advance():
         found += records
     return found
 
 
-def pulled(history: History, after: int, max_bytes: int) -> list[bytes]:
+def pulled(history: JournalIndex, after: int, max_bytes: int) -> list[bytes]:
     found: list[bytes] = []
     while True:
         chunk = history.chunk(1, after, max_bytes)
@@ -37,7 +37,7 @@ def pulled(history: History, after: int, max_bytes: int) -> list[bytes]:
 
 
 def test_the_tail_gives_each_record_once(engine: EngineDouble) -> None:
-    history = History(engine.run.journal)
+    history = JournalIndex(engine.run.journal)
     assert history.advance() == []
     engine.start()
     engine.train(10)
@@ -50,7 +50,7 @@ def test_the_tail_gives_each_record_once(engine: EngineDouble) -> None:
 def test_any_part_of_a_long_past_is_served_whole(engine: EngineDouble) -> None:
     engine.start()
     engine.train(4000)
-    history = History(engine.run.journal)
+    history = JournalIndex(engine.run.journal)
     everything = drained(history)
     assert engine.run.journal.stat().st_size > 4 * INDEX_EVERY_BYTES
     for after in (0, 1, 777, 2500, len(everything) - 1, len(everything)):
@@ -60,7 +60,7 @@ def test_any_part_of_a_long_past_is_served_whole(engine: EngineDouble) -> None:
 def test_a_chunk_is_bounded_but_never_empty_while_there_is_more(engine: EngineDouble) -> None:
     engine.start()
     engine.train(4000)
-    history = History(engine.run.journal)
+    history = JournalIndex(engine.run.journal)
     everything = drained(history)
     assert list(unpack_history(history.chunk(1, 0, 1).blob)) == everything[:1]
     assert list(unpack_history(history.chunk(1, 0, -5).blob)) == everything[:1]
@@ -71,7 +71,7 @@ def test_a_chunk_is_bounded_but_never_empty_while_there_is_more(engine: EngineDo
 
 def test_nothing_beyond_the_published_tail_is_served(engine: EngineDouble) -> None:
     engine.start()
-    history = History(engine.run.journal)
+    history = JournalIndex(engine.run.journal)
     drained(history)
     engine.train(5)
     assert len(pulled(history, 0, 10**6)) == 2
@@ -82,7 +82,7 @@ def test_nothing_beyond_the_published_tail_is_served(engine: EngineDouble) -> No
 def test_an_empty_journal_and_a_future_sequence_number_give_an_empty_chunk(
     engine: EngineDouble,
 ) -> None:
-    history = History(engine.run.journal)
+    history = JournalIndex(engine.run.journal)
     assert history.chunk(3, 0, 100).blob == b""
     engine.start()
     drained(history)
@@ -96,7 +96,7 @@ def test_whole_frames_that_are_no_records_are_counted_and_skipped(tmp_path: Path
     writer.close()
     engine = EngineDouble(run)
     engine.start()
-    history = History(run.journal)
+    history = JournalIndex(run.journal)
     assert len(drained(history)) == 2
     assert history.unreadable == 1
     assert len(pulled(history, 0, 1000)) == 2

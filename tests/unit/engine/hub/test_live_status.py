@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.hub.live_status import RunWatch
+from fttui.engine.hub.live_status import LiveStatus
 from fttui.engine.hub.viewers import SILENT_S, Viewer, Viewers
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import AnyEvent, LogEmitted, Record, RunEnded, RunStarted
@@ -26,7 +26,7 @@ def started(incarnation: int = 1) -> RunStarted:
     )
 
 
-def told(watch: RunWatch, *events: AnyEvent) -> None:
+def told(watch: LiveStatus, *events: AnyEvent) -> None:
     for event in events:
         watch.observe(encode(Record(seq=1, time=0.0, step=0, timeline=1, event=event)))
 
@@ -59,7 +59,7 @@ RUNNING, HALTED = Moved(state=RunState.RUNNING), Moved(state=RunState.HALTED)
 def test_the_state_follows_journal_and_process(
     events: list[AnyEvent], incarnation: int | None, alive: bool, state: RunState
 ) -> None:
-    watch = RunWatch()
+    watch = LiveStatus()
     told(watch, *events)
     watch.look(None if incarnation is None else mark(incarnation), alive)
     assert watch.state is state
@@ -67,7 +67,7 @@ def test_the_state_follows_journal_and_process(
 
 
 def test_a_log_line_that_names_an_event_is_no_event() -> None:
-    watch = RunWatch()
+    watch = LiveStatus()
     told(watch, started(), RUNNING, LogEmitted(level="info", text="RunEnded StateChanged"))
     watch.observe(b"RunEnded garbage")
     watch.look(mark(), True)

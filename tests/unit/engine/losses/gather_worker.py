@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fttui.engine.losses.contrastive import Reverse, info_nce
 from fttui.engine.losses.gather import gather_rows, gather_sizes
-from fttui.engine.train.distributed.place import Place
+from fttui.engine.train.distributed.place import RankPlace
 
 HASHES = torch.tensor([1, 2, 3, 1, 5])
 
@@ -64,6 +64,6 @@ def single_gradient() -> torch.Tensor:
     return gradient_of(model)
 
 
-def save_gradient(place: Place, folder: Path) -> None:
+def save_gradient(place: RankPlace, folder: Path) -> None:
     gradient = distributed_gradient(slice(0, 3) if place.rank == 0 else slice(3, 5))
     torch.save(gradient, folder / f"gradient-{place.rank}.pt")

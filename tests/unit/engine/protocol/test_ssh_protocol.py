@@ -14,10 +14,10 @@ from fttui.engine.protocol.ssh_protocol import (
     MAGIC,
     MAX_FRAME_BYTES,
     MAX_NOISE_BYTES,
-    Channel,
+    FrameKind,
     FrameParser,
+    JournalPosition,
     Open,
-    Place,
     decode_bridge_talk,
     decode_viewer_talk,
     frames_of,
@@ -34,7 +34,7 @@ messages = st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.binary(max_size=
 def test_messages_arrive_whole_however_the_stream_is_cut(
     sent: list[tuple[int, bytes]], noise: bytes, cuts: list[int]
 ) -> None:
-    stream = noise + MAGIC + b"".join(frames_of(Channel(c), p) for c, p in sent)
+    stream = noise + MAGIC + b"".join(frames_of(FrameKind(c), p) for c, p in sent)
     parser, at = FrameParser(expect_magic=True), 0
     got: list[tuple[int, bytes]] = []
     while at < len(stream):
@@ -48,8 +48,8 @@ def test_messages_arrive_whole_however_the_stream_is_cut(
 
 def test_a_payload_too_long_for_a_frame_arrives_whole() -> None:
     payload = bytes(range(256)) * (3 * MAX_FRAME_BYTES // 256) + b"end"
-    assert FrameParser(expect_magic=False).feed(frames_of(Channel.HUB, payload)) == [
-        (Channel.HUB, payload)
+    assert FrameParser(expect_magic=False).feed(frames_of(FrameKind.HUB, payload)) == [
+        (FrameKind.HUB, payload)
     ]
 
 
@@ -89,7 +89,9 @@ def test_columns_take_less_than_rows() -> None:
 
 
 def test_talk_of_a_later_version_is_skipped_and_nonsense_refused() -> None:
-    asked = Open(version=(1, 0), viewer="v", issuer="i", seen=Place(seq=1, crc=2, offset=3))
+    asked = Open(
+        version=(1, 0), viewer="v", issuer="i", seen=JournalPosition(seq=1, crc=2, offset=3)
+    )
     assert decode_viewer_talk(encode(asked)) == asked
     assert decode_bridge_talk(b"\x81\xa1k\xa5Later") is None
     for nonsense in (b"", b"\xff", b"\x81\xa1k\xa4Open", b"\x81\xa1k\xa3\xa6\xa6\xa6"):

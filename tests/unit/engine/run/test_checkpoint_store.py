@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from fttui.engine.errors import CheckpointError, FttuiError
-from fttui.engine.run.checkpoint_store import MANIFEST, Ledger, Manifest, seal_files
+from fttui.engine.run.checkpoint_store import MANIFEST, CheckpointStore, Manifest, seal_files
 from fttui.engine.run.reports import read_report, report_names
 from fttui.engine.run.run_dir import RunDirectory
 
 
-def save(ledger: Ledger, name: str, step: int, time: float) -> Manifest:
+def save(ledger: CheckpointStore, name: str, step: int, time: float) -> Manifest:
     folder = ledger.path(name)
     (folder / "rng").mkdir(parents=True)
     (folder / "adapter.bin").write_bytes(bytes(range(256)))
@@ -30,13 +30,13 @@ def save(ledger: Ledger, name: str, step: int, time: float) -> Manifest:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> CheckpointStore:
     run = RunDirectory(tmp_path)
     run.checkpoints.mkdir()
-    return Ledger(run)
+    return CheckpointStore(run)
 
 
-def test_checkpoints_are_found_by_name_step_and_last(ledger: Ledger) -> None:
+def test_checkpoints_are_found_by_name_step_and_last(ledger: CheckpointStore) -> None:
     first, second = save(ledger, "s10", 10, 1.0), save(ledger, "s20", 20, 2.0)
     again = save(ledger, "t2-s10", 10, 3.0)
     assert ledger.all() == [first, second, again]
@@ -47,7 +47,7 @@ def test_checkpoints_are_found_by_name_step_and_last(ledger: Ledger) -> None:
         ledger.find("11")
 
 
-def test_checkpoints_keep_their_order_when_the_clock_jumps_back(ledger: Ledger) -> None:
+def test_checkpoints_keep_their_order_when_the_clock_jumps_back(ledger: CheckpointStore) -> None:
     names = []
     for number, time in enumerate((50.0, 10.0, 30.0), start=1):
         assert ledger.next_number() == number
@@ -58,7 +58,7 @@ def test_checkpoints_keep_their_order_when_the_clock_jumps_back(ledger: Ledger) 
     assert ledger.find("last").name == "s3"
 
 
-def test_a_folder_without_a_manifest_is_no_checkpoint(ledger: Ledger) -> None:
+def test_a_folder_without_a_manifest_is_no_checkpoint(ledger: CheckpointStore) -> None:
     save(ledger, "s10", 10, 1.0)
     torn = ledger.path("s20")
     torn.mkdir()
@@ -69,7 +69,7 @@ def test_a_folder_without_a_manifest_is_no_checkpoint(ledger: Ledger) -> None:
     assert [m.name for m in ledger.all()] == ["s10"]
 
 
-def test_an_intact_checkpoint_verifies(ledger: Ledger) -> None:
+def test_an_intact_checkpoint_verifies(ledger: CheckpointStore) -> None:
     manifest = save(ledger, "s10", 10, 1.0)
     assert set(manifest.files) == {"adapter.bin", "rng/rank-0"}
     assert manifest.size_bytes == 261
@@ -77,7 +77,7 @@ def test_an_intact_checkpoint_verifies(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("bit", range(0, 2048, 97))
-def test_one_flipped_bit_is_found_and_named(ledger: Ledger, bit: int) -> None:
+def test_one_flipped_bit_is_found_and_named(ledger: CheckpointStore, bit: int) -> None:
     manifest = save(ledger, "s10", 10, 1.0)
     file = ledger.path("s10") / "adapter.bin"
     data = bytearray(file.read_bytes())
@@ -87,7 +87,7 @@ def test_one_flipped_bit_is_found_and_named(ledger: Ledger, bit: int) -> None:
         ledger.verify(manifest)
 
 
-def test_missing_and_short_files_are_named(ledger: Ledger) -> None:
+def test_missing_and_short_files_are_named(ledger: CheckpointStore) -> None:
     manifest = save(ledger, "s10", 10, 1.0)
     file = ledger.path("s10") / "rng" / "rank-0"
     file.write_bytes(b"stat")
@@ -98,7 +98,7 @@ def test_missing_and_short_files_are_named(ledger: Ledger) -> None:
         ledger.verify(manifest)
 
 
-def test_a_removed_checkpoint_is_gone(ledger: Ledger) -> None:
+def test_a_removed_checkpoint_is_gone(ledger: CheckpointStore) -> None:
     save(ledger, "s10", 10, 1.0)
     ledger.remove("s10")
     assert ledger.all() == []

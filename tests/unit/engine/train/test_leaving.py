@@ -6,7 +6,7 @@ import pytest
 
 from fttui.engine.__main__ import StoppedEarly, _leaves_while_loading
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.event_log import Chronicle
+from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.signals import StopSignals
 
 
@@ -23,13 +23,13 @@ def test_only_a_lone_process_that_loads_leaves(
     monkeypatch: pytest.MonkeyPatch, signalled: int, state: RunState, ranks: int, leaves: bool
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    chronicle, signals = Chronicle(None), StopSignals()
-    _leaves_while_loading(chronicle, signals)
-    chronicle.progress("Loading weights", 1, 9)
-    chronicle.state, signals.count = state, signalled
-    chronicle.log("info", "no word about loading")
+    event_log, signals = EventLog(None), StopSignals()
+    _leaves_while_loading(event_log, signals)
+    event_log.progress("Loading weights", 1, 9)
+    event_log.state, signals.count = state, signalled
+    event_log.log("info", "no word about loading")
     try:
-        chronicle.progress("Loading weights", 9, 9)
+        event_log.progress("Loading weights", 9, 9)
     except StoppedEarly:
         assert leaves
     else:

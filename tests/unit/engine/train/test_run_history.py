@@ -12,7 +12,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.distributed.elastic import Attempt
+from fttui.engine.train.distributed.elastic import LaunchAttempt
 from fttui.engine.train.run_history import read_history
 from tests.contract.examples import example
 
@@ -50,10 +50,10 @@ def test_an_end_counts_until_the_next_start() -> None:
 
 
 def test_attempts_as_torchrun_tells_them() -> None:
-    assert not Attempt.of({}).repeated
-    assert not Attempt.of({}).may_repeat
+    assert not LaunchAttempt.of({}).repeated
+    assert not LaunchAttempt.of({}).may_repeat
     first = {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "1"}
-    assert Attempt.of(first).may_repeat
-    last = Attempt.of(first | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert LaunchAttempt.of(first).may_repeat
+    last = LaunchAttempt.of(first | {"TORCHELASTIC_RESTART_COUNT": "1"})
     assert last.repeated
     assert not last.may_repeat

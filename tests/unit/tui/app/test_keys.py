@@ -36,7 +36,7 @@ from fttui.tui.screens.help import HelpScreen
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
-from fttui.tui.screens.text_page import ReadingScreen
+from fttui.tui.screens.text_page import TextPage
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.view_model.interventions import UNDO
 from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
@@ -338,7 +338,7 @@ async def test_a_report_opens_and_a_missing_one_is_told() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("3", "enter")
-        await until(pilot, lambda: isinstance(app.screen, ReadingScreen))
+        await until(pilot, lambda: isinstance(app.screen, TextPage))
         await until(pilot, lambda: "against a baseline" in text_of(app))
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "anomalies" and len(app.screen_stack) == 1)

@@ -30,7 +30,7 @@ from fttui.tui.screens.modals.modal import Palette
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
 from fttui.tui.screens.runs import RunList, _distance
-from fttui.tui.screens.welcome import Welcome
+from fttui.tui.screens.welcome import WelcomeScreen
 from fttui.tui.settings import Settings, with_file
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.widgets.plot import Plot
@@ -224,7 +224,7 @@ async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = Settings(first_time=True)
     async with driven(FakeSession(eventful()), settings=settings) as (app, pilot):
-        await until(pilot, lambda: isinstance(app.screen, Welcome))
+        await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
         assert "pause training" in text_of(app)
         await pilot.press("enter")
         await until(pilot, lambda: (tmp_path / "fttui" / "seen").exists())

@@ -24,7 +24,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import _addressed
-from fttui.tui.cli.headless import ProgressLines
+from fttui.tui.cli.headless import HeadlessLog
 from fttui.tui.cli.ls import finite
 from fttui.tui.cli.main import build_parser, main
 from fttui.tui.cli.options import name_and_step
@@ -48,7 +48,7 @@ STARTED = RunStarted(
 )
 
 
-def said(lines: ProgressLines, event: AnyEvent, *, step: int = 0, now: float = 0.0) -> list[str]:
+def said(lines: HeadlessLog, event: AnyEvent, *, step: int = 0, now: float = 0.0) -> list[str]:
     record = Record(seq=1, time=0.0, step=step, timeline=1, event=event)
     return list(lines.lines(record, now))
 
@@ -61,7 +61,7 @@ def step(**changes: Any) -> StepFinished:
 
 
 def test_a_step_line_has_what_a_person_follows() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     assert said(lines, STARTED) == ["run demo: sft on tiny, 10 steps, cpu", "rows dropped: 3"]
     (line,) = said(lines, step(rss_bytes=2 * 2**30), step=4)
     assert line == (
@@ -70,7 +70,7 @@ def test_a_step_line_has_what_a_person_follows() -> None:
 
 
 def test_steps_come_once_a_second_but_the_last_and_the_skipped_always() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     said(lines, STARTED)
     assert said(lines, step(), step=1, now=0.0)
     assert not said(lines, step(), step=2, now=0.9)
@@ -83,7 +83,7 @@ def test_steps_come_once_a_second_but_the_last_and_the_skipped_always() -> None:
 
 
 def test_a_nan_is_shown_as_one() -> None:
-    (line,) = said(ProgressLines(), step(loss=float("nan"), grad_norm=float("inf")), step=1)
+    (line,) = said(HeadlessLog(), step(loss=float("nan"), grad_norm=float("inf")), step=1)
     assert "loss nan  grad inf" in line
 
 
@@ -111,24 +111,24 @@ def test_a_nan_is_shown_as_one() -> None:
     ],
 )
 def test_everything_else_has_its_line_at_once(event: AnyEvent, line: str) -> None:
-    assert said(ProgressLines(), event, step=5) == [line]
+    assert said(HeadlessLog(), event, step=5) == [line]
 
 
 def test_a_start_has_one_line_although_it_is_told_twice() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     assert said(lines, msgspec.structs.replace(STARTED, devices=[], facts={})) == []
     assert said(lines, STARTED) == ["run demo: sft on tiny, 10 steps, cpu", "rows dropped: 3"]
 
 
 def test_saving_is_no_state_of_its_own() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     states = (RunState.RUNNING, RunState.SAVING, RunState.RUNNING, RunState.PAUSED)
     told = [line for state in states for line in said(lines, StateChanged(state=state))]
     assert told == ["state running", "state paused before step 1"]
 
 
 def test_an_error_that_ends_the_run_is_said_once() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     assert said(lines, LogEmitted(level="error", text="no rows")) == ["error: no rows"]
     ended = RunEnded(state=RunState.FAILED, exit_code=9, error="no rows")
     assert said(lines, ended) == ["failed at step 0"]
@@ -174,7 +174,7 @@ def test_a_list_of_runs_keeps_to_the_width_of_the_terminal(
 
 
 def test_chatter_is_left_out_and_progress_thinned() -> None:
-    lines = ProgressLines()
+    lines = HeadlessLog()
     assert said(lines, LogEmitted(level="info", text="x")) == []
     assert said(lines, ProgressMade(label="loading", done=1, total=4), now=0) == ["loading 25 %"]
     assert said(lines, ProgressMade(label="loading", done=2, total=4), now=0.5) == []

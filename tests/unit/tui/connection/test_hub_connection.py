@@ -12,15 +12,17 @@ import zmq.asyncio
 
 from fttui.engine.protocol.requests import AnyHubMessage, Ping
 from fttui.engine.run.process_marks import Endpoint
-from fttui.tui.connection.hub_connection import Line
+from fttui.tui.connection.hub_connection import HubConnection
 
 
 @asynccontextmanager
-async def asking(*, heard: bool) -> AsyncIterator[tuple[Line, asyncio.Task[AnyHubMessage]]]:
+async def asking(
+    *, heard: bool
+) -> AsyncIterator[tuple[HubConnection, asyncio.Task[AnyHubMessage]]]:
     """A question that a hub has heard and never answers, or that no hub is there to hear."""
     context = zmq.asyncio.Context()
     with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp") as folder:
-        line = Line(Endpoint(pid=1, started=0.0, folder=folder))
+        line = HubConnection(Endpoint(pid=1, started=0.0, folder=folder))
         asked = asyncio.create_task(line.ask(Ping(ref=line.next_ref()), 30.0))
         await asyncio.sleep(0)
         if heard:

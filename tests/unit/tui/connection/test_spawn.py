@@ -7,7 +7,7 @@ import pytest
 
 from fttui.engine.config.load import LoadedConfig, load_config
 from fttui.engine.errors import CheckpointError, FttuiError
-from fttui.engine.run.checkpoint_store import FileEntry, Ledger, Manifest, hash_file
+from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manifest, hash_file
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.spawn import (
     EngineDied,
@@ -34,7 +34,7 @@ def loaded(tmp_path: Path, *overrides: str) -> tuple[Path, LoadedConfig]:
 
 
 def checkpoint(run: RunDirectory, name: str, step: int) -> None:
-    ledger = Ledger(run)
+    ledger = CheckpointStore(run)
     ledger.path(name).mkdir()
     weights = ledger.path(name) / "weights"
     weights.write_bytes(b"four")
@@ -64,7 +64,7 @@ def test_a_damaged_checkpoint_is_refused_before_an_engine_starts(tmp_path: Path)
     run = make_run(tmp_path)
     checkpoint(run, "step-10", 10)
     checkpoint(run, "step-20", 20)
-    (Ledger(run).path("step-20") / "weights").write_bytes(b"four, no, five")
+    (CheckpointStore(run).path("step-20") / "weights").write_bytes(b"four, no, five")
     with pytest.raises(CheckpointError, match=r"step-20: weights .*choose another one: step-10"):
         checkpoint_to_resume(run, None)
 

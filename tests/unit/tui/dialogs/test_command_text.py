@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, WATCH, Alert
-from fttui.engine.core.reports.advice import CAUSES, Situation, recommend
+from fttui.engine.core.reports.advice import CAUSES, AdviceContext, recommend
 from fttui.engine.protocol.commands import Evaluate, Recover, Rollback, Stop, parse_command
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
@@ -28,7 +28,7 @@ def first_ways() -> Iterator[str]:
         alert = Alert(
             id="a1241", kind=kind, severity=severity, step=1241, headline="odd", value=9.0
         )
-        now = Situation(
+        now = AdviceContext(
             step=1241, checkpoint=checkpoint, checkpoint_step=800 if checkpoint else None,
             rollbacks=rollbacks, norm_high=high,
         )  # fmt: skip

@@ -10,8 +10,8 @@ from fttui.engine.protocol.commands import COMMANDS, Pause, describe_command, pa
 from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, RunEnded, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import sentence
-from fttui.tui.cli.headless import ProgressLines
-from fttui.tui.connection.one_shot import Outcome, _Errand
+from fttui.tui.cli.headless import HeadlessLog
+from fttui.tui.connection.one_shot import CommandOutcome, _OneShot
 from fttui.tui.view_model.command_effect import effect
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import apply_many
@@ -55,7 +55,7 @@ def _script() -> Script:
 
 
 def _lines(script: Script) -> list[str]:
-    told = ProgressLines()
+    told = HeadlessLog()
     return [line for at, r in enumerate(script.records) for line in told.lines(r, 10.0 * at)]
 
 
@@ -72,7 +72,7 @@ def test_the_app_ctl_and_the_lines_say_the_same(verb: str) -> None:
         script.add(StateChanged(state=RunState.PAUSED))
     assert _view(script).interventions.items[-1].outcome().startswith(said)
     words, step = said.rsplit(" ", 1)
-    done = Outcome(id="c1", command=text, status="applied", step=BOUNDARY, old="a", new="b")
+    done = CommandOutcome(id="c1", command=text, status="applied", step=BOUNDARY, old="a", new="b")
     assert sentence(done).startswith(f"{words} step {step}: {text}")
     assert any(f"{words.split()[1]} step {step}" in line for line in _lines(script)[-2:])
 
@@ -130,8 +130,8 @@ class _StepUnderWay(FakeSession):
         self.push()
 
 
-def _asked(session: FakeSession, timeout_s: float = 20.0) -> Outcome:
-    return asyncio.run(_Errand(session, Pause(), "", take=False).run(timeout_s))
+def _asked(session: FakeSession, timeout_s: float = 20.0) -> CommandOutcome:
+    return asyncio.run(_OneShot(session, Pause(), "", take=False).run(timeout_s))
 
 
 def test_ctl_waits_for_the_boundary_that_holds() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.tui.view_model import series as module
-from fttui.tui.view_model.series import Ema, Series
+from fttui.tui.view_model.series import Series, SmoothedSeries
 
 
 def _points(series: Series, x0: float, x1: float, columns: int) -> list[tuple[float, float]]:
@@ -99,8 +99,8 @@ def test_a_trace_needs_columns() -> None:
 
 
 def test_the_average_starts_at_the_first_value_and_skips_nan() -> None:
-    average = Ema(0.9).push(4.0)
+    average = SmoothedSeries(0.9).push(4.0)
     assert average.value == pytest.approx(4.0)
     assert average.push(math.nan) == average
-    assert math.isnan(Ema(0.9).value)
+    assert math.isnan(SmoothedSeries(0.9).value)
     assert average.push(2.0).value == pytest.approx((0.9 * 0.1 * 4 + 0.1 * 2) / (1 - 0.81))

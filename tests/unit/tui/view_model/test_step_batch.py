@@ -12,7 +12,7 @@ from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import LogEmitted, Record, StepFinished
 from fttui.tui.view_model.reducer import apply_batch, apply_many
 from fttui.tui.view_model.run_view import RunView
-from fttui.tui.view_model.step_batch import Batch, Steps, decode_batch
+from fttui.tui.view_model.step_batch import RecordBatch, Steps, decode_batch
 from tests.support.session_double import Script, eventful
 
 _NUMBER = st.floats(width=64)
@@ -116,7 +116,7 @@ def test_thinning_keeps_every_extreme_and_gap(width) -> None:
     batch = decode_batch(payloads)
     full = apply_batch(RunView(), batch)
     parts = [part.thinned(width) if isinstance(part, Steps) else part for part in batch.parts]
-    thin = apply_batch(RunView(), Batch(parts))
+    thin = apply_batch(RunView(), RecordBatch(parts))
     whole, less = full.branch.curves["loss"], thin.branch.curves["loss"]
     assert len(less) <= len(whole)
     assert (np.nanmin(less.ys), np.nanmax(less.ys)) == (np.nanmin(whole.ys), np.nanmax(whole.ys))

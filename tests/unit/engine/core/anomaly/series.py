@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fttui.engine.core.anomaly import Alert, Detector, Verdict
+from fttui.engine.core.anomaly import Alert, AlertVerdict, Detector
 
 Record = dict[str, Any]
 
@@ -34,7 +34,7 @@ def run(records: list[Record], detector: Detector | None = None) -> list[Alert]:
     return [alert for record in records for alert in watching.update(record)]
 
 
-def verdicts(records: list[Record]) -> list[Verdict]:
+def verdicts(records: list[Record]) -> list[AlertVerdict]:
     """All verdicts of a run."""
     detector = Detector()
     run(records, detector)

@@ -7,12 +7,12 @@ import pytest
 
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.recovery import MAX_SKIP_STEPS
-from fttui.engine.core.reports.advice import ADVICE, CAUSES, GIVE_UP_AFTER, Situation, recommend
+from fttui.engine.core.reports.advice import ADVICE, CAUSES, GIVE_UP_AFTER, AdviceContext, recommend
 from fttui.engine.core.reports.anomaly_report import (
     Evidence,
     LrChange,
     Module,
-    Sample,
+    TrainingSample,
     build_report,
     from_json,
     to_json,
@@ -55,8 +55,10 @@ def evidence(**changed: object) -> Evidence:
         mem_used_bytes=3 * 2**30,
         mem_total_bytes=6 * 2**30,
         samples=[
-            Sample(rank=0, batch="current", id="os.path:join", tokens=120, preview="def `j`\n  x"),
-            Sample(rank=0, batch="previous", id="json:loads", tokens=80),
+            TrainingSample(
+                rank=0, batch="current", id="os.path:join", tokens=120, preview="def `j`\n  x"
+            ),
+            TrainingSample(rank=0, batch="previous", id="json:loads", tokens=80),
         ],
         tried=["rollback step-000100 lr=0.5 at 118"],
         checkpoint="step-000120",
@@ -72,7 +74,7 @@ def evidence(**changed: object) -> Evidence:
 def test_every_recommendation_is_a_command_and_the_first_is_one_key_away(
     kind: str, severity: str, checkpoint: str | None, rollbacks: int
 ) -> None:
-    now = Situation(
+    now = AdviceContext(
         step=123,
         checkpoint=checkpoint,
         checkpoint_step=120 if checkpoint else None,
@@ -133,14 +135,14 @@ def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
 
 @pytest.mark.parametrize("kind", ["plateau", "throughput_drop", "straggler"])
 def test_the_one_key_changes_nothing_where_nothing_is_in_danger(kind: str) -> None:
-    first = recommend(alert(kind, "info"), Situation(step=100, lr_scale=3.0))[0]
+    first = recommend(alert(kind, "info"), AdviceContext(step=100, lr_scale=3.0))[0]
     assert first.key == "R"
     assert first.command.split()[0] in {"eval", "profile"}
 
 
 def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
     exploded = msgspec.structs.replace(alert("grad_explosion"), value=20.5, baseline=2.8)
-    wide = Situation(step=123, norm_high=17.8)
+    wide = AdviceContext(step=123, norm_high=17.8)
     assert parse_command(recommend(exploded, wide)[0].command) == SetClip(value=10.2)
 
 
@@ -198,9 +200,9 @@ def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
     assert causes[0].startswith("a learning rate too high")
     assert "changed lately: lr scale 3" in causes[0]
     long = [
-        Sample(rank=0, batch="current", id="x", tokens=400),
-        Sample(rank=1, batch="current", id="x", tokens=90),
-        Sample(rank=0, batch="previous", id="y", tokens=80),
+        TrainingSample(rank=0, batch="current", id="x", tokens=400),
+        TrainingSample(rank=1, batch="current", id="x", tokens=90),
+        TrainingSample(rank=0, batch="previous", id="y", tokens=80),
     ]
     causes = build_report(alert(), evidence(samples=long, lr_changes=[])).causes
     assert causes[0].startswith("an outlier batch")

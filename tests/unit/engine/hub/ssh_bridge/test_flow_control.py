@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from fttui.engine.hub.ssh_bridge.flow_control import DELAY_S, MAX_BYTES, MIN_BYTES, Window
+from fttui.engine.hub.ssh_bridge.flow_control import DELAY_S, MAX_BYTES, MIN_BYTES, SendWindow
 
 
-def carried(window: Window, rate_bytes_s: float, rtt_s: float, seconds: float) -> None:
+def carried(window: SendWindow, rate_bytes_s: float, rtt_s: float, seconds: float) -> None:
     """A link that takes what the window lets out, at its own rate."""
     now = 0.0
     while now < seconds:
@@ -13,13 +13,13 @@ def carried(window: Window, rate_bytes_s: float, rtt_s: float, seconds: float) -
 
 
 def test_the_window_is_about_what_the_link_carries_in_half_a_second() -> None:
-    window = Window()
+    window = SendWindow()
     carried(window, 1_250_000, 0.02, 10.0)
     assert 0.8 <= window.limit_bytes / (1_250_000 * DELAY_S) <= 1.6
 
 
 def test_a_far_link_is_filled_and_a_slow_one_not_flooded() -> None:
-    far, slow = Window(), Window()
+    far, slow = SendWindow(), SendWindow()
     carried(far, 1_250_000, 0.2, 10.0)
     assert far.limit_bytes > 1_250_000 * 0.2
     carried(slow, 5_000, 0.02, 10.0)
@@ -27,7 +27,7 @@ def test_a_far_link_is_filled_and_a_slow_one_not_flooded() -> None:
 
 
 def test_the_window_has_an_end_and_forgets_a_link_that_was_faster() -> None:
-    window = Window()
+    window = SendWindow()
     carried(window, 1e9, 0.02, 2.0)
     assert window.limit_bytes == MAX_BYTES
     for second in range(100, 130):
@@ -37,7 +37,7 @@ def test_the_window_has_an_end_and_forgets_a_link_that_was_faster() -> None:
 
 
 def test_an_acknowledgement_of_more_than_was_sent_counts_for_what_was_sent() -> None:
-    window = Window(100)
+    window = SendWindow(100)
     window.acknowledge(10**12, 1.0)
     assert window.received == 100
     assert window.room_bytes == window.limit_bytes

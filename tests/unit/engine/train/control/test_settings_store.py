@@ -9,11 +9,11 @@ import pytest
 
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.config.schema import RunConfig
-from fttui.engine.core.settings import Desired
+from fttui.engine.core.settings import RunSettings
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.control.settings_store import load_desired, store_desired
 
-ASKED = Desired(lr_scale=0.5, clip=0.3, nonfinite="halt")
+ASKED = RunSettings(lr_scale=0.5, clip=0.3, nonfinite="halt")
 
 
 def config(**train: object) -> RunConfig:
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def test_nothing_asked_is_the_configuration(run: RunDirectory) -> None:
     wanted = load_desired(run, config(clip=0))
-    assert wanted.desired == Desired(clip=None)
+    assert wanted.desired == RunSettings(clip=None)
     assert wanted.overridden == []
 
 
@@ -58,7 +58,7 @@ def test_a_changed_configuration_counts_more_and_is_told(
 
 
 def test_a_changed_value_nobody_touched_is_taken_without_a_word(run: RunDirectory) -> None:
-    store_desired(run, Desired(clip=1.0, lr_scale=0.5), config())
+    store_desired(run, RunSettings(clip=1.0, lr_scale=0.5), config())
     wanted = load_desired(run, config(clip=2.0))
     assert wanted.desired.clip == 2.0
     assert wanted.desired.lr_scale == 0.5
@@ -66,7 +66,7 @@ def test_a_changed_value_nobody_touched_is_taken_without_a_word(run: RunDirector
 
 
 def test_a_pause_is_kept_by_a_restart_only(run: RunDirectory) -> None:
-    asked = Desired(paused=True, release=True, clip=1.0)
+    asked = RunSettings(paused=True, release=True, clip=1.0)
     store_desired(run, asked, config())
     assert load_desired(run, config(), restarted=True).desired == asked
-    assert load_desired(run, config()).desired == Desired(clip=1.0)
+    assert load_desired(run, config()).desired == RunSettings(clip=1.0)

@@ -13,9 +13,9 @@ from torch import Tensor
 from fttui.engine.losses.cross_entropy import selected_cross_entropy
 from fttui.engine.losses.preference import completion_log_probs
 from fttui.engine.train.cuda_graphs import graph_forward as path_module
-from fttui.engine.train.cuda_graphs.graph_forward import FastPath
+from fttui.engine.train.cuda_graphs.graph_forward import GraphForward
 from fttui.engine.train.cuda_graphs.graph_pass import Direct
-from fttui.engine.train.cuda_graphs.static_forward import Program, padding_is_at_the_right
+from fttui.engine.train.cuda_graphs.static_forward import StaticForward, padding_is_at_the_right
 
 LONGEST = 96
 
@@ -43,9 +43,11 @@ def make_model() -> Callable[..., Any]:
     return make
 
 
-def path_of(model: Any, rows: int = 2) -> FastPath:
-    program = model if isinstance(model, Program) else Program(model, contextlib.nullcontext)
-    return FastPath(
+def path_of(model: Any, rows: int = 2) -> GraphForward:
+    program = (
+        model if isinstance(model, StaticForward) else StaticForward(model, contextlib.nullcontext)
+    )
+    return GraphForward(
         program, torch.device("cpu"), longest=LONGEST, rows=rows,
         pad_id=0, capture=False, log=lambda level, text: None,
     )  # fmt: skip
@@ -144,7 +146,7 @@ def test_targets_are_smoothed(make_model: Any) -> None:
     hidden, _ = ordinary(model, inputs)
     head = model.get_output_embeddings()
     right, _ = selected_cross_entropy(hidden, inputs["labels"], head, smoothing=0.2)
-    found = path_of(Program(model, contextlib.nullcontext, 0.2))(inputs, "ce")["ce"]
+    found = path_of(StaticForward(model, contextlib.nullcontext, 0.2))(inputs, "ce")["ce"]
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
 
 
@@ -155,7 +157,7 @@ def test_noise_on_embedded_tokens_is_that_of_the_batch_s_own_length(make_model: 
         lambda module, args, kwargs: seen.append(kwargs["inputs_embeds"]), with_kwargs=True
     )
     inputs = batch([70, 66])
-    program = Program(model, contextlib.nullcontext, noise=5.0)
+    program = StaticForward(model, contextlib.nullcontext, noise=5.0)
     path = path_of(program)
     path(inputs, "ce")["ce"].backward()
     path(inputs, "log_probs", way="still")
@@ -225,7 +227,7 @@ def test_after_its_memory_was_released_it_goes_on_as_before(make_model: Any) -> 
 def test_it_makes_room_where_there_is_none_beside_it(
     make_model: Any, monkeypatch: pytest.MonkeyPatch, lean: bool
 ) -> None:
-    monkeypatch.setattr(Program, "is_lean", lean)
+    monkeypatch.setattr(StaticForward, "is_lean", lean)
     model = make_model()
     path, inputs = path_of(model), batch([9, 5])
     path(inputs, "ce")["ce"].backward()
@@ -274,8 +276,8 @@ def test_without_memory_for_its_own_graph_a_batch_goes_through_a_longer_one(
     said: list[str] = []
     expected, found = (make_model(), make_model())
     own = path_of(expected)
-    shared = FastPath(
-        Program(found, contextlib.nullcontext), torch.device("cpu"), longest=LONGEST, rows=2,
+    shared = GraphForward(
+        StaticForward(found, contextlib.nullcontext), torch.device("cpu"), longest=LONGEST, rows=2,
         pad_id=0, capture=True, log=lambda level, text: said.append(text),
     )  # fmt: skip
     for lengths in ([90, 80], [20, 7], [30], [20, 7]):

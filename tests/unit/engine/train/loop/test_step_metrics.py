@@ -6,31 +6,31 @@ from typing import Any
 import torch
 
 from fttui.engine.errors import CheckpointError
-from fttui.engine.train.distributed.rank_agreement import Agreement, Pending, attempt
+from fttui.engine.train.distributed.rank_agreement import PendingResult, RankAgreement, attempt
 from fttui.engine.train.loop.step_metrics import (
     DeviceReading,
-    OwnStep,
-    StepTally,
+    RankStep,
+    StepMetrics,
     StepTotals,
     start_total,
 )
 
 
-class Beside(Agreement):
+class Beside(RankAgreement):
     """Of two ranks, the first; the other one tells what is given."""
 
     def __init__(self, other: list[float]) -> None:
         super().__init__()
         self._other = other
 
-    def start_rows(self, values: list[float]) -> Pending[list[list[float]]]:
+    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
         assert len(values) == len(self._other)
-        return Pending(lambda: [values, self._other])
+        return PendingResult(lambda: [values, self._other])
 
 
 def total(device: DeviceReading, *theirs: float) -> StepTotals:
-    own = OwnStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
-    tally = StepTally(tokens=10, samples=2)
+    own = RankStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
+    tally = StepMetrics(tokens=10, samples=2)
     other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs]
     return start_total(own, tally, 0.25, Beside(other), device).read()
 

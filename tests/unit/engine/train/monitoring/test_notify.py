@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.event_log import Chronicle
+from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.monitoring.notify import URLS, Notifier, start_notifier
 
 ALARM = AnomalyRaised(
@@ -77,7 +77,7 @@ def test_a_dead_service_never_holds_up_training() -> None:
 
 def test_without_an_address_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(URLS, raising=False)
-    assert start_notifier("r1", Chronicle(None)) is None
+    assert start_notifier("r1", EventLog(None)) is None
 
 
 def test_addresses_come_from_the_environment_and_stay_out_of_the_journal(
@@ -88,12 +88,12 @@ def test_addresses_come_from_the_environment_and_stay_out_of_the_journal(
     services = SimpleNamespace(add=added.append, notify=lambda title, body: noted(told, body))
     monkeypatch.setitem(sys.modules, "apprise", SimpleNamespace(Apprise=lambda: services))
     monkeypatch.setenv(URLS, "json://secret@a, slack://secret/b")
-    chronicle = Chronicle(None)
+    event_log = EventLog(None)
     logged: list[AnyEvent] = []
-    chronicle.listen(logged.append)
-    notifier = start_notifier("r1", chronicle)
+    event_log.listen(logged.append)
+    notifier = start_notifier("r1", event_log)
     assert notifier is not None
-    chronicle.record(ALARM)
+    event_log.record(ALARM)
     notifier.close()
     assert added == ["json://secret@a", "slack://secret/b"]
     assert len(told) == 1
