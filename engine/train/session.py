@@ -105,9 +105,8 @@ def train(
     source = build_source(config, place, loaded, examples)
     reporter = AnomalyReporter(run, event_log, loaded.tokenizer, agreement)
     watch = AnomalyMonitor(config, run, event_log, reporter, agreement)
-    commands = build_command_scheduler(
-        start, config, CommandQueue(run, agreement, signals), event_log, watch
-    )
+    queue = CommandQueue(run, agreement, signals)
+    commands = build_command_scheduler(start, config, queue, event_log, watch)
     step_loop = build_step_loop(source, commands, event_log, watch, agreement, place.device)
     arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(
