@@ -147,9 +147,7 @@ def train(
     step_loop.begin = begin
     step_loop.flow = GradientFlow(loaded.model)
     run_steps(trainer, step_loop, agreement)
-    outcome = conclude(commands, executor, event_log)
-    watch.end()
-    return outcome
+    return conclude(commands, executor, event_log, watch)
 
 
 def run_steps(trainer: AnyTrainer, step_loop: StepLoop, agreement: RankAgreement) -> None:
@@ -194,7 +192,10 @@ def facts_before(
 
 
 def conclude(
-    commands: CommandScheduler, executor: CommandExecutor, event_log: EventLog
+    commands: CommandScheduler,
+    executor: CommandExecutor,
+    event_log: EventLog,
+    watch: AnomalyMonitor,
 ) -> SessionOutcome:
     """Save what the end of the run needs saved and answer what still waits."""
     if not commands.ending and (executor.owes_evaluation or not commands.complete):
@@ -202,11 +203,10 @@ def conclude(
             commands.obey()
     elif commands.complete:
         event_log.log("warning", "all planned steps were done before; raise train.steps to go on")
-    if commands.ending:
-        commands.refuse_rest("the run was stopped")
-        return SessionOutcome(RunState.STOPPED, executor.newest)
-    commands.refuse_rest("the run has finished")
-    return SessionOutcome(RunState.FINISHED, executor.newest)
+    state = RunState.STOPPED if commands.ending else RunState.FINISHED
+    commands.refuse_rest("the run was stopped" if commands.ending else "the run has finished")
+    watch.end()
+    return SessionOutcome(state, executor.newest)
 
 
 def build_step_loop(
