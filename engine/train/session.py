@@ -42,8 +42,9 @@ from .control.command_queue import CommandQueue
 from .control.command_scheduler import CommandScheduler
 from .control.offload import DeviceOffload, MemoryRelease
 from .control.settings_store import load_desired, store_desired
+from .distributed.agreement import Agreement
 from .distributed.place import RankPlace
-from .distributed.rank_agreement import RankAgreement
+from .distributed.rank_agreement import agreement_of
 from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
 from .loop.optimizers import rate_of
@@ -96,7 +97,7 @@ def train(
     """Load, train under control, save. Every rank runs this."""
     run = start.run
     config = parse_resolved(run.config.read_text())
-    agreement = RankAgreement(place.rank, place.world_size)
+    agreement = agreement_of(place.rank, place.world_size)
 
     loaded = load_model(config, place.device, event_log.progress)
     examples = load_examples(config, loaded.tokenizer, event_log.progress)
@@ -150,7 +151,7 @@ def train(
     return conclude(commands, executor, event_log, watch)
 
 
-def run_steps(trainer: AnyTrainer, step_loop: StepLoop, agreement: RankAgreement) -> None:
+def run_steps(trainer: AnyTrainer, step_loop: StepLoop, agreement: Agreement) -> None:
     """Until the run ends; an error in a step does not undo the one before, so that is told."""
     try:
         trainer.train()
@@ -214,7 +215,7 @@ def build_step_loop(
     commands: CommandScheduler,
     event_log: EventLog,
     watch: AnomalyMonitor,
-    agreement: RankAgreement,
+    agreement: Agreement,
     device: torch.device,
 ) -> StepLoop:
     """Our side of every step, with the instruments of the device."""
@@ -284,7 +285,7 @@ def build_evaluator(
     trainer: AnyTrainer,
     loaded: LoadedModel,
     examples: ExampleSets,
-    agreement: RankAgreement,
+    agreement: Agreement,
     event_log: EventLog,
     ema: AdapterEma | None,
 ) -> Evaluator:

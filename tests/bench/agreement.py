@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fttui.engine.train.distributed.agreement import Agreement
 from fttui.engine.train.distributed.place import RankPlace
-from fttui.engine.train.distributed.rank_agreement import RankAgreement
+from fttui.engine.train.distributed.rank_agreement import agreement_of
 from tests.support.ranks import in_ranks
 
 NEWS = [7, 0]
 NUMBERS = [1.0] * 8
 
 
-def early(agreement: RankAgreement, sleep: Callable[[], None]) -> float:
+def early(agreement: Agreement, sleep: Callable[[], None]) -> float:
     """The way of the step loop: two vectors on their way while the step computes."""
     started = time.perf_counter()
     news, rows = agreement.start_max(NEWS), agreement.start_rows(NUMBERS)
@@ -36,7 +37,7 @@ def early(agreement: RankAgreement, sleep: Callable[[], None]) -> float:
     return spent + time.perf_counter() - started
 
 
-def late(agreement: RankAgreement, sleep: Callable[[], None]) -> float:
+def late(agreement: Agreement, sleep: Callable[[], None]) -> float:
     """The plain way: ask at the end of the step, wait for the answer."""
     sleep()
     started = time.perf_counter()
@@ -47,7 +48,7 @@ def late(agreement: RankAgreement, sleep: Callable[[], None]) -> float:
 
 def measure(place: RankPlace, step_s: float, steps: int, out: Path) -> None:
     """Both ways in turns on one rank; rank 0 writes the medians down, in µs."""
-    agreement = RankAgreement(place.rank, place.world_size)
+    agreement = agreement_of(place.rank, place.world_size)
     spent: dict[str, list[float]] = {"early": [], "late": []}
     for _ in range(steps):
         for name, way in (("early", early), ("late", late)):

@@ -22,7 +22,7 @@ from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.events import CommandFailed, StepFinished
 from fttui.engine.run.checkpoint_store import MANIFEST
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.distributed.rank_agreement import RankAgreement
+from fttui.engine.train.distributed.agreement import SingleRank
 from tests.support.training import Script, new_run, play
 
 TARGET, OTHER = "step-000002", "step-000000"
@@ -132,7 +132,7 @@ def test_generators_that_the_collation_draws_from_are_exact_too(
 def test_ranks_that_come_back_to_different_states_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RankAgreement, "gather", lambda self, data: [data, b"other"])
+    monkeypatch.setattr(SingleRank, "gather", lambda self, data: [data, b"other"])
     with pytest.raises(TrainingFailed, match=r"rank 1: 6f746865.*resume"):
         play(new_run(tmp_path), Script({2: ["rollback 0"]}))
 

@@ -21,7 +21,8 @@ from fttui.engine.__main__ import main as engine_main
 from fttui.engine.model.load import equip
 from fttui.engine.model.precision import compute_dtype
 from fttui.engine.train.cuda_graphs.gradients import StaticGradients
-from fttui.engine.train.distributed.rank_agreement import PendingResult, RankAgreement
+from fttui.engine.train.distributed.agreement import PendingResult
+from fttui.engine.train.distributed.rank_agreement import RankAgreement
 from fttui.engine.train.loop.step_loop import StepLoop
 from tests.support.device_clock import between, mark
 from tests.support.shaped_run import PROFILED_AFTER

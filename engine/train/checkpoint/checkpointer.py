@@ -15,7 +15,7 @@ import msgspec
 from ...errors import CheckpointError, TrainingFailed
 from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import RankAgreement, attempt
+from ..distributed.agreement import Agreement, attempt
 from .training_state import Counters, StagedState, TrainingState, free_bytes
 
 _SPARE = 1.2
@@ -41,7 +41,7 @@ class Checkpointer:
     """Writes and restores the checkpoints of one run."""
 
     def __init__(
-        self, run: RunDirectory, state: TrainingState, agreement: RankAgreement, incarnation: int
+        self, run: RunDirectory, state: TrainingState, agreement: Agreement, incarnation: int
     ) -> None:
         self.ledger = CheckpointStore(run)
         self._incarnation = incarnation

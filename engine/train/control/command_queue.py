@@ -8,7 +8,7 @@ import msgspec
 
 from ...run.control_log import ControlEntry, ControlReader
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import PendingResult, RankAgreement
+from ..distributed.agreement import Agreement, PendingResult
 from ..signals import StopSignals
 
 _entries = msgspec.msgpack.Decoder(list[ControlEntry])
@@ -29,7 +29,7 @@ class CommandQueue:
     after it. What came in between is for the next look.
     """
 
-    def __init__(self, run: RunDirectory, agreement: RankAgreement, signals: StopSignals) -> None:
+    def __init__(self, run: RunDirectory, agreement: Agreement, signals: StopSignals) -> None:
         self._agreement = agreement
         self._signals = signals
         self._reader = ControlReader(run) if agreement.rank == 0 else None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from ..checkpoint.ema import AdapterEma
-from ..distributed.rank_agreement import RankAgreement, attempt
+from ..distributed.agreement import Agreement, attempt
 
 
 class MemoryTaken(Exception):
@@ -25,7 +25,7 @@ class MemoryRelease:
     """Releases the memory of all ranks' devices and takes it back, on all of them or on none."""
 
     def __init__(
-        self, offload: DeviceOffload, agreement: RankAgreement, log: Callable[[str, str], None]
+        self, offload: DeviceOffload, agreement: Agreement, log: Callable[[str, str], None]
     ) -> None:
         self._offload = offload
         self._agreement = agreement

@@ -24,8 +24,8 @@ from ...core.profile import VERDICT
 from ...data.batch_source import Batch, BatchSource
 from ...protocol.events import StepFinished
 from ..control.command_scheduler import CommandScheduler
+from ..distributed.agreement import Agreement
 from ..distributed.place import StepClock
-from ..distributed.rank_agreement import RankAgreement
 from ..event_log import EventLog
 from ..monitoring.gradient_flow import GradientFlow
 from ..monitoring.monitor import AnomalyMonitor
@@ -47,7 +47,7 @@ class StepLoop:
         commands: CommandScheduler,
         event_log: EventLog,
         watch: AnomalyMonitor,
-        agreement: RankAgreement,
+        agreement: Agreement,
         memory: Callable[[], MemoryReading],
         device: torch.device,
     ) -> None:

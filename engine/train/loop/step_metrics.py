@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..distributed.rank_agreement import PendingResult, RankAgreement
+from ..distributed.agreement import Agreement, PendingResult
 
 
 @dataclass
@@ -129,7 +129,7 @@ def start_total(
     own: RankStep,
     tally: StepMetrics,
     own_s: float,
-    agreement: RankAgreement,
+    agreement: Agreement,
     device: DeviceReading,
 ) -> PendingResult[StepTotals]:
     """Begin to combine the ranks' steps; read it when the update is done."""

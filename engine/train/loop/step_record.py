@@ -12,8 +12,8 @@ from torch import Tensor
 from ...core.guard import UpdateVerdict
 from ...data.batch_source import SeenExamples
 from ...protocol.events import StepFinished
+from ..distributed.agreement import PendingResult
 from ..distributed.place import StepClock
-from ..distributed.rank_agreement import PendingResult
 from .memory_meter import MemoryReading
 from .step_metrics import RankStep, StepMetrics, StepTotals
 from .update_gate import Gradients

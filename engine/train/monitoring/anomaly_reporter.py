@@ -36,7 +36,7 @@ from ...protocol.events import (
 from ...run.checkpoint_store import Manifest
 from ...run.files import write_atomically
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import RankAgreement
+from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 
 _SAMPLES_PER_BATCH = 8
@@ -49,7 +49,7 @@ class AnomalyReporter:
     """Writes one report per alert into `reports/`; listens to the run for their background."""
 
     def __init__(
-        self, run: RunDirectory, event_log: EventLog, tokenizer: Any, agreement: RankAgreement
+        self, run: RunDirectory, event_log: EventLog, tokenizer: Any, agreement: Agreement
     ) -> None:
         self._run = run
         self._event_log = event_log

@@ -35,7 +35,7 @@ from ...protocol.events import (
 )
 from ...run.checkpoint_store import CheckpointStore, Manifest
 from ...run.run_dir import RunDirectory
-from ..distributed.rank_agreement import RankAgreement
+from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 from .anomaly_reporter import AnomalyReporter
 
@@ -72,7 +72,7 @@ class AnomalyMonitor:
         run: RunDirectory,
         event_log: EventLog,
         reporter: AnomalyReporter,
-        agreement: RankAgreement,
+        agreement: Agreement,
     ) -> None:
         self._config = config
         self._ledger = CheckpointStore(run)

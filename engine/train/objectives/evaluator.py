@@ -20,7 +20,7 @@ from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.masks import Texts
 from ...model.hidden import HiddenStates, lm_head_of
 from ..checkpoint.rng import capture_rng, restore_rng
-from ..distributed.rank_agreement import RankAgreement
+from ..distributed.agreement import Agreement
 from ..trainers.preference import evaluate_judged
 from .contrastive import PairTexts, across_ranks, join, retrieval
 
@@ -48,7 +48,7 @@ class Evaluator:
         examples: Sequence[Example],
         collate: Callable[[Sequence[Example]], Batch],
         *,
-        agreement: RankAgreement,
+        agreement: Agreement,
         progress: Callable[[str, float, float], None],
         weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from fttui.engine.errors import CheckpointError
-from fttui.engine.train.distributed.rank_agreement import PendingResult, RankAgreement, attempt
+from fttui.engine.train.distributed.agreement import PendingResult, SingleRank, attempt
 from fttui.engine.train.loop.step_metrics import (
     DeviceReading,
     RankStep,
@@ -16,11 +16,10 @@ from fttui.engine.train.loop.step_metrics import (
 )
 
 
-class Beside(RankAgreement):
+class Beside(SingleRank):
     """Of two ranks, the first; the other one tells what is given."""
 
     def __init__(self, other: list[float]) -> None:
-        super().__init__()
         self._other = other
 
     def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
