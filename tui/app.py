@@ -27,7 +27,7 @@ from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 
 from .actions import ACTION_OF, bindings, keyed, rebound, why_not
-from .connection.runs import RunListing
+from .connection.run_list import RunListing
 from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
 from .palette import ActionCommands
 from .screens.base import PlotScreen, RunScreen

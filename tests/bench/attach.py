@@ -27,12 +27,12 @@ from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import RemoteCommand
+from fttui.tui.connection.ssh.remote_host import RemoteHost
 from fttui.tui.connection.ssh.ssh_connection import SshConnection
 from fttui.tui.view_model.connection_port import Delivery, PreviewArrived, RecordsArrived
 from tests.support.engine_double import make_run
-from tests.support.far_machine import SshServer, pipe_ssh
 from tests.support.link import Link
+from tests.support.remote_machine import SshServer, pipe_ssh
 
 _BATCH = 5_000
 _LATENCY_S = 0.01
@@ -124,9 +124,9 @@ class Times:
 async def attach(run: RunDirectory, last_seq: int) -> Times:
     """Attach as the app does and wait for everything."""
     times = Times(time.monotonic())
-    far = RemoteCommand("far")
-    session = RemoteSession(far, read_only=True)
-    connection = SshConnection(far, may_prompt=False)
+    host = RemoteHost("far")
+    session = RemoteSession(host, read_only=True)
+    connection = SshConnection(host, may_prompt=False)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()

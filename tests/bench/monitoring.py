@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection.spawn import start_engine
+from fttui.tui.connection.engine_process import start_engine
 from tests.support.shaped_run import Shaped, records_of, shaped_run
 
 ARMS = ("watched", "waited", "quiet", "bare")

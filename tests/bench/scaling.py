@@ -25,7 +25,7 @@ from typing import Any
 
 from fttui.engine.protocol.events import Record, RunStarted, StepFinished, StepsProfiled
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection.spawn import StartedEngine, start_engine
+from fttui.tui.connection.engine_process import StartedEngine, start_engine
 from tests.support.shaped_run import PROFILED_AFTER, Shaped, records_of, shaped_run
 
 WARM_STEPS = 2

@@ -348,7 +348,7 @@ def _greet(hub: Endpoint, version: tuple[int, int]) -> object:
 
 
 async def _attach_once(run: RunDirectory) -> None:
-    session = hub_session.LocalSession(run, only_news=True)
+    session = hub_session.LocalSession(run, one_shot=True)
     await asyncio.wait_for(session.listen(lambda _: None), 10.0)
 
 

@@ -28,13 +28,13 @@ from fttui.engine.run.process_marks import Endpoint, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.view_model.connection_port import Session
 from tests.support.engine_double import make_run
-from tests.support.far_machine import SSHD, SshServer
 from tests.support.link import Link
+from tests.support.remote_machine import SSHD, SshServer
 
 from .book import Box
 from .intruders import bad_messages, endless, garbage
 from .invariants import Broken, check_history, check_run, control_entries, marks
-from .ssh_links import FarViewer, attached, far_machine, obeying
+from .ssh_links import RemoteViewer, attached, obeying, remote_machine
 from .stage import Stage
 from .viewers import Viewer, until_async
 
@@ -63,7 +63,7 @@ class Scene:
     run: RunDirectory
     engine: int
     near: Viewer
-    far: FarViewer | None
+    remote: RemoteViewer | None
     server: SshServer | None
     link: Link | None
 
@@ -105,7 +105,11 @@ def _calm(scene: Scene, hub: Endpoint) -> None:
 
 async def _soak(scene: Scene, seconds: float, per_minute: float, rng: random.Random) -> Tally:
     tally, end = Tally(), time.monotonic() + seconds
-    sessions: list[Session] = [scene.near.session, *([scene.far.session] if scene.far else [])]
+    remote = [scene.remote.session] if scene.remote else []
+    sessions: list[Session] = [scene.near.session, *remote]
+        scene.near.session,
+        *([scene.remote.session] if scene.remote else []),
+    ]
     await _healthy(scene, "the start")
     while time.monotonic() < end:
         hub = await _living_hub(scene)
@@ -142,7 +146,7 @@ async def _healthy(scene: Scene, after: str) -> float:
     Raises:
         Broken: one has none and will have none.
     """
-    viewers = [viewer for viewer in (scene.near, scene.far) if viewer is not None]
+    viewers = [viewer for viewer in (scene.near, scene.remote) if viewer is not None]
     before = [len(viewer.seen) for viewer in viewers]
 
     def fresh() -> bool:
@@ -165,11 +169,11 @@ async def _play(run: RunDirectory, place: tuple[SshServer, Link] | None, options
     assert mark is not None
     near = Viewer(run)
     async with contextlib.AsyncExitStack() as stack:
-        far = await stack.enter_async_context(attached(run)) if place else None
+        remote = await stack.enter_async_context(attached(run)) if place else None
         server, link = place or (None, None)
-        scene = Scene(run, mark.pid, near, far, server, link)
+        scene = Scene(run, mark.pid, near, remote, server, link)
         tally = await _soak(scene, options.seconds, options.per_minute, options.rng)
-        for viewer in (near, far):
+        for viewer in (near, remote):
             if viewer is not None:
                 check_history(run, marks(encode(record) for record in viewer.seen))
         await near.close()
@@ -191,7 +195,7 @@ def soak(folder: Path, stage_box: Box, options: Options) -> tuple[Tally, str]:
     """Play it; the tally and the figures in one line."""
     run = make_run(folder / "runs")
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(far_machine(stage_box, run)) if SSHD else None
+        place = stack.enter_context(remote_machine(stage_box, run)) if SSHD else None
         stack.enter_context(obeying(run))
         tally = asyncio.run(_play(run, place, options))
     records = check_run(run)

@@ -22,7 +22,7 @@ from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import remote
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import LoginRefused, RemoteCommand
+from fttui.tui.connection.ssh.remote_host import LoginRefused, RemoteHost
 from fttui.tui.connection.ssh.ssh_connection import SshConnection
 from fttui.tui.view_model.connection_port import (
     CommandAnswered,
@@ -33,8 +33,8 @@ from fttui.tui.view_model.connection_port import (
 from fttui.tui.view_model.connection_port import Link as State
 from tests.support import engine_double
 from tests.support.engine_double import make_run
-from tests.support.far_machine import NO_SSHD, SSHD, SshServer
 from tests.support.link import Link
+from tests.support.remote_machine import NO_SSHD, SSHD, SshServer
 
 from .book import Box, Figures, fault, spread
 from .invariants import check_history, check_run, control_entries, marks, require
@@ -62,7 +62,7 @@ def obeying(run: RunDirectory) -> Iterator[None]:
             os.kill(hub_of(run).pid, signal.SIGKILL)
 
 
-class FarViewer:
+class RemoteViewer:
     """A remote session and what it delivered."""
 
     def __init__(self, session: RemoteSession) -> None:
@@ -96,14 +96,14 @@ class FarViewer:
 
 
 @contextlib.asynccontextmanager
-async def attached(run: RunDirectory) -> AsyncIterator[FarViewer]:
+async def attached(run: RunDirectory) -> AsyncIterator[RemoteViewer]:
     """Attach over $FTTUI_SSH."""
-    session = RemoteSession(RemoteCommand("far"))
-    connection = SshConnection(RemoteCommand("far"), may_prompt=False)
+    session = RemoteSession(RemoteHost("far"))
+    connection = SshConnection(RemoteHost("far"), may_prompt=False)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()
-    viewer = FarViewer(session)
+    viewer = RemoteViewer(session)
     try:
         yield viewer
     finally:
@@ -113,7 +113,7 @@ async def attached(run: RunDirectory) -> AsyncIterator[FarViewer]:
 
 
 @contextlib.contextmanager
-def far_machine(box: Box, run: RunDirectory) -> Iterator[tuple[SshServer, Link]]:
+def remote_machine(box: Box, run: RunDirectory) -> Iterator[tuple[SshServer, Link]]:
     """A server and a link to it, which $FTTUI_SSH goes through."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ["XDG_STATE_HOME"] = str(box.folder / "state")
@@ -198,7 +198,7 @@ def bad_links(box: Box) -> Figures:
     if SSHD is None:
         return Figures(NO_SSHD, ok=True, skipped=True)
     run = make_run(box.folder / "runs")
-    with far_machine(box, run) as (server, link), obeying(run):
+    with remote_machine(box, run) as (server, link), obeying(run):
         times, ids = asyncio.run(_suffer(box, run, server, link))
     check_run(run, acked=ids)
     require(len(control_entries(run)) == len(ids), "a command was journaled twice")
@@ -242,7 +242,7 @@ async def _until_connected(link: Link, before: int) -> None:
     await until_async(lambda: link.connections > before, 60.0)
 
 
-def _applied(viewer: FarViewer, ids: list[str]) -> Callable[[], int]:
+def _applied(viewer: RemoteViewer, ids: list[str]) -> Callable[[], int]:
     wanted = set(ids)
     return lambda: sum(
         isinstance(r.event, CommandApplied) and r.event.id in wanted for r in viewer.seen
@@ -259,7 +259,7 @@ def refused_logins(box: Box) -> Figures:
     if SSHD is None:
         return Figures(NO_SSHD, ok=True, skipped=True)
     run = make_run(box.folder / "runs")
-    with far_machine(box, run) as (server, link), obeying(run):
+    with remote_machine(box, run) as (server, link), obeying(run):
         attempts = []
         for wrong in (_other_key, _other_host):
             server.trust(server.folder / "host.pub", link.port)

@@ -14,7 +14,7 @@ import pytest
 
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
-from fttui.tui.connection.runs import read_other
+from fttui.tui.connection.run_list import read_other_run
 from fttui.tui.screens.registry import SCREENS
 from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
@@ -72,7 +72,7 @@ async def test_the_screens_say_what_they_said(state, size, tmp_path, request) ->
     pages = []
     async with driven(session, size=size, folder=run.path) as (app, pilot):
         await until(pilot, lambda: bool(app.state.about.settings))
-        app.state = replace(app.state, others=(await read_other(other.path),))
+        app.state = replace(app.state, others=(await read_other_run(other.path),))
         for mode in SCREENS:
             app.go(mode)
             if mode == "runs":

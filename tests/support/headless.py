@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fttui.engine.errors import FttuiError
 from fttui.tui.cli.headless import follow
-from fttui.tui.connection.spawn import start_engine
+from fttui.tui.connection.engine_process import start_engine
 from tests.support.engine_double import make_run
 
 

@@ -20,8 +20,8 @@ from .output import print_runs
 
 if TYPE_CHECKING:
     from ..connection.remote import RemoteSession
-    from ..connection.runs import RunListing
-    from ..connection.ssh.ssh import RemoteCommand, Target
+    from ..connection.run_list import RunListing
+    from ..connection.ssh.remote_host import RemoteHost, RemoteTarget
     from ..connection.ssh.ssh_connection import SshConnection
 
 
@@ -56,7 +56,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
-    from ..connection.ssh.ssh import is_remote, parse_target
+    from ..connection.ssh.remote_host import is_remote, parse_target
 
     if options.run and is_remote(options.run):
         return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
@@ -114,7 +114,7 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
 
 def _look_at(item: RunListing, *, read_only: bool) -> int:
     """Show the run that a person chose from the list in the app."""
-    from ..connection.ssh.ssh import parse_target
+    from ..connection.ssh.remote_host import parse_target
 
     if not item.host:
         return open_app(RunDirectory(Path(item.summary.path)), read_only=read_only)
@@ -122,17 +122,17 @@ def _look_at(item: RunListing, *, read_only: bool) -> int:
     return _look_there(target, None, read_only=read_only)
 
 
-def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> int:
+def _look_there(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool) -> int:
     """Show a run of another machine; without a name or a terminal, what runs there are."""
     from ..connection.remote import RemoteSession
     from ..connection.ssh.hosts import remember_host
-    from ..connection.ssh.ssh import RemoteCommand
+    from ..connection.ssh.remote_host import RemoteHost
 
     if target.run is not None:
         require_terminal(f"for one command, use: fttui ctl {target.host}:{target.run} COMMAND")
-    far = RemoteCommand(target.host, remote_cmd)
-    session = RemoteSession(far, read_only=read_only)
-    if not asyncio.run(_connect(session, far, target)):
+    host = RemoteHost(target.host, remote_cmd)
+    session = RemoteSession(host, read_only=read_only)
+    if not asyncio.run(_connect(session, host, target)):
         return 0
     gc.disable()  # as above
     from ..app import run_app
@@ -145,11 +145,11 @@ def _look_there(target: Target, remote_cmd: str | None, *, read_only: bool) -> i
     return app.return_value or 0
 
 
-async def _connect(session: RemoteSession, far: RemoteCommand, target: Target) -> bool:
+async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarget) -> bool:
     """Have a run served while ssh may still ask things; False when only a list was wanted."""
     from ..connection.ssh.ssh_connection import SshConnection
 
-    connection = SshConnection(far, may_prompt=True)
+    connection = SshConnection(host, may_prompt=True)
     connection.attach()
     try:
         wanted = target.run or await _chosen(connection, target.host)
@@ -177,10 +177,10 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
 
 def _look_around(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
     """Show a run of several machines; one that cannot be reached does not hide the others."""
-    from ..connection.ssh.elsewhere import runs_of
-    from ..connection.ssh.ssh import parse_target
+    from ..connection.ssh.remote_host import parse_target
+    from ..connection.ssh.remote_runs import list_remote_runs
 
-    found = runs_of(hosts, remote_cmd)
+    found = list_remote_runs(hosts, remote_cmd)
     for error in found.errors:
         print(f"fttui: {error}", file=sys.stderr)
     shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]

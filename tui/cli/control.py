@@ -18,12 +18,12 @@ from fttui.engine.run.process_marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from ..connection.ssh.ssh import RemoteCommand, is_remote, parse_target
+from ..connection.ssh.remote_host import RemoteHost, is_remote, parse_target
 from ..view_model.command_effect import change, effect
 from .options import Commands, add_remote_cmd, add_runs_dir
 
 if TYPE_CHECKING:
-    from ..connection.one_shot import CommandOutcome
+    from ..connection.command_outcome import CommandOutcome
     from ..view_model.connection_port import Session
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -69,7 +69,7 @@ def add_commands(commands: Commands) -> None:
 
 def _send(options: argparse.Namespace) -> int:
     session, command = _session(options)
-    from ..connection.one_shot import send_command  # deferred: loads asyncio and ZeroMQ
+    from ..connection.command_outcome import send_command  # deferred: loads asyncio and ZeroMQ
 
     outcome = send_command(
         session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
@@ -90,7 +90,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     _require_engine(run)
     from ..connection.local import LocalSession
 
-    return LocalSession(run, only_news=True), command
+    return LocalSession(run, one_shot=True), command
 
 
 def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
@@ -101,11 +101,11 @@ def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, A
     from ..connection.remote import RemoteSession
     from ..connection.ssh.ssh_connection import SshConnection
 
-    far = RemoteCommand(target.host, remote_cmd)
-    session = RemoteSession(far, only_news=True)
+    host = RemoteHost(target.host, remote_cmd)
+    session = RemoteSession(host, one_shot=True)
 
     async def connect() -> None:
-        connection = SshConnection(far, may_prompt=True)
+        connection = SshConnection(host, may_prompt=True)
         connection.attach()
         try:
             await session.open(connection, target.run)

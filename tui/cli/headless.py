@@ -38,7 +38,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
-from ..connection.spawn import StartedEngine
+from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..view_model.command_effect import change, effect, is_pause
 from .output import age, gibibytes, number, rate

@@ -71,10 +71,10 @@ def _list(options: argparse.Namespace) -> int:
 
 def _list_there(options: argparse.Namespace) -> int:
     """The runs of other machines; one that cannot be reached does not hide the others."""
-    from ..connection.ssh.elsewhere import runs_of
+    from ..connection.ssh.remote_runs import list_remote_runs
 
     require_machines(options.hosts, options)
-    found = runs_of(options.hosts, options.remote_cmd)
+    found = list_remote_runs(options.hosts, options.remote_cmd)
     if options.json:
         plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]
         print(msgspec.json.format(msgspec.json.encode(plain)).decode())

@@ -21,7 +21,7 @@ from fttui.engine.run.run_dir import RunDirectory
 from .options import say
 
 if TYPE_CHECKING:
-    from ..connection.spawn import StartedEngine
+    from ..connection.engine_process import StartedEngine
 
 _Found = TypeVar("_Found", bound=Event)
 _LOG_LINES = 15
@@ -73,7 +73,7 @@ def probe(
     kind: type[_Found],
 ) -> Iterator[Probe[_Found]]:
     """Run it to its end in a folder of its own; no run of the user's is touched."""
-    from ..connection.spawn import new_run, start_engine
+    from ..connection.engine_process import new_run, start_engine
     from .headless import follow
     from .run import load_checked
 

@@ -17,7 +17,7 @@ from .options import Commands, add_runs_dir, name_and_step, say
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
 
-    from ..connection.spawn import StartedEngine
+    from ..connection.engine_process import StartedEngine
 
 _ENGINE_STARTS_IN_S = 180.0
 
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _started(options: argparse.Namespace) -> StartedEngine:
-    from ..connection.spawn import new_run, start_engine
+    from ..connection.engine_process import new_run, start_engine
 
     if options.config is None:
         raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
@@ -85,7 +85,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
-    from ..connection.spawn import (
+    from ..connection.engine_process import (
         checkpoint_to_resume,
         only_starter,
         replace_config,

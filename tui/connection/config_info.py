@@ -10,7 +10,7 @@ from fttui.engine.protocol.requests import ConfigTexts
 from ..view_model.settings_view import ConfigView, settings_of
 
 
-def about(files: ConfigTexts) -> ConfigView:
+def config_view(files: ConfigTexts) -> ConfigView:
     """Settings and planned memory, as far as the files and this machine tell."""
     settings = settings_of(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)

@@ -28,7 +28,7 @@ _EXACT_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class ReadTo:
+class ReadPosition:
     """How far a journal has been read."""
 
     seq: int = 0
@@ -37,17 +37,17 @@ class ReadTo:
     """crc32 of the newest record; None when nothing was read."""
 
 
-async def read_history(run: RunDirectory, deliver: Deliver) -> ReadTo:
+async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
     """Deliver what a long journal holds now; a short one is left to the usual way."""
     try:
         size_bytes = run.journal.stat().st_size
     except FileNotFoundError:
-        return ReadTo()
+        return ReadPosition()
     if size_bytes < LONG_BYTES:
-        return ReadTo()
+        return ReadPosition()
     deliver(await asyncio.to_thread(_preview, run.journal))
     batches = _batches(run.journal, size_bytes)
-    read = ReadTo()
+    read = ReadPosition()
     while (found := await asyncio.to_thread(next, batches, None)) is not None:
         batch, read = found
         head_seq = max(read.seq, read.seq * size_bytes // read.offset)
@@ -69,7 +69,7 @@ def _record(payload: bytes) -> Record | None:
         return None
 
 
-def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadTo]]:
+def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
     """Parts of the journal, and how far it is read then."""
     reader = FrameReader(journal)
     while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
@@ -78,7 +78,7 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, Read
         batch = decode_batch(payloads)
         if size_bytes - reader.offset > _EXACT_BYTES:
             batch = _thinned(batch, seq * size_bytes // reader.offset)
-        yield batch, ReadTo(seq, reader.offset, zlib.crc32(newest))
+        yield batch, ReadPosition(seq, reader.offset, zlib.crc32(newest))
 
 
 def _thinned(batch: RecordBatch, records: int) -> RecordBatch:

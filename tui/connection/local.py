@@ -59,10 +59,10 @@ from ..view_model.connection_port import (
 )
 from .history_reader import read_history
 from .hub_connection import HubConnection, reach_hub
-from .identity import issuer, new_command_id, new_viewer
-from .merge import Merger, deliveries
 from .offline import decided_on_disk, read_rest
-from .pending import PendingCommands
+from .pending_commands import PendingCommands
+from .record_merger import RecordMerger, deliveries
+from .viewer_identity import issuer, new_command_id, new_viewer
 
 STALE_S = 3.0
 LOST_S = 10.0
@@ -85,17 +85,17 @@ class LocalSession:
     """A viewer of a live run."""
 
     def __init__(
-        self, run: RunDirectory, *, read_only: bool = False, only_news: bool = False
+        self, run: RunDirectory, *, read_only: bool = False, one_shot: bool = False
     ) -> None:
         self.run_id = run.id
         self.viewer = new_viewer()
         self.issuer = issuer()
         self.read_only = read_only
-        self.one_shot = only_news
+        self.one_shot = one_shot
         """Commands do not make this viewer the controller."""
         self._run = run
-        self._only_news = only_news
-        self._merger = Merger()
+        self._skip_history = one_shot
+        self._merger = RecordMerger()
         self._last_crc: int | None = None
         """crc32 of the newest record shown; None while there is none."""
         self._deliver: Deliver = lambda _: None
@@ -122,7 +122,7 @@ class LocalSession:
         """
         self._deliver = deliver
         self._to(Link.CONNECTING)
-        if not self._only_news:
+        if not self._skip_history:
             read = await read_history(self._run, deliver)
             self._merger.last_seq, self._last_crc = read.seq, read.crc
         while not self._closed.is_set():
@@ -324,9 +324,9 @@ class LocalSession:
         if not isinstance(reply, Welcome):
             raise ProtocolMismatch(_reason(reply))
         self._hear()
-        if self._only_news:
+        if self._skip_history:
             self._merger.last_seq = reply.last_seq
-            self._only_news = False
+            self._skip_history = False
         if had_control and reply.controller is None:
             line.post(self._take_over(line.next_ref(), if_free=True))
         self._greeted.set()

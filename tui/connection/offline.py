@@ -26,14 +26,14 @@ from ..view_model.connection_port import (
     LinkChanged,
 )
 from .history_reader import read_history
-from .identity import issuer, new_command_id, new_viewer
-from .merge import Merger, deliveries
+from .record_merger import RecordMerger, deliveries
+from .viewer_identity import issuer, new_command_id, new_viewer
 
 _LOG_TAIL_LINES = 20
 _READ_BYTES = 512 * 1024
 
 
-def read_rest(run: RunDirectory, merger: Merger, offset: int = 0) -> Iterator[Delivery]:
+def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Iterator[Delivery]:
     """What a dead run's journal holds beyond the records seen, then how the run ended."""
     reader = FrameReader(run.journal, offset)
     while frames := reader.read(_READ_BYTES):
@@ -80,7 +80,7 @@ class OfflineSession:
         self._deliver = deliver
         deliver(LinkChanged(Link.CONNECTING))
         read = await read_history(self._run, deliver)
-        for delivery in read_rest(self._run, Merger(read.seq), read.offset):
+        for delivery in read_rest(self._run, RecordMerger(read.seq), read.offset):
             deliver(delivery)
             await asyncio.sleep(0)
         deliver(LinkChanged(Link.ENDED, "read from disk"))

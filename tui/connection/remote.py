@@ -63,13 +63,13 @@ from ..view_model.connection_port import (
     PreviewArrived,
     RecordsArrived,
 )
-from .identity import issuer, new_command_id, new_viewer
-from .merge import Merger, deliveries
-from .pending import PendingCommands
-from .requests import PendingRequests
+from .correlator import RequestCorrelator
+from .pending_commands import PendingCommands
+from .record_merger import RecordMerger, deliveries
 from .ssh.backoff import Backoff
-from .ssh.ssh import RemoteCommand, Unreachable
+from .ssh.remote_host import RemoteHost, Unreachable
 from .ssh.ssh_connection import HANDSHAKE_S, RemoteFailed, SshConnection
+from .viewer_identity import issuer, new_command_id, new_viewer
 
 STALE_S = 3.0
 LOST_S = 10.0
@@ -83,27 +83,25 @@ EXPIRES_S = 30.0
 class RemoteSession:
     """A viewer of a run on another machine."""
 
-    def __init__(
-        self, far: RemoteCommand, *, read_only: bool = False, only_news: bool = False
-    ) -> None:
+    def __init__(self, far: RemoteHost, *, read_only: bool = False, one_shot: bool = False) -> None:
         self.run_id = ""
         self.viewer = new_viewer()
         self.issuer = issuer()
         self.read_only = read_only
-        self.one_shot = only_news
+        self.one_shot = one_shot
         self.engine_alive = False
         """When the run was opened."""
         self._far = far
         self._run: str | None = None
         self._first: SshConnection | None = None
         self._connection: SshConnection | None = None
-        self._merger = Merger()
+        self._merger = RecordMerger()
         self._seen: JournalPosition | None = None
         self._deliver: Deliver = lambda _: None
         self._link: Link | None = None
         self._detail = ""
         self._pending = PendingCommands()
-        self._questions = PendingRequests()
+        self._questions = RequestCorrelator()
         self._backoff = Backoff(random.random)
         self._heard = 0.0
         self._head_seq = 0

@@ -13,7 +13,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary, unreadable_runs
 
 from ..actions import bindings
-from ..connection.runs import RunListing, runs_here, runs_there
+from ..connection.run_list import RunListing, local_runs, remote_runs
 from ..text import format as fmt
 from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
 from ..view_model.app_state import AppState
@@ -50,7 +50,7 @@ class RunList(ListScreen):
     @work(thread=True, exclusive=True, group="runs-here")
     def look(self) -> None:
         """Read the folders."""
-        found, damaged = runs_here(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
+        found, damaged = local_runs(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
         self.app.call_from_thread(self._found_here, found, damaged)
 
     def _found_here(self, found: list[RunListing], damaged: list[Path]) -> None:
@@ -62,7 +62,7 @@ class RunList(ListScreen):
     @work(exclusive=True, group="runs-there")
     async def look_elsewhere(self) -> None:
         """Ask the known machines."""
-        self._there, self._faults = await runs_there()
+        self._there, self._faults = await remote_runs()
         self.fttui.redraw()
 
     @property

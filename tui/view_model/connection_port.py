@@ -142,7 +142,7 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class FarSession(Protocol):
+class SupportsFetchConfigs(Protocol):
     """What a session has besides when the run's folder is on another machine."""
 
     async def fetch_configs(self) -> ConfigTexts:

@@ -1,6 +1,6 @@
 """Runs on another machine: sessions and commands over the bridge, through cuts and ends.
 
-Without sshd: a script in place of ssh runs the far command here. `test_ssh.py` has the real one.
+Without sshd: a script in place of ssh runs the remote command here. `test_ssh.py` has the real one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.remote import RemoteSession
-from fttui.tui.connection.ssh.ssh import RemoteCommand
+from fttui.tui.connection.ssh.remote_host import RemoteHost
 from fttui.tui.connection.ssh.ssh_connection import RemoteFailed, SshConnection
 from fttui.tui.view_model.connection_port import Delivery, Link, PreviewArrived
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
-from tests.support.far_machine import pipe_ssh
+from tests.support.remote_machine import pipe_ssh
 from tests.support.waiting import eventually, until
 
 from .conftest import StartRun, kill_hub
@@ -67,9 +67,9 @@ class RemoteWatcher(Watcher):
 async def attached(
     run: str | None, *, read_only: bool = False, host: str = "box"
 ) -> AsyncIterator[RemoteWatcher]:
-    far = RemoteCommand(host)
-    session = RemoteSession(far, read_only=read_only)
-    connection = SshConnection(far, may_prompt=True)
+    remote = RemoteHost(host)
+    session = RemoteSession(remote, read_only=read_only)
+    connection = SshConnection(remote, may_prompt=True)
     connection.attach()
     await session.open(connection, run)
     connection.detach()
@@ -202,16 +202,16 @@ async def test_a_run_that_is_resumed_comes_alive_again(runs: Path, start_run: St
         assert watcher.whole()
 
 
-@pytest.mark.parametrize("where", ["viewer", "far side"])
+@pytest.mark.parametrize("where", ["viewer", "remote side"])
 async def test_read_only_holds_on_either_side(
     start_run: StartRun, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = start_run()
-    far = RemoteCommand("box")
-    if where == "far side":
-        far = RemoteCommand("box", f"{sys.executable} -m fttui.tui bridge --read-only;:")
-    session = RemoteSession(far, read_only=where == "viewer")
-    connection = SshConnection(far, may_prompt=True)
+    host = RemoteHost("box")
+    if where == "remote side":
+        host = RemoteHost("box", f"{sys.executable} -m fttui.tui bridge --read-only;:")
+    session = RemoteSession(host, read_only=where == "viewer")
+    connection = SshConnection(host, may_prompt=True)
     connection.attach()
     await session.open(connection, run.id)
     connection.detach()

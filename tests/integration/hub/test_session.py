@@ -336,7 +336,7 @@ async def test_a_script_is_refused_by_a_hub_of_another_major_version(
 ) -> None:
     run, _ = start_run()
     monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
-    session = LocalSession(run, only_news=True)
+    session = LocalSession(run, one_shot=True)
     with pytest.raises(ProtocolMismatch, match=r"99\.0"):
         await asyncio.wait_for(session.listen(lambda _: None), 30)
     await session.close()

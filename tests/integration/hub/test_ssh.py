@@ -15,8 +15,8 @@ from fttui.engine.protocol.commands import AddNote, Pause
 from fttui.engine.protocol.states import RunState
 from fttui.tui.view_model.connection_port import Link as State
 from tests.support.engine_double import journal_payloads
-from tests.support.far_machine import NO_SSHD, SSHD, SshServer
 from tests.support.link import Link
+from tests.support.remote_machine import NO_SSHD, SSHD, SshServer
 from tests.support.waiting import eventually
 
 from .conftest import StartRun

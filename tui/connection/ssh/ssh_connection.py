@@ -29,7 +29,7 @@ from fttui.engine.protocol.ssh_protocol import (
 )
 from fttui.engine.run.run_index import RunSummary
 
-from .ssh import LoginRefused, RemoteCommand
+from .remote_host import LoginRefused, RemoteHost
 
 HANDSHAKE_S = 30.0
 _READ_BYTES = 256 * 1024
@@ -50,7 +50,7 @@ class RemoteFailed(FttuiError):
 class SshConnection:
     """An ssh process with a bridge at its far end; may move from one event loop to the next."""
 
-    def __init__(self, far: RemoteCommand, *, may_prompt: bool, shared: bool = True) -> None:
+    def __init__(self, far: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
         self._far = far
         self._echo = may_prompt
         try:

@@ -12,10 +12,10 @@ from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 
-from ...connection.config_info import about
-from ...connection.runs import RunListing, read_other
+from ...connection.config_info import config_view
+from ...connection.run_list import RunListing, read_other_run
 from ...plot.system_panels import SIGNS
-from ...view_model.connection_port import FarSession
+from ...view_model.connection_port import SupportsFetchConfigs
 from ..text_page import TextPage
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def learn_about(app: FttuiApp) -> None:
     """Read what the run's folder says, wherever it is."""
     files = await _config_files(app)
     if files is not None:
-        found = await asyncio.to_thread(about, files)
+        found = await asyncio.to_thread(config_view, files)
         app.state = replace(app.state, about=found)
         app.redraw()
 
@@ -65,7 +65,7 @@ async def _config_files(app: FttuiApp) -> ConfigTexts | None:
     """None where nobody can tell, such as a bridge of an earlier version."""
     if app.run_directory is not None:
         return await asyncio.to_thread(read_configs, app.run_directory)
-    if isinstance(app.session, FarSession):
+    if isinstance(app.session, SupportsFetchConfigs):
         for _ in range(ASK_FAR):
             with suppress(EngineGone):
                 return await app.session.fetch_configs()
@@ -79,7 +79,7 @@ async def compare(app: FttuiApp, chosen: list[RunListing]) -> None:
     if len(here) < len(chosen):
         app.tell("a run is compared with others of this machine; the rest is left out")
     try:
-        others = [await read_other(Path(item.summary.path)) for item in here[: len(SIGNS) - 1]]
+        others = [await read_other_run(Path(item.summary.path)) for item in here[: len(SIGNS) - 1]]
     except (FttuiError, OSError) as error:
         app.tell(f"it cannot be read: {error}", title="compare")
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fttui.tui.cli.headless import Interrupts
-from fttui.tui.connection.spawn import StartedEngine
+from fttui.tui.connection.engine_process import StartedEngine
 from tests.support.engine_double import make_run
 
 

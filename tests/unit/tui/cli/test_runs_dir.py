@@ -146,11 +146,11 @@ def test_a_new_run_the_disk_does_not_take(
 ) -> None:
     from fttui.engine.config.load import load_config
     from fttui.engine.errors import FttuiError
-    from fttui.tui.connection.spawn import new_run
+    from fttui.tui.connection.engine_process import new_run
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
 
-    monkeypatch.setattr("fttui.tui.connection.spawn.create_run", full)
+    monkeypatch.setattr("fttui.tui.connection.engine_process.create_run", full)
     with pytest.raises(FttuiError, match=f"no run can be made in {tmp_path}: no space left"):
         new_run(tmp_path, config, load_config(config, []), [])

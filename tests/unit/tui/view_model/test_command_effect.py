@@ -11,7 +11,7 @@ from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, RunEn
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import sentence
 from fttui.tui.cli.headless import HeadlessLog
-from fttui.tui.connection.one_shot import CommandOutcome, _OneShot
+from fttui.tui.connection.command_outcome import CommandOutcome, _OneShot
 from fttui.tui.view_model.command_effect import effect
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import apply_many

@@ -14,10 +14,10 @@ from fttui.engine.run.run_index import RunSummary, list_runs, summarize
 
 from ..view_model.app_state import AppState, OtherRun, fold
 from ..view_model.connection_port import Delivery
-from .config_info import about
+from .config_info import config_view
 from .offline import OfflineSession
 from .ssh.hosts import known_hosts
-from .ssh.ssh import RemoteCommand
+from .ssh.remote_host import RemoteHost
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RunListing:
         return f"{self.host}:{self.summary.path}"
 
 
-def runs_here(root: Path) -> list[RunListing]:
+def local_runs(root: Path) -> list[RunListing]:
     """Runs below the folder of runs, and noted ones elsewhere; newest first."""
     found = {summary.path: summary for summary in list_runs(root)}
     for run in known_runs():
@@ -47,13 +47,15 @@ def runs_here(root: Path) -> list[RunListing]:
     return [RunListing(summary) for summary in newest_first]
 
 
-async def runs_there() -> tuple[list[RunListing], list[str]]:
+async def remote_runs() -> tuple[list[RunListing], list[str]]:
     """Runs of the machines attached to before, and what went wrong with some of them."""
-    from .ssh.elsewhere import runs_on  # not at the top: the first picture need not wait for it
+    from .ssh.remote_runs import (
+        list_runs_on,  # not at the top: the first picture need not wait for it
+    )
 
     hosts = known_hosts()
     answers = await asyncio.gather(
-        *(runs_on(RemoteCommand(h, None), may_prompt=False) for h in hosts)
+        *(list_runs_on(RemoteHost(h, None), may_prompt=False) for h in hosts)
     )
     runs: list[RunListing] = []
     faults: list[str] = []
@@ -65,10 +67,12 @@ async def runs_there() -> tuple[list[RunListing], list[str]]:
     return runs, faults
 
 
-async def read_other(path: Path) -> OtherRun:
+async def read_other_run(path: Path) -> OtherRun:
     """A run of this machine as far as its journal goes now, to compare with."""
     run = RunDirectory(path)
     collected: list[Delivery] = []
     await OfflineSession(run).listen(collected.append)
     view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
-    return OtherRun(id=run.id, run=view, about=await asyncio.to_thread(about, read_configs(run)))
+    return OtherRun(
+        id=run.id, run=view, about=await asyncio.to_thread(config_view, read_configs(run))
+    )

@@ -15,7 +15,7 @@ MAX_DELIVERED = 2_000
 """Records per delivery, so that the app gets to draw in between."""
 
 
-class Merger:
+class RecordMerger:
     """Releases records strictly by sequence number."""
 
     def __init__(self, last_seq: int = 0) -> None:

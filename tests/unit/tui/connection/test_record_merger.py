@@ -7,8 +7,8 @@ from fttui.engine.protocol.codec import encode, peek_seq
 from fttui.engine.protocol.commands import Pause
 from fttui.engine.protocol.events import LogEmitted, Record
 from fttui.engine.protocol.requests import SubmitCommand
-from fttui.tui.connection.merge import MAX_DELIVERED, MAX_HELD, Merger, deliveries
-from fttui.tui.connection.pending import PendingCommands
+from fttui.tui.connection.pending_commands import PendingCommands
+from fttui.tui.connection.record_merger import MAX_DELIVERED, MAX_HELD, RecordMerger, deliveries
 
 
 def payload(seq: int) -> bytes:
@@ -20,13 +20,13 @@ def seqs(payloads: list[bytes]) -> list[int]:
     return [peek_seq(p) for p in payloads]
 
 
-def waiting(merger: Merger) -> bool:
+def waiting(merger: RecordMerger) -> bool:
     """Asked anew each time: the type checker takes a property for a constant."""
     return merger.gap
 
 
 def test_records_ahead_wait_for_those_before_them() -> None:
-    merger = Merger()
+    merger = RecordMerger()
     assert seqs(merger.live([payload(1), payload(3), payload(4)])) == [1]
     assert waiting(merger)
     assert seqs(merger.history([payload(1), payload(2)])) == [2, 3, 4]
@@ -36,13 +36,13 @@ def test_records_ahead_wait_for_those_before_them() -> None:
 
 
 def test_what_the_journal_lacks_is_not_waited_for() -> None:
-    merger = Merger()
+    merger = RecordMerger()
     merger.live([payload(1), payload(5)])
     assert seqs(merger.history([payload(4)])) == [4, 5]
 
 
 def test_a_flood_ahead_is_bounded_and_pulled_later() -> None:
-    merger = Merger()
+    merger = RecordMerger()
     merger.live(payload(seq) for seq in range(2, MAX_HELD + 100))
     assert seqs(merger.history([payload(1)]))[-1] == MAX_HELD + 1
     assert not merger.gap
@@ -53,7 +53,7 @@ def test_any_losses_and_repetitions_end_in_the_journal_itself(
     data: st.DataObject, length: int
 ) -> None:
     journal = [payload(seq) for seq in range(1, length + 1)]
-    merger = Merger()
+    merger = RecordMerger()
     seen: list[bytes] = []
     for _ in range(data.draw(st.integers(0, 8))):
         if data.draw(st.booleans()):

@@ -5,11 +5,11 @@ import subprocess
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.tui.connection.ssh.ssh import (
+from fttui.tui.connection.ssh.remote_host import (
     LoginRefused,
     NoFttui,
-    RemoteCommand,
-    Target,
+    RemoteHost,
+    RemoteTarget,
     UnknownHost,
     Unreachable,
     is_remote,
@@ -29,7 +29,7 @@ from fttui.tui.connection.ssh.ssh import (
     ],
 )
 def test_targets(text: str, host: str, run: str | None) -> None:
-    assert parse_target(text) == Target(host, run)
+    assert parse_target(text) == RemoteTarget(host, run)
 
 
 @pytest.mark.parametrize("text", ["-oProxyCommand=x", "-l:run", "a b", "", "a@b@c", "x/y"])
@@ -48,13 +48,13 @@ def test_the_host_cannot_become_an_option_and_nothing_weakens_ssh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FTTUI_SSH", "ssh -F '/a b/config'")
-    argv = RemoteCommand("box").argv(may_prompt=False, shared=False)
+    argv = RemoteHost("box").argv(may_prompt=False, shared=False)
     assert argv[:3] == ["ssh", "-F", "/a b/config"]
     assert argv[argv.index("--") + 1] == "box"
     assert "BatchMode=yes" in argv
     assert "ControlPath=none" in argv
     assert not any("StrictHostKeyChecking" in word for word in argv)
-    asking = RemoteCommand("box").argv(may_prompt=True)
+    asking = RemoteHost("box").argv(may_prompt=True)
     assert not any("BatchMode" in word or "ControlPath" in word for word in asking)
 
 
@@ -73,14 +73,14 @@ def test_the_host_cannot_become_an_option_and_nothing_weakens_ssh(
 def test_failures_are_told_apart(
     code: int | None, said: str, kind: type[Exception], told: str
 ) -> None:
-    error = RemoteCommand("box").explain(code, said, "")
+    error = RemoteHost("box").explain(code, said, "")
     assert type(error) is kind
     assert told in str(error)
     assert said in str(error)
 
 
 def test_the_bootstrap_finds_the_noted_interpreter_or_says_127(tmp_path: object) -> None:
-    words = RemoteCommand("box").remote_words
+    words = RemoteHost("box").remote_words
     assert words.count("'") == 2, "csh and fish must read it as one quoted word"
     environment = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["/bin/sh", "-c", words], env=environment, capture_output=True)

@@ -63,7 +63,7 @@ class NoFttui(FttuiError):
 
 
 @dataclass(frozen=True)
-class Target:
+class RemoteTarget:
     """`[user@]host[:RUN]`."""
 
     host: str
@@ -71,7 +71,7 @@ class Target:
     run: str | None = None
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> RemoteTarget:
     """Read `[user@]host[:RUN]`.
 
     Raises:
@@ -80,7 +80,7 @@ def parse_target(text: str) -> Target:
     found = _TARGET.fullmatch(text)
     if found is None or found["host"].startswith("-"):
         raise ConfigError(f"{text!r} is no host; expected [USER@]HOST[:RUN]")
-    return Target(re.sub(r"[\[\]]", "", found["host"]), found["run"] or None)
+    return RemoteTarget(re.sub(r"[\[\]]", "", found["host"]), found["run"] or None)
 
 
 def is_remote(text: str) -> bool:
@@ -89,7 +89,7 @@ def is_remote(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class RemoteCommand:
+class RemoteHost:
     """fttui on another machine."""
 
     host: str

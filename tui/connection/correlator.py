@@ -10,7 +10,7 @@ from fttui.engine.errors import EngineGone
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
 
 
-class PendingRequests:
+class RequestCorrelator:
     """What was asked over one connection after another, and not answered yet."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from fttui.engine.config.load import LoadedConfig, load_config
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manifest, hash_file
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection.spawn import (
+from fttui.tui.connection.engine_process import (
     EngineDied,
     checkpoint_to_resume,
     new_run,
@@ -122,7 +122,7 @@ def test_more_than_one_device_goes_through_torchrun(
         def __init__(self, command: list[str], **_: object) -> None:
             called.append(command)
 
-    monkeypatch.setattr("fttui.tui.connection.spawn.subprocess.Popen", Recorder)
+    monkeypatch.setattr("fttui.tui.connection.engine_process.subprocess.Popen", Recorder)
     run = make_run(tmp_path)
     start_engine(run, 1, "step-3")
     start_engine(run, 2)
