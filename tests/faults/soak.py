@@ -107,9 +107,6 @@ async def _soak(scene: Scene, seconds: float, per_minute: float, rng: random.Ran
     tally, end = Tally(), time.monotonic() + seconds
     remote = [scene.remote.session] if scene.remote else []
     sessions: list[Session] = [scene.near.session, *remote]
-        scene.near.session,
-        *([scene.remote.session] if scene.remote else []),
-    ]
     await _healthy(scene, "the start")
     while time.monotonic() < end:
         hub = await _living_hub(scene)

@@ -73,6 +73,5 @@ async def read_other_run(path: Path) -> OtherRun:
     collected: list[Delivery] = []
     await OfflineSession(run).listen(collected.append)
     view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
-    return OtherRun(
-        id=run.id, run=view, about=await asyncio.to_thread(config_view, read_configs(run))
-    )
+    config = await asyncio.to_thread(config_view, read_configs(run))
+    return OtherRun(id=run.id, run=view, about=config)
