@@ -31,6 +31,7 @@ from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
 from .run.files import last_lines, process_started
 from .run.journal import FrameReader, JournalLocked
+from .run.journal_summary import JournalSummary, summarize_journal
 from .run.process_marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
@@ -38,7 +39,6 @@ from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
 from .train.monitoring.notify import start_notifier
-from .train.run_history import RunHistory, read_history
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 class Before:
     """What was there when this process came up."""
 
-    history: RunHistory
+    history: JournalSummary
     resume: str | None
     """Checkpoint to go on from."""
     control_seq: int
@@ -108,9 +108,9 @@ def _session(
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
-    if attempt.repeated and history.exit_code is not None:
+    if attempt.repeated and history.status.exit_code is not None:
         # What the attempt before ended with is no crash: a mistake repeats, a stop was wanted.
-        return history.exit_code
+        return history.status.exit_code
     control_seq = ControlReader(run).waiting() if journal_writer else 0
     if journal_writer:
         CheckpointStore(run).sweep()
@@ -134,10 +134,10 @@ def _session(
 
 def _history(
     run: RunDirectory, journal_writer: JournalWriter | None, attempt: LaunchAttempt
-) -> RunHistory:
+) -> JournalSummary:
     if journal_writer:
-        return read_history(journal_writer.recovered)
-    return read_history(FrameReader(run.journal)) if attempt.repeated else RunHistory()
+        return summarize_journal(journal_writer.recovered)
+    return summarize_journal(FrameReader(run.journal) if attempt.repeated else ())
 
 
 def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) -> str | None:
@@ -255,13 +255,13 @@ def _lost_rank(run: RunDirectory, rank: int) -> str:
     )
 
 
-def _announce(run: RunDirectory, event_log: EventLog, history: RunHistory) -> RunStarted:
+def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -> RunStarted:
     """Mark this process as the run's engine and say what is known before anything is loaded."""
     config = parse_resolved(run.config.read_text())
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     started = RunStarted(
         name=config.name,
-        incarnation=history.incarnations + 1,
+        incarnation=history.status.incarnation + 1,
         pid=os.getpid(),
         host=socket.gethostname(),
         world_size=world_size,

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import ConfigError, FttuiError
-from ..run.files import sync_folder
+from ..run.files import free_bytes, sync_folder
 
 _MARGIN_BYTES = 50_000_000
 """For tokenizer, model card and the file system."""
@@ -53,8 +53,8 @@ def require_space(folder: Path, need_bytes: int) -> None:
     Raises:
         FttuiError: naming what is needed and what is free.
     """
-    free = shutil.disk_usage(folder).free
-    if free < need_bytes + _MARGIN_BYTES:
+    free = free_bytes(folder)
+    if free is not None and free < need_bytes + _MARGIN_BYTES:
         raise FttuiError(
             f"{folder.parent}: {free / 1e6:,.0f} MB free, about "
             f"{(need_bytes + _MARGIN_BYTES) / 1e6:,.0f} MB needed; free some disk space, or name a "

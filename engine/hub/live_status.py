@@ -1,59 +1,42 @@
-"""The state of a run as its journal and its engine process tell it."""
+"""The current status of a run, followed record by record."""
 
 from __future__ import annotations
 
 from ..protocol.codec import DecodeError, decode_record
-from ..protocol.events import RunEnded, RunStarted, StateChanged
 from ..protocol.states import RunState
-from ..run.process_marks import EngineMark
+from ..run.run_status import EngineStatus, LifecycleStatus
 
-_TELLING = tuple(f"{kind}".encode() for kind in ("RunStarted", "StateChanged", "RunEnded"))
+_LIFECYCLE_EVENTS = (b"RunStarted", b"StateChanged", b"RunEnded")
 
 
 class LiveStatus:
-    """Follows a run; fed with encoded records in order and with what is known of the engine."""
+    """The lifecycle of a run and its engine process, both as of the last update."""
 
     def __init__(self) -> None:
-        self.incarnation = 0
-        """Of the newest engine start in the journal."""
-        self.engine_pid: int | None = None
-        self.engine_alive = False
-        self._told = RunState.STARTING
-        self._expected = 0
-        """Incarnation of the newest engine process, from its mark."""
+        self.engine = EngineStatus()
+        self._lifecycle = LifecycleStatus()
 
-    def observe(self, payload: bytes) -> None:
-        """Take a record in; only those about the run's life are decoded."""
-        if not any(name in payload for name in _TELLING):
+    @property
+    def incarnation(self) -> int:
+        """The newest engine start in the journal; 0 before the first one."""
+        return self._lifecycle.incarnation
+
+    def add(self, payload: bytes) -> None:
+        """Take in the next encoded record; only lifecycle events are decoded, which is fast."""
+        if not any(name in payload for name in _LIFECYCLE_EVENTS):
             return
         try:
             record = decode_record(payload)
         except DecodeError:
             return
-        if record is None:
-            return
-        match record.event:
-            case RunStarted(incarnation=incarnation):
-                self.incarnation, self._told = incarnation, RunState.STARTING
-            case StateChanged(state=state) | RunEnded(state=state):
-                self._told = state
+        if record is not None:
+            self._lifecycle.add(record.event, record.time)
 
-    def look(self, mark: EngineMark | None, alive: bool) -> None:
-        """Note what is known of the engine process now."""
-        self.engine_alive = alive
-        self.engine_pid = mark.pid if mark is not None else None
-        self._expected = mark.incarnation if mark is not None else 0
+    def update_engine(self, engine: EngineStatus) -> None:
+        """Note the engine process as it is now."""
+        self.engine = engine
 
     @property
     def state(self) -> RunState:
-        """What a viewer should show."""
-        if self._expected > self.incarnation:
-            return RunState.STARTING if self.engine_alive else RunState.LOST
-        if not self.engine_alive and self._expected and not self._told.ended:
-            return RunState.LOST
-        return self._told
-
-    @property
-    def silent_end(self) -> bool:
-        """The engine is gone and left no word."""
-        return self.state is RunState.LOST
+        """The state to show to viewers."""
+        return self._lifecycle.state(self.engine)

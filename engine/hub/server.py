@@ -16,7 +16,6 @@ from ..protocol.codec import (
 from ..protocol.requests import (
     AnyClientMessage,
     AnyHubMessage,
-    Beat,
     ControlGiven,
     FetchConfig,
     FetchHistory,
@@ -32,8 +31,8 @@ from ..protocol.requests import (
     Welcome,
 )
 from ..run.control_log import ControlWriter
-from ..run.files import free_bytes, last_lines
-from ..run.process_marks import read_engine
+from ..run.heartbeat import HubStatus, build_beat
+from ..run.process_marks import read_engine_status
 from ..run.run_dir import RunDirectory
 from .file_requests import from_folder
 from .history import JournalIndex
@@ -46,7 +45,6 @@ BEAT_S = 1.0
 BUSY_POLL_S = 0.01
 IDLE_POLL_S = 0.1
 REQUESTS_PER_TURN = 64
-_LOG_TAIL_LINES = 20
 
 
 @dataclass
@@ -67,7 +65,7 @@ class Hub:
         self._sockets = sockets
         self._idle_s = idle_s
         self._history = JournalIndex(run.journal)
-        self._watch = LiveStatus()
+        self._status = LiveStatus()
         self._intake = Intake(control)
         self._viewers = Viewers(time.monotonic())
         self._next_beat = 0.0
@@ -94,7 +92,7 @@ class Hub:
     def done(self) -> bool:
         """Nobody needs this hub any more, or its run is gone."""
         silent_s = time.monotonic() - self._viewers.last_heard
-        idle = not self._watch.engine_alive and silent_s > self._idle_s
+        idle = not self._status.engine.alive and silent_s > self._idle_s
         return idle or not self._run.identity_file.exists()
 
     def _publish_new(self) -> None:
@@ -108,11 +106,10 @@ class Hub:
 
     def _observe(self, records: list[bytes]) -> None:
         for payload in records:
-            self._watch.observe(payload)
+            self._status.add(payload)
 
     def _look(self) -> None:
-        mark = read_engine(self._run)
-        self._watch.look(mark, mark is not None and mark.alive)
+        self._status.update_engine(read_engine_status(self._run))
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -121,25 +118,17 @@ class Hub:
         for viewer in self._viewers.forget_silent(now):
             self._intake.release(viewer)
         controller = self._intake.controller
-        beat = Beat(
-            time=time.time(),
-            last_seq=self._history.last_seq,
-            engine_alive=self._watch.engine_alive,
-            engine_pid=self._watch.engine_pid,
-            state=self._watch.state,
+        hub = HubStatus(
             controller=controller.issuer if controller else None,
             controller_viewer=controller.viewer if controller else None,
             viewers=len(self._viewers),
             generation=self._intake.generation,
-            engine_log_tail=self._log_tail(),
-            disk_free_bytes=free_bytes(self._run.path),
+        )
+        status, last_seq = self._status, self._history.last_seq
+        beat = build_beat(
+            self._run, status.state, status.engine, last_seq, now=time.time(), hub=hub
         )
         self._sockets.publish(BEAT_TOPIC, encode(beat))
-
-    def _log_tail(self) -> list[str]:
-        if not self._watch.silent_end:
-            return []
-        return last_lines(self._run.engine_log, _LOG_TAIL_LINES)
 
     def _serve(self, frames: list[bytes]) -> None:
         connection = frames[0]
@@ -196,7 +185,7 @@ class Hub:
         # An engine that has just come up may be asked at once, not from the next heartbeat on.
         self._look()
         before = self._intake.controller
-        reply = self._intake.submit(message, state=self._watch.state, now=time.time())
+        reply = self._intake.submit(message, state=self._status.state, now=time.time())
         if self._intake.controller != before:
             self._next_beat = 0.0
         return reply
@@ -216,7 +205,7 @@ class Hub:
             ref=hello.ref,
             version=PROTOCOL_VERSION,
             run=self._run.id,
-            incarnation=self._watch.incarnation,
+            incarnation=self._status.incarnation,
             last_seq=self._history.last_seq,
             controller=self._controller(),
         )

@@ -18,6 +18,7 @@ import msgspec
 from ..errors import NotOwner
 from .files import is_alive, process_started, write_atomically
 from .run_dir import RunDirectory
+from .run_status import EngineStatus
 
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -115,6 +116,14 @@ def _place(path: Path) -> str:
 def read_engine(run: RunDirectory) -> EngineMark | None:
     """The engine that last trained this run, alive or not."""
     return _read(run.engine, EngineMark)
+
+
+def read_engine_status(run: RunDirectory) -> EngineStatus:
+    """Read which engine last trained a run and look its process up."""
+    mark = read_engine(run)
+    if mark is None:
+        return EngineStatus()
+    return EngineStatus(mark.pid, mark.incarnation, mark.started, mark.alive)
 
 
 def read_endpoint(run: RunDirectory) -> Endpoint | None:

@@ -11,11 +11,12 @@ import msgspec
 
 from ..errors import NoSuchRun
 from ..protocol.codec import DecodeError, decode_record
-from ..protocol.events import Record, RunEnded, RunStarted, StateChanged, StepFinished
+from ..protocol.events import Record
 from ..protocol.states import RunState
 from .journal import FrameReader, valid_frames
+from .journal_summary import summarize_records
 from .known_runs import known_runs
-from .process_marks import read_engine
+from .process_marks import read_engine_status
 from .run_dir import RunDirectory, require_runs_folder
 
 _TAIL_BYTES = 256 * 1024
@@ -130,45 +131,21 @@ def summarize(run: RunDirectory) -> RunSummary:
         NoSuchRun: the folder is not a run.
     """
     identity = run.identity()
-    records = read_ends(run.journal)
-    start = next((r.event for r in reversed(records) if isinstance(r.event, RunStarted)), None)
-    step = next((r for r in reversed(records) if isinstance(r.event, StepFinished)), None)
-    ended = next((r.event for r in reversed(records) if isinstance(r.event, RunEnded)), None)
+    journal = summarize_records(read_ends(run.journal))
+    newest = journal.newest
     return RunSummary(
         id=run.id,
         name=identity.name,
         path=str(run.path),
         created=identity.created,
-        state=run_state(run, records),
-        step=records[-1].step if records else 0,
-        total_steps=start.total_steps if start else 0,
-        timeline=records[-1].timeline if records else 1,
-        loss=step.event.loss if step and isinstance(step.event, StepFinished) else None,
-        last_time=records[-1].time if records else None,
-        error=ended.error if ended else "",
+        state=journal.status.state(read_engine_status(run)),
+        step=newest.step if newest else 0,
+        total_steps=journal.total_steps,
+        timeline=journal.timeline,
+        loss=journal.loss,
+        last_time=newest.time if newest else None,
+        error=journal.status.error,
     )
-
-
-def run_state(run: RunDirectory, records: list[Record]) -> RunState:
-    """The state a viewer should show, given the newest records and whether the engine lives."""
-    engine = read_engine(run)
-    alive = engine is not None and engine.alive
-    seq, stepped = 0, False
-    for record in reversed(records):
-        if alive and stepped and seq > record.seq + 1:
-            # Only steps since the hole between the ends of the journal: it trains.
-            return RunState.RUNNING
-        seq, stepped = record.seq, stepped or isinstance(record.event, StepFinished)
-        if isinstance(record.event, RunEnded):
-            newer_engine = engine is not None and alive and engine.started > record.time
-            return RunState.STARTING if newer_engine else record.event.state
-        if isinstance(record.event, StateChanged) and alive:
-            return record.event.state
-        if isinstance(record.event, RunStarted):
-            break
-    if alive or engine is None:
-        return RunState.STARTING
-    return RunState.LOST
 
 
 def read_ends(path: Path) -> list[Record]:

@@ -33,6 +33,7 @@ from ..protocol.commands import Stop
 from ..protocol.events import AnomalyResolved, RolledBack, RunStarted
 from ..protocol.states import RunState
 from ..run.checkpoint_store import Manifest
+from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.ema import AdapterEma
@@ -55,7 +56,6 @@ from .monitoring.lr_find import LrRangeTest
 from .monitoring.monitor import AnomalyMonitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .objectives.evaluator import Evaluator
-from .run_history import RunHistory
 from .signals import StopSignals
 from .trainers import memory_probe
 from .trainers.arguments import trainer_arguments
@@ -77,7 +77,7 @@ class SessionStart:
     run: RunDirectory
     started: RunStarted
     """As journaled when the process came up."""
-    history: RunHistory
+    history: JournalSummary
     """What earlier incarnations journaled."""
     resume: str | None
     """Checkpoint to go on from."""
@@ -367,7 +367,7 @@ def set_lr(trainer: AnyTrainer, lr: float) -> None:
         group.update(rate_of(lr, group["lr_ratio"]))
 
 
-def open_timeline(event_log: EventLog, history: RunHistory, resumed: Manifest | None) -> None:
+def open_timeline(event_log: EventLog, history: JournalSummary, resumed: Manifest | None) -> None:
     """Go on with the old timeline, or open a new one where steps are left behind."""
     event_log.timeline = history.timeline
     to_step = resumed.step if resumed else 0

@@ -10,7 +10,8 @@ from functools import partial
 from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
-from fttui.engine.run.run_index import run_state
+from fttui.engine.run.journal_summary import summarize_records
+from fttui.engine.run.process_marks import read_engine_status
 
 from .book import Box, Figures, fault, spread
 from .invariants import check_run, require
@@ -187,7 +188,8 @@ def lose_rank(box: Box) -> Figures:
         last = records[-1].event
         require(isinstance(last, RunEnded), f"the last events are {_tail(records)}")
         assert isinstance(last, RunEnded)
-        require(run_state(run, records) is RunState.FAILED, "the run does not count as failed")
+        state = summarize_records(records).status.state(read_engine_status(run))
+        require(state is RunState.FAILED, "the run does not count as failed")
         require("rank" in last.error and "--resume" in last.error, f"no way on: {last.error}")
         errors.append(last.error)
     named = sum("rank 1" in error for error in errors)

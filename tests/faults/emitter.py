@@ -8,19 +8,19 @@ from fttui.engine.hub.launch import launch_hub
 from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import Doorbell
+from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.run_history import read_history
 from tests.support.engine_double import step_event
 
 
 def begin(run: RunDirectory, *, hub: bool) -> tuple[JournalWriter, int]:
     """Mark this process as the engine and start a publisher; with the last step on disk."""
     journal_writer = JournalWriter(run, launch_hub if hub else lambda _run: None)
-    history = read_history(journal_writer.recovered)
+    history = summarize_journal(journal_writer.recovered)
     me = ProcessMark.current()
-    incarnation = history.incarnations + 1
+    incarnation = history.status.incarnation + 1
     write_mark(run.engine, EngineMark(pid=me.pid, started=me.started, incarnation=incarnation))
     started = RunStarted(
         name=run.id,

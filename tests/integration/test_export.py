@@ -252,13 +252,7 @@ def test_what_cannot_be_written_leaves_nothing(
     assert "holds no moving average" in capsys.readouterr().err
     left = tmp_path / f".none.partial-{os.getpid()}0000"
     left.mkdir()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Full())
+    monkeypatch.setattr("fttui.engine.export.folder.free_bytes", lambda _: 1_000_000)
     assert main([run, "last", "--kind", "adapter", "--out", str(tmp_path / "none")]) == 1
     assert "MB free, about" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
-
-
-class _Full:
-    """A disk without room."""
-
-    free = 1_000_000

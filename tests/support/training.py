@@ -34,11 +34,11 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.run_history import RunHistory, read_history
 from fttui.engine.train.session import SessionOutcome, SessionStart, train
 from fttui.engine.train.signals import StopSignals
 
@@ -248,12 +248,12 @@ def play(
     place = place or RankPlace(0, 1, torch.device(device))
     journal_writer = JournalWriter(run, lambda run: None) if place.rank == 0 else None
     control = ControlWriter(run) if place.rank == 0 else None
-    history = read_history(journal_writer.recovered) if journal_writer else RunHistory()
+    history = summarize_journal(journal_writer.recovered if journal_writer else ())
     event_log = ScriptedChronicle(journal_writer, control, script or Script())
     event_log.timeline = history.timeline
     started = RunStarted(
         name=name,
-        incarnation=history.incarnations + 1,
+        incarnation=history.status.incarnation + 1,
         pid=0,
         host=socket.gethostname(),
         world_size=place.world_size,

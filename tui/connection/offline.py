@@ -7,14 +7,11 @@ import time
 from collections.abc import Iterator
 
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.protocol.requests import Beat
-from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import decision_on
-from fttui.engine.run.files import last_lines
+from fttui.engine.run.heartbeat import beat_from_folder
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.reports import read_report
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.run.run_index import read_ends, run_state
 
 from ..view_model.connection_port import (
     BeatArrived,
@@ -29,7 +26,6 @@ from .history_reader import read_history
 from .record_merger import RecordMerger, deliveries
 from .viewer_identity import issuer, new_command_id, new_viewer
 
-_LOG_TAIL_LINES = 20
 _READ_BYTES = 512 * 1024
 
 
@@ -39,20 +35,7 @@ def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Itera
     while frames := reader.read(_READ_BYTES):
         yield from deliveries(merger.history(payload for _, payload in frames))
         yield HistoryProgressed(seq=merger.last_seq, head_seq=merger.last_seq)
-    state = run_state(run, read_ends(run.journal))
-    yield BeatArrived(last_beat(run, state, merger.last_seq))
-
-
-def last_beat(run: RunDirectory, state: RunState, last_seq: int) -> Beat:
-    """The heartbeat a hub would send for a run without an engine."""
-    tail = last_lines(run.engine_log, _LOG_TAIL_LINES) if state is RunState.LOST else []
-    return Beat(
-        time=time.time(),
-        last_seq=last_seq,
-        engine_alive=False,
-        state=state,
-        engine_log_tail=tail,
-    )
+    yield BeatArrived(beat_from_folder(run, merger.last_seq, now=time.time()))
 
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_status import current_state
 
 from .connection_port import Link
 from .run_view import RunView
@@ -60,17 +61,16 @@ class LinkView:
 
 
 def shown_state(run: RunView, link: LinkView) -> RunState:
-    """The journal's state, except where its author is gone without a word."""
-    if run.state.ended:
-        # An end that is followed by more is one that the run was resumed from.
-        beat = link.beat
-        resumed = beat is not None and beat.engine_alive and run.seq < beat.last_seq
-        return beat.state if beat is not None and resumed else run.state
-    if not run.seq and link.beat is not None and link.beat.engine_alive:
-        return link.beat.state  # nothing has been read yet, and the hub knows
-    if link.engine_gone or (link.link is Link.ENDED and run.seq):
-        return RunState.LOST
-    return run.state
+    """Return the state to show, from the records read so far and the newest heartbeat."""
+    beat = link.beat
+    reported = run.state if run.seq else None
+    if beat is not None and beat.engine_alive:
+        # An end with records after it is one that the run was resumed from.
+        resumed = reported is not None and reported.ended and run.seq < beat.last_seq
+        if reported is None or resumed:
+            return beat.state
+    gone = link.engine_gone or link.link is Link.ENDED
+    return current_state(reported, engine_known=beat is not None, engine_alive=not gone)
 
 
 def stalled_s(run: RunView, link: LinkView, now: float) -> float | None:

@@ -52,7 +52,7 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     alternatives is taken whose high estimate fits, or else the smallest, if it is likely to. Where
     nothing of that is needed, activations are kept as far as there is room.
     """
-    free = free_bytes(config, hardware)
+    free = free_memory_bytes(config, hardware)
     settled = _settled(config)
     plain = estimate_memory(settled, arch, hardware.kind)
     if hardware.kind == "cuda" and plain.high > free:
@@ -105,7 +105,7 @@ def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
     return Fit(settled, found, free, faster=(said,))
 
 
-def free_bytes(config: RunConfig, hardware: Hardware) -> int:
+def free_memory_bytes(config: RunConfig, hardware: Hardware) -> int:
     """What one rank may use: of the fullest device, or its share of the host's memory."""
     frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
     return min(frees, default=hardware.host_free_bytes // config.train.devices)

@@ -20,14 +20,16 @@ from ...protocol.ssh_protocol import (
     Received,
     Records,
 )
-from ...run.process_marks import read_engine
+from ...run.heartbeat import beat_from_folder
+from ...run.journal_summary import summarize_records
+from ...run.process_marks import read_engine_status
 from ...run.run_dir import RunDirectory
-from ...run.run_index import read_ends, run_state
+from ...run.run_index import read_ends
 from .flow_control import SendWindow
 from .hub_client import OWN_REF, HubClient
 from .journal_feed import JournalFeed
 from .preview import Extremes, sample_records
-from .remote_status import JournalHead, beat_from_disk
+from .remote_status import JournalHead
 from .requests import HubRequests
 from .stream import FrameStream
 
@@ -80,15 +82,15 @@ class RemoteViewer:
         wire.say(self._opened(why_read_only))
 
     def _opened(self, why_read_only: str) -> Opened:
-        engine = read_engine(self._run)
-        records = read_ends(self._run.journal)
+        engine = read_engine_status(self._run)
+        journal = summarize_records(read_ends(self._run.journal))
         return Opened(
             run=self._run.id,
-            incarnation=engine.incarnation if engine else 0,
-            timeline=records[-1].timeline if records else 1,
+            incarnation=engine.incarnation,
+            timeline=journal.timeline,
             from_seq=self._feed.last_seq,
             last_seq=self._head.seq,
-            state=run_state(self._run, records),
+            state=journal.status.state(engine),
             engine_alive=self._hub.engine_alive,
             time=time.time(),
             why_read_only=why_read_only,
@@ -145,7 +147,8 @@ class RemoteViewer:
     def _pulse(self, now: float) -> None:
         self._head.look()
         if now - self._due.hub_heard > _HUB_SILENT_S or not self._hub.connected:
-            self._wire.say(beat_from_disk(self._run, self._head.seq), FrameKind.BEAT)
+            beat = beat_from_folder(self._run, self._head.seq, now=time.time())
+            self._wire.say(beat, FrameKind.BEAT)
         pulse = Pulse(
             time=time.time(),
             head_seq=self._head.seq,

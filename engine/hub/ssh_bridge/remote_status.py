@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from ...protocol.codec import DecodeError, decode_record, peek_seq
 from ...protocol.events import StepFinished
-from ...protocol.requests import Beat
-from ...protocol.states import RunState
-from ...run.files import last_lines
-from ...run.process_marks import read_engine
-from ...run.run_dir import RunDirectory
-from ...run.run_index import read_ends, read_tail, run_state
+from ...run.run_index import read_tail
 
-_LOG_TAIL_LINES = 20
 _NEWEST = 10
 
 
@@ -57,18 +50,3 @@ class JournalHead:
             and record.seq > self._told
             and isinstance(record.event, StepFinished)
         )
-
-
-def beat_from_disk(run: RunDirectory, last_seq: int) -> Beat:
-    """The heartbeat of a run that no hub serves now."""
-    engine = read_engine(run)
-    state = run_state(run, read_ends(run.journal))
-    lost = state is RunState.LOST
-    return Beat(
-        time=time.time(),
-        last_seq=last_seq,
-        engine_alive=engine is not None and engine.alive,
-        engine_pid=engine.pid if engine else None,
-        state=state,
-        engine_log_tail=last_lines(run.engine_log, _LOG_TAIL_LINES) if lost else [],
-    )

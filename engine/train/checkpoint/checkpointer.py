@@ -14,9 +14,10 @@ import msgspec
 
 from ...errors import CheckpointError, TrainingFailed
 from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
+from ...run.files import free_bytes
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement, attempt
-from .training_state import Counters, StagedState, TrainingState, free_bytes
+from .training_state import Counters, StagedState, TrainingState
 
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
@@ -100,7 +101,7 @@ class Checkpointer:
         known = self.ledger.all()
         need = int(known[-1].size_bytes * _SPARE) if known else 0
         free = free_bytes(self.ledger.folder)
-        if free < need:
+        if free is not None and free < need:
             raise CheckpointError(
                 f"the disk is full: {free / 1e6:.3g} MB free, about {need / 1e6:.3g} MB needed; "
                 "free some disk space"

@@ -14,7 +14,6 @@ Going back has two phases, so that a bad file on one rank changes nothing on any
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,8 +307,3 @@ def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
 def read_counters(folder: Path) -> Counters:
     """The plain part of a checkpoint's state."""
     return msgspec.msgpack.decode((folder / COUNTERS).read_bytes(), type=Counters)
-
-
-def free_bytes(folder: Path) -> int:
-    """Free disk space where a folder is."""
-    return shutil.disk_usage(folder).free

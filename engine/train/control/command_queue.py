@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import msgspec
@@ -41,7 +42,7 @@ class CommandQueue:
         """This rank reads the control journal and keeps the settings."""
         return self._reader is not None
 
-    def left_over(self, control_seq: int, answered: frozenset[str]) -> list[ControlEntry]:
+    def left_over(self, control_seq: int, answered: Set[str]) -> list[ControlEntry]:
         """Commands an earlier incarnation accepted and never answered; they count as read.
 
         Args:

@@ -8,7 +8,7 @@ from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import AnyEvent, LogEmitted, Record, RunEnded, RunStarted
 from fttui.engine.protocol.events import StateChanged as Moved
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.process_marks import EngineMark
+from fttui.engine.run.run_status import EngineStatus
 
 
 def started(incarnation: int = 1) -> RunStarted:
@@ -26,13 +26,15 @@ def started(incarnation: int = 1) -> RunStarted:
     )
 
 
-def told(watch: LiveStatus, *events: AnyEvent) -> None:
+def add(status: LiveStatus, *events: AnyEvent) -> None:
     for event in events:
-        watch.observe(encode(Record(seq=1, time=0.0, step=0, timeline=1, event=event)))
+        status.add(encode(Record(seq=1, time=0.0, step=0, timeline=1, event=event)))
 
 
-def mark(incarnation: int = 1) -> EngineMark:
-    return EngineMark(pid=77, started=1.0, incarnation=incarnation)
+def engine(incarnation: int | None = 1, *, alive: bool = True) -> EngineStatus:
+    if incarnation is None:
+        return EngineStatus()
+    return EngineStatus(pid=77, incarnation=incarnation, alive=alive)
 
 
 FAILED = RunEnded(state=RunState.FAILED, exit_code=8)
@@ -45,6 +47,7 @@ RUNNING, HALTED = Moved(state=RunState.RUNNING), Moved(state=RunState.HALTED)
         ([], None, False, RunState.STARTING),
         ([], 1, True, RunState.STARTING),
         ([], 1, False, RunState.LOST),
+        ([started(), RUNNING], None, False, RunState.LOST),
         ([started(), RUNNING], 1, True, RunState.RUNNING),
         ([started(), RUNNING], 1, False, RunState.LOST),
         ([started(), HALTED], 1, False, RunState.LOST),
@@ -59,19 +62,19 @@ RUNNING, HALTED = Moved(state=RunState.RUNNING), Moved(state=RunState.HALTED)
 def test_the_state_follows_journal_and_process(
     events: list[AnyEvent], incarnation: int | None, alive: bool, state: RunState
 ) -> None:
-    watch = LiveStatus()
-    told(watch, *events)
-    watch.look(None if incarnation is None else mark(incarnation), alive)
-    assert watch.state is state
-    assert watch.engine_alive is alive
+    status = LiveStatus()
+    add(status, *events)
+    status.update_engine(engine(incarnation, alive=alive))
+    assert status.state is state
+    assert status.engine.alive is alive
 
 
 def test_a_log_line_that_names_an_event_is_no_event() -> None:
-    watch = LiveStatus()
-    told(watch, started(), RUNNING, LogEmitted(level="info", text="RunEnded StateChanged"))
-    watch.observe(b"RunEnded garbage")
-    watch.look(mark(), True)
-    assert watch.state is RunState.RUNNING
+    status = LiveStatus()
+    add(status, started(), RUNNING, LogEmitted(level="info", text="RunEnded StateChanged"))
+    status.add(b"RunEnded garbage")
+    status.update_engine(engine())
+    assert status.state is RunState.RUNNING
 
 
 def viewer(id_: str, heard: float) -> Viewer:

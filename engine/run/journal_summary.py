@@ -1,0 +1,75 @@
+"""A summary of a run's journal: position, status, results and what is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..protocol.codec import decode_record
+from ..protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    CommandApplied,
+    CommandFailed,
+    Record,
+    RunStarted,
+    StepFinished,
+)
+from .run_status import LifecycleStatus
+
+
+class JournalSummary:
+    """What the records added so far amount to; records are added in the order of the journal."""
+
+    def __init__(self) -> None:
+        self.status = LifecycleStatus()
+        self.newest: Record | None = None
+        self.timeline = 1
+        self.step = 0
+        """The last step finished on that timeline."""
+        self.total_steps = 0
+        """The planned steps; 0 while unknown."""
+        self.loss: float | None = None
+        """The loss of the newest finished step."""
+        self.answered: set[str] = set()
+        """Ids of commands that were applied or failed."""
+        self.unresolved: dict[str, int] = {}
+        """Anomalies without a verdict → the step at which each was raised."""
+
+    def add(self, record: Record) -> None:
+        """Take in the next record; a jump in sequence numbers means that records are missing."""
+        if self.newest is not None and record.seq > self.newest.seq + 1:
+            self.status.skip_events()
+        self.newest = record
+        if record.timeline > self.timeline:
+            self.timeline, self.step = record.timeline, record.step
+        self.status.add(record.event, record.time)
+        match record.event:
+            case RunStarted(total_steps=total_steps):
+                self.total_steps = total_steps
+            case StepFinished(loss=loss):
+                self.step, self.loss = max(self.step, record.step), loss
+            case CommandApplied(id=ident) | CommandFailed(id=ident):
+                self.answered.add(ident)
+            case AnomalyRaised(id=ident):
+                self.unresolved[ident] = record.step
+            case AnomalyResolved(id=ident):
+                self.unresolved.pop(ident, None)
+            case _:
+                pass
+
+
+def summarize_records(records: Iterable[Record]) -> JournalSummary:
+    """Summarize records, which are in the order of the journal."""
+    summary = JournalSummary()
+    for record in records:
+        summary.add(record)
+    return summary
+
+
+def summarize_journal(payloads: Iterable[bytes]) -> JournalSummary:
+    """Summarize encoded records; kinds that this version does not know are left out.
+
+    Raises:
+        DecodeError: a payload is not a record.
+    """
+    return summarize_records(filter(None, map(decode_record, payloads)))
