@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..protocol.codec import DecodeError, decode_record
+from ..protocol.codec import decode_readable
 from ..protocol.states import RunState
 from ..run.run_status import EngineStatus, LifecycleStatus
 
@@ -25,10 +25,7 @@ class LiveStatus:
         """Take in the next encoded record; only lifecycle events are decoded, which is fast."""
         if not any(name in payload for name in _LIFECYCLE_EVENTS):
             return
-        try:
-            record = decode_record(payload)
-        except DecodeError:
-            return
+        record = decode_readable(payload)
         if record is not None:
             self._lifecycle.add(record.event, record.time)
 

@@ -58,6 +58,14 @@ def decode_record(data: bytes) -> Record | None:
         raise DecodeError(str(error)) from None
 
 
+def decode_readable(data: bytes) -> Record | None:
+    """Decode a journal record, or return None if this version cannot read it for any reason."""
+    try:
+        return decode_record(data)
+    except DecodeError:
+        return None
+
+
 def peek_seq(data: bytes) -> int:
     """The sequence number of an encoded record, without decoding its event."""
     try:

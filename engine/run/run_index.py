@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
 from ..errors import NoSuchRun
-from ..protocol.codec import DecodeError, decode_record
+from ..protocol.codec import decode_readable
 from ..protocol.events import Record
 from ..protocol.states import RunState
 from .journal import FrameReader, valid_frames
@@ -158,18 +158,8 @@ def read_ends(path: Path) -> list[Record]:
     payloads = [payload for _, payload in head]
     if size > 64 * 1024:
         payloads += read_tail(path)[0]
-    unique = {record.seq: record for record in _decode(payloads)}
+    unique = {record.seq: record for record in map(decode_readable, payloads) if record is not None}
     return [unique[seq] for seq in sorted(unique)]
-
-
-def _decode(payloads: list[bytes]) -> Iterator[Record]:
-    for payload in payloads:
-        try:
-            record = decode_record(payload)
-        except DecodeError:
-            continue
-        if record is not None:
-            yield record
 
 
 def read_tail(path: Path) -> tuple[list[bytes], int]:

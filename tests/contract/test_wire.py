@@ -15,9 +15,11 @@ import pytest
 
 from fttui.engine.protocol.codec import (
     PROTOCOL_VERSION,
+    DecodeError,
     decode_beat,
     decode_client,
     decode_hub,
+    decode_readable,
     decode_record,
     encode,
 )
@@ -83,6 +85,18 @@ def test_unknown_fields_and_events_are_no_error() -> None:
     assert decode_record(msgspec.msgpack.encode(event)) == MESSAGES["Record/NoteAdded"]
     event[4]["k"] = "OfALaterVersion"
     assert decode_record(msgspec.msgpack.encode(event)) is None
+
+
+def test_readers_of_a_whole_journal_skip_what_is_no_record() -> None:
+    known, unknown = MESSAGES["Record/NoteAdded"], msgspec.to_builtins(MESSAGES["Record/NoteAdded"])
+    unknown[4]["k"] = "OfALaterVersion"
+    broken = [b"", b"\xc1", encode(known)[:-1], msgspec.msgpack.encode([1, 2])]
+    assert decode_readable(encode(known)) == known
+    assert decode_readable(msgspec.msgpack.encode(unknown)) is None
+    assert [decode_readable(data) for data in broken] == [None] * len(broken)
+    for data in broken:
+        with pytest.raises(DecodeError):
+            decode_record(data)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fttui.engine.hub.ssh_bridge.preview import sample_records
-from fttui.engine.protocol.codec import DecodeError, decode_record, peek_seq
+from fttui.engine.protocol.codec import DecodeError, decode_readable, peek_seq
 from fttui.engine.protocol.events import Record
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
@@ -57,16 +57,9 @@ async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
 
 
 def _preview(journal: Path) -> PreviewArrived:
-    decoded = (_record(payload) for payload in sample_records(journal, 0))
+    decoded = (decode_readable(payload) for payload in sample_records(journal, 0))
     records = [record for record in decoded if record is not None]
     return PreviewArrived(records=records, head_seq=records[-1].seq if records else 0)
-
-
-def _record(payload: bytes) -> Record | None:
-    try:
-        return decode_record(payload)
-    except DecodeError:
-        return None
 
 
 def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fttui.engine.protocol.codec import DecodeError, decode_record, peek_seq
-from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.codec import decode_readable, peek_seq
 
 from ..view_model.connection_port import RecordsArrived
 
@@ -60,13 +59,6 @@ class RecordMerger:
 def deliveries(payloads: list[bytes]) -> Iterable[RecordsArrived]:
     """Decode released records into deliveries of bounded size."""
     for start in range(0, len(payloads), MAX_DELIVERED):
-        decoded = [_decode(payload) for payload in payloads[start : start + MAX_DELIVERED]]
+        decoded = [decode_readable(payload) for payload in payloads[start : start + MAX_DELIVERED]]
         records = [record for record in decoded if record is not None]
         yield RecordsArrived(records=records, unknown=len(decoded) - len(records))
-
-
-def _decode(payload: bytes) -> Record | None:
-    try:
-        return decode_record(payload)
-    except DecodeError:
-        return None

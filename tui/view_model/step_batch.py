@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fttui.engine.protocol.codec import DecodeError, decode_record
+from fttui.engine.protocol.codec import DecodeError, decode_readable
 from fttui.engine.protocol.events import AnyEvent, Record, StepFinished
 
 Floats = NDArray[np.float64]
@@ -106,7 +106,7 @@ def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
     parts: list[Record | Steps] = []
     unknown, done = 0, 0
     for steps, start, stop in table.runs():
-        others = [_record(payload) for payload in payloads[done:start]]
+        others = [decode_readable(payload) for payload in payloads[done:start]]
         parts += [record for record in others if record is not None]
         unknown += others.count(None)
         parts += [] if steps is None else [steps]
@@ -148,13 +148,6 @@ def _numbers(event: AnyEvent) -> Iterator[tuple[str, float]]:
 
 def _is_step(payload: bytes) -> bool:
     return payload.find(_STEP_TAG, 0, _TAG_WITHIN) >= 0
-
-
-def _record(payload: bytes) -> Record | None:
-    try:
-        return decode_record(payload)
-    except DecodeError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -331,7 +324,7 @@ class _Table:
         yield None, len(known), len(known)
 
     def _part(self, start: int, stop: int) -> Steps | None:
-        last = _record(self._payloads[stop - 1])
+        last = decode_readable(self._payloads[stop - 1])
         if last is None:
             return None
         rows = slice(start, stop)

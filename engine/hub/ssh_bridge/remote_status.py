@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...protocol.codec import DecodeError, decode_record, peek_seq
+from ...protocol.codec import decode_readable, peek_seq
 from ...protocol.events import StepFinished
 from ...run.run_index import read_tail
 
@@ -41,10 +41,7 @@ class JournalHead:
         return steps[-_NEWEST:]
 
     def _is_new_step(self, payload: bytes) -> bool:
-        try:
-            record = decode_record(payload)
-        except DecodeError:
-            return False
+        record = decode_readable(payload)
         return (
             record is not None
             and record.seq > self._told
