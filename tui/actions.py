@@ -1,7 +1,7 @@
-"""THE table of what a person can do; footer, help screen, palette and bindings are made from it.
+"""The action table: every action with its key, label, help and commands.
 
-Adding a row adds the key, its footer and help entry and its palette command; `screens.deeds` maps
-the row's id to what happens.
+Key bindings, footer, help screen and palette are generated from it; `HANDLERS` in
+`screens.handlers.action_handlers` maps an action's id to the function that performs it.
 """
 
 from __future__ import annotations

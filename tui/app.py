@@ -1,8 +1,7 @@
-"""The composition root: a session on one side, screens on the other, one frozen state between.
+"""The Textual app: it folds what the session delivers into one frozen state and draws the screens.
 
-The session's deliveries are collected and folded into the state in slices; a timer redraws the
-visible screen when the state has changed. Nothing here, and nothing a person does here short of
-sending a command, touches the run.
+Deliveries are collected and folded in slices; a timer redraws the visible screen when the state has
+changed. Only a command that the user sends changes the run.
 """
 
 from __future__ import annotations
@@ -26,37 +25,38 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 
-from .actions import ACTION_OF, bindings, keyed, rebound, why_not
+from .actions import bindings, keyed, rebound
 from .connection.run_list import RunListing
-from .messages import DeliveriesWaiting, ListeningEnded, RoomChanged
+from .messages import DeliveriesWaiting, ListeningEnded, TextLineResized
 from .palette import ActionCommands
-from .screens.base import PlotScreen, RunScreen
-from .screens.handlers.action_handlers import ask_rollback, perform
-from .screens.handlers.background import change_control, compare, learn_about, open_report
-from .screens.lists import ListScreen
+from .preferences import Preferences, note_seen, user_preferences
+from .screens.base import RunScreen
+from .screens.handlers.action_handlers import perform
+from .screens.handlers.background import load_config
 from .screens.modals.modal import Palette
+from .screens.modals.welcome import WelcomeScreen
+from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
-from .screens.text_page import TextPage
-from .screens.welcome import WelcomeScreen
-from .settings import Settings, note_seen, present_settings
+from .screens.tables.table_screen import TableScreen
 from .styles.themes import THEMES
 from .view_model.app_state import AppState, fold, submitted, take_slice
 from .view_model.connection_port import Delivery, Session
 from .view_model.interventions import Phase
 from .view_model.plot_view import PlotView
-from .widgets.ascii import AsciiFilter
+from .widgets.ascii_filter import AsciiFilter
 
 SLICE = 500
-"""Records folded before the event loop gets its turn."""
+"""Records folded at a time, so that the event loop stays responsive."""
 TELL_S = 5.0
+"""Seconds for which a notification is shown."""
 TICK_S = 1.0
+"""Seconds between redraws without new records, for the ages and durations on the screen."""
 SETTLED_S = 1.0
-"""What exists then is there to stay."""
-_REFLEX = "ctrl+c does not touch the run. {app.detach} leaves, it goes on; {run.stop} stops it."
+"""Seconds after the start from which garbage is collected; objects made before are permanent."""
 
 
 class FttuiApp(App[int]):
-    """Shows a run and sends a person's commands to it."""
+    """The app that shows one run and sends the user's commands to it."""
 
     TITLE = "fttui"
     CSS_PATH = "styles/app.tcss"
@@ -75,22 +75,26 @@ class FttuiApp(App[int]):
         session: Session,
         *,
         run: RunDirectory | None = None,
-        settings: Settings | None = None,
+        preferences: Preferences | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Make the app of a session; `clock` gives Unix seconds."""
-        self.settings = settings or Settings()
+        """Build the app for a session; `run` is the run folder if it is on this machine.
+
+        `clock` returns Unix seconds.
+        """
+        self.preferences = preferences or Preferences()
         super().__init__()
         self.session = session
         self.run_directory = run
         self.clock = clock
         self.runs_root = run.path.parent if run else runs_root()
         self.wanted: RunListing | None = None
-        """The run to show next, when the person left for another one."""
+        """The run that the user opened from the list of runs, to show after this app exits."""
         self.count = ""
-        """Digits typed for the next key; empty when none were asked for."""
+        """Digits typed as the count of the next key."""
         self.counting = False
-        self.actions = rebound(self.settings.keys)
+        """Whether the count key was pressed and the next key takes the count."""
+        self.actions = rebound(self.preferences.keys)
         self.state: AppState = AppState(
             keys={a.id: a.key for a in self.actions},
             run_id=session.run_id,
@@ -102,11 +106,11 @@ class FttuiApp(App[int]):
         self._changed = True
         self._drawn_at = 0.0
         self._asked: list[str] = []
-        """Commands sent from here whose outcome is not known yet."""
+        """Ids of the commands this viewer sent whose outcome is still open."""
         self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = self.settings.theme
+        self.theme = self.preferences.theme
         self.stylesheet.set_variables(self.get_css_variables())
         self._restyled = False
         if self.ascii_only:
@@ -114,32 +118,32 @@ class FttuiApp(App[int]):
 
     @property
     def ascii_only(self) -> bool:
-        """Draw with ASCII."""
-        return self.settings.ascii
+        """Whether to draw with ASCII characters only."""
+        return self.preferences.ascii
 
     def on_mount(self) -> None:
-        """Start listening and redrawing."""
-        # No worker: those are cancelled before the session can say goodbye over its link.
+        """Start listening to the session and redrawing."""
+        # A Textual worker would be cancelled before the session can close its connection.
         self._listening = asyncio.create_task(self.listen())
         for number in (signal.SIGHUP, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
-        self.set_keymap(dict(self.settings.keys))
-        for fault in self.settings.faults:
-            self.tell(fault, title="settings")
-        if self.settings.first_time:
+        self.set_keymap(dict(self.preferences.keys))
+        for fault in self.preferences.faults:
+            self.tell(fault, title="preferences")
+        if self.preferences.first_time:
             self.push_screen(WelcomeScreen(self.state), lambda _: note_seen())
-        self.run_worker(learn_about(self), group="about")
-        self.set_interval(self.settings.redraw_s, self._redraw_if_due)
-        self.set_timer(SETTLED_S, collect_garbage)
+        load_config(self)
+        self.set_interval(self.preferences.redraw_s, self._redraw_if_due)
+        self.set_timer(SETTLED_S, enable_gc)
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Style everything anew; not at start, for the theme the styles were just read with."""
-        self._restyled |= self.theme != self.settings.theme
+        """Restyle all widgets, except at start, where the styles were just read for this theme."""
+        self._restyled |= self.theme != self.preferences.theme
         if self._restyled:
             super().refresh_css(animate)
 
     async def on_unmount(self) -> None:
-        """However the app ends: give control up, then stop listening."""
+        """Close the session, which gives control up, then stop listening."""
         await self.session.close()
         self._listening.cancel()
         await asyncio.wait([self._listening])
@@ -147,13 +151,13 @@ class FttuiApp(App[int]):
     # deliveries → state → screen
 
     async def listen(self) -> None:
-        """Collect what the session delivers; the fault that ends it is shown, never raised."""
+        """Collect what the session delivers; an error that ends it is shown and not raised."""
         fault = ""
         try:
             await self.session.listen(self._deliver)
         except FttuiError as error:
             fault = str(error)
-        except Exception as error:  # noqa: BLE001 - a broken link must not take the screen away
+        except Exception as error:  # noqa: BLE001 - a broken connection must not close the app
             fault = f"the connection failed: {type(error).__name__}: {error}"
         self.post_message(ListeningEnded(fault))
 
@@ -163,8 +167,8 @@ class FttuiApp(App[int]):
 
     @on(DeliveriesWaiting)
     def fold_waiting(self) -> None:
-        """Fold one slice of what is waiting."""
-        if not self.screen_stack:  # the app is being taken down
+        """Fold one slice of the waiting deliveries into the state."""
+        if not self.screen_stack:  # the app is shutting down
             return
         batch = take_slice(self._waiting, SLICE)
         if batch:
@@ -173,12 +177,12 @@ class FttuiApp(App[int]):
             self._tell_outcomes()
             self._changed = True
             if empty and self.state.run.last is not None:
-                self.redraw()  # the first picture waits for no timer
+                self.redraw()  # draw the first step at once, without waiting for the timer
         if self._waiting:
             self.post_message(DeliveriesWaiting())
 
     def _tell_outcomes(self) -> None:
-        """Say what became of this viewer's commands where the screen does not show it."""
+        """Notify of the outcome of this viewer's commands where the screen does not show it."""
         found = [self.state.run.interventions.find(id_) for id_ in self._asked]
         screen = self.screen
         seen = isinstance(screen, RunScreen) and screen.shows_outcomes()
@@ -190,16 +194,16 @@ class FttuiApp(App[int]):
 
     @on(ListeningEnded)
     def note_end(self, message: ListeningEnded) -> None:
-        """Say why nothing comes any more."""
+        """Keep the error that ended listening, for the status panel."""
         self.state = replace(self.state, fault=message.fault)
         self._changed = True
 
     def _redraw_if_due(self) -> None:
-        """After news, and once a second for the ages and durations that are shown."""
+        """Redraw after a change, and once a second for the ages and durations on the screen."""
         if self._changed or time.monotonic() - self._drawn_at >= TICK_S:
             self.redraw()
 
-    @on(RoomChanged)
+    @on(TextLineResized)
     def redraw(self) -> None:
         """Draw the visible screen."""
         self._changed = False
@@ -209,28 +213,24 @@ class FttuiApp(App[int]):
             screen.show(self.state, self.clock())
 
     def _run_screen(self) -> RunScreen | None:
-        """The topmost screen about the run, behind any dialog."""
+        """The topmost screen that shows the run; dialogs above it do not count."""
         return next((s for s in reversed(self.screen_stack) if isinstance(s, RunScreen)), None)
 
-    # what a person does
+    # user input
 
     def action_act(self, action_id: str) -> None:
-        """Bound to every key of the action table."""
-        self.perform(action_id)
-
-    def perform(self, action_id: str) -> None:
-        """Do an action of the table, or say why not."""
-        perform(self, ACTION_OF[action_id])
+        """Perform an action of the action table; every key of the table is bound to this."""
+        perform(self, action_id)
 
     def take_count(self) -> int:
-        """The number typed for this key, 1 when none was."""
+        """Return the count typed for this key, 1 if none was, and reset it."""
         count, self.count, self.counting = self.count, "", False
         return int(count or 1)
 
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
-        """Ask the run to do something; it shows as sent at once.
+        """Send a command to the run; it is listed as sent at once.
 
-        `guarded` commands are refused when someone changed the settings since they were seen.
+        With `guarded` it is rejected if someone else changed the run's settings in the meantime.
         """
         generation = self.state.generation if guarded else None
         try:
@@ -243,35 +243,33 @@ class FttuiApp(App[int]):
         self.redraw()
 
     def look(self, plot: PlotView) -> None:
-        """Show the curves in another way."""
+        """Apply a changed plot view and redraw."""
         self.state = replace(self.state, plot=plot)
         self.redraw()
 
     def tell(self, text: str, severity: SeverityLevel = "warning", *, title: str = "") -> None:
-        """A remark that goes away by itself."""
+        """Show a notification for a few seconds."""
         self.notify(text, title=title, severity=severity, timeout=TELL_S, markup=False)
 
     def action_interrupt(self) -> None:
-        """ctrl+c is a reflex; here it must cost nothing."""
-        text = (
-            "ctrl+c does not touch the run. {app.detach} detaches and training goes on; {run.stop} "
-        )
-        self.tell(keyed(text + "stops it.", self.state))
+        """Explain on ctrl+c how to detach and how to stop; a reflex must not end the run."""
+        text = "ctrl+c does not stop the run. {app.detach} detaches, training continues; "
+        self.tell(keyed(text + "{run.stop} stops it.", self.state))
 
     # screens
 
     def go(self, mode: str) -> None:
-        """Show a screen by its mode."""
+        """Show the screen of a mode; on that screen already, restore its maximised plot."""
         if self.current_mode != mode:
             self.switch_mode(mode)
         elif isinstance(self.screen, PlotScreen) and self.screen.has_class("-maximised"):
             self.screen.toggle_maximised()
 
     def back(self) -> None:
-        """Drop the cursor, the filter, the page, then go to the dashboard."""
+        """Close the filter, page, maximised plot or cursor; go to the dashboard if none is open."""
         self.clear_notifications()
         screen = self.screen
-        if isinstance(screen, ListScreen) and screen.close_filter():
+        if isinstance(screen, TableScreen) and screen.close_filter():
             return
         if len(self.screen_stack) > 1:
             self.pop_screen()
@@ -282,39 +280,13 @@ class FttuiApp(App[int]):
         else:
             self.go("dashboard")
 
-    def ask_rollback(self, checkpoint: str | None) -> None:
-        """Choose a checkpoint and confirm."""
-        reason = why_not(ACTION_OF["run.rollback"], self.state)
-        if reason is None:
-            ask_rollback(self, checkpoint)
-        else:
-            self.tell(reason, title="rollback")
-
-    def open_sample(self, index: int) -> None:
-        """A sample in full."""
-        sample = self.state.run.samples[index]
-        text = f"{sample.prompt}\n\n{sample.text}"
-        self.push_screen(TextPage(f"sample at step {sample.step:,}", text))
-
-    def open_report(self, anomaly_id: str) -> None:
-        """Fetch an anomaly's report and show it."""
-        self.run_worker(open_report(self, anomaly_id), group="report", exclusive=True)
-
-    def change_control(self, *, take: bool) -> None:
-        """Take or give up control."""
-        self.run_worker(change_control(self, take=take), group="control", exclusive=True)
-
-    def compare(self, chosen: list[RunListing]) -> None:
-        """Show runs over this one."""
-        self.run_worker(compare(self, chosen), group="compare", exclusive=True)
-
     def action_command_palette(self) -> None:
-        """Every action by name."""
+        """Open the command palette, unless it is open."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     def open_run(self, item: RunListing) -> None:
-        """Leave this run for another one."""
+        """Exit in order to show another run; for this run, go to the dashboard."""
         if not item.host and item.summary.id == self.state.run_id:
             self.go("dashboard")
         else:
@@ -322,15 +294,15 @@ class FttuiApp(App[int]):
             self.exit(0)
 
 
-def collect_garbage() -> None:
-    """From here on, if the command has put it off; without what made the start ever again."""
+def enable_gc() -> None:
+    """Enable garbage collection if the command disabled it, and freeze the objects of the start."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
 def run_app(session: Session, *, run: RunDirectory | None = None) -> FttuiApp:
-    """Show a run until the person leaves; training goes on. The app knows where they want to."""
-    app = FttuiApp(session, run=run, settings=present_settings())
+    """Show a run until the user leaves; `wanted` of the returned app is the run to show next."""
+    app = FttuiApp(session, run=run, preferences=user_preferences())
     app.run()
     return app

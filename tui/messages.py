@@ -1,4 +1,4 @@
-"""Messages inside the app: facts that widgets and workers post, never calls into each other."""
+"""Textual messages of the app: deliveries waiting, listening ended, a text line resized."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from textual.message import Message
 
 @dataclass
 class DeliveriesWaiting(Message):
-    """The session delivered something; one message stands for all that is waiting."""
+    """The session has delivered; one message stands for all waiting deliveries."""
 
     def can_replace(self, message: Message) -> bool:
-        """A burst collapses into one."""
+        """Whether the queued message is of the same kind, so that a burst becomes one message."""
         return isinstance(message, DeliveriesWaiting)
 
 
 @dataclass
 class ListeningEnded(Message):
-    """The session stopped delivering; `fault` says why when it was an error."""
+    """The session has stopped delivering."""
 
     fault: str = ""
+    """The error that ended it; empty after a regular end."""
 
 
 @dataclass
-class RoomChanged(Message):
-    """A widget that lays its text out by hand has another width or height."""
+class TextLineResized(Message):
+    """A text line has a new width or height, so its text must be laid out again."""
 
     def can_replace(self, message: Message) -> bool:
-        """Many at once ask for one redraw."""
-        return isinstance(message, RoomChanged)
+        """Whether the queued message is of the same kind, so that a resize redraws once."""
+        return isinstance(message, TextLineResized)

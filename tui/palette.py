@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 
 class ActionCommands(Provider):
-    """Every action; those that are not legal now say why in their help."""
+    """Provides every action to the palette; an action not possible now says why in its help."""
 
     @property
     def _fttui(self) -> FttuiApp:
         return cast("FttuiApp", self.app)
+
+    def _run(self, action: Action) -> Callable[[], None]:
+        return partial(self._fttui.action_act, action.id)
 
     def _entries(self) -> Iterator[tuple[Action, str, str]]:
         for action in self._fttui.actions:
@@ -31,18 +34,18 @@ class ActionCommands(Provider):
             yield action, name, f"{action.key}  {action.help}{note}"
 
     async def discover(self) -> Hits:
-        """Everything, in the table's order, but first what cannot do harm.
+        """Yield all actions in the table's order, the help first.
 
-        A terminal may send escape and enter as one key, which arrives as enter alone.
+        A terminal may send escape and enter in one burst, which arrives as enter alone and runs the
+        first entry: that one must be harmless.
         """
         for action, name, words in sorted(self._entries(), key=lambda e: e[0].id != "app.help"):
-            yield DiscoveryHit(name, partial(self._fttui.perform, action.id), help=words)
+            yield DiscoveryHit(name, self._run(action), help=words)
 
     async def search(self, query: str) -> Hits:
-        """What fits a text."""
+        """Yield the actions whose name or help matches the query."""
         matcher = self.matcher(query)
         for action, name, words in self._entries():
             score = max(matcher.match(name), 0.8 * matcher.match(action.help))
             if score > 0:
-                command = partial(self._fttui.perform, action.id)
-                yield Hit(score, matcher.highlight(name), command, help=words)
+                yield Hit(score, matcher.highlight(name), self._run(action), help=words)

@@ -26,6 +26,7 @@ from textual.pilot import Pilot
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.connection.offline import OfflineSession
+from fttui.tui.screens.handlers.background import open_report
 from fttui.tui.screens.text_page import TextPage
 from fttui.tui.view_model.connection_port import Link, Session
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
@@ -68,7 +69,7 @@ async def _picture(
         await _settled(pilot, app, heard)
         if report:
             alarms = [a for a in app.state.run.anomalies if a.event.severity == "alarm"]
-            app.open_report(alarms[0].event.id)
+            open_report(app, alarms[0].event.id)
             await _settled(pilot, app, lambda: isinstance(app.screen, TextPage))
         for key in keys:
             await pilot.press(key)

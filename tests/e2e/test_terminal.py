@@ -10,7 +10,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from fttui.tui.settings import note_seen
+from fttui.tui.preferences import note_seen
 from tests.support.cli import events, fttui, only_run
 from tests.support.training import write_config
 from tests.support.waiting import until

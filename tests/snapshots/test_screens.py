@@ -11,7 +11,7 @@ import pytest
 from fttui.engine.protocol.events import AnomalyRaised, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.app import FttuiApp
-from fttui.tui.settings import Settings
+from fttui.tui.preferences import Preferences
 from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import (
     FakeSession,
@@ -122,12 +122,12 @@ SCENES: dict[str, Scene] = {
 }
 
 
-def _show(snap_compare, scene: str, size: tuple[int, int], settings: Settings | None = None):
+def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferences | None = None):
     script, keys, tweak = SCENES[scene]
     session = FakeSession(script())
     if tweak is not None:
         tweak(session)
-    app = FttuiApp(session, settings=settings, clock=lambda: session.script.now + 0.2)
+    app = FttuiApp(session, preferences=preferences, clock=lambda: session.script.now + 0.2)
 
     async def before(pilot) -> None:
         await until(pilot, lambda: settled(app, session))
@@ -171,19 +171,19 @@ def test_without_colour(snap_compare, monkeypatch, scene) -> None:
 
 @pytest.mark.parametrize("scene", ["live", "paused", "prompt", "checkpoints"])
 def test_in_ascii(snap_compare, scene) -> None:
-    assert _show(snap_compare, scene, SMALL, Settings(ascii=True))
+    assert _show(snap_compare, scene, SMALL, Preferences(ascii=True))
 
 
 def test_on_a_light_terminal(snap_compare) -> None:
-    assert _show(snap_compare, "spike", MIDDLE, Settings(theme="fttui-light"))
+    assert _show(snap_compare, "spike", MIDDLE, Preferences(theme="fttui-light"))
 
 
 def test_on_sixteen_colours(snap_compare) -> None:
-    assert _show(snap_compare, "spike", MIDDLE, Settings(theme="fttui-16"))
+    assert _show(snap_compare, "spike", MIDDLE, Preferences(theme="fttui-16"))
 
 
 def test_the_first_time(snap_compare) -> None:
-    assert _show(snap_compare, "live", MIDDLE, Settings(first_time=True))
+    assert _show(snap_compare, "live", MIDDLE, Preferences(first_time=True))
 
 
 @pytest.mark.parametrize("size", [(59, 24), (80, 15)])

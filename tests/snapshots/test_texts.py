@@ -71,7 +71,7 @@ async def test_the_screens_say_what_they_said(state, size, tmp_path, request) ->
     other = write_run(tmp_path / "runs", "other-20260102-000000", finished(), lr="5e-5")
     pages = []
     async with driven(session, size=size, folder=run.path) as (app, pilot):
-        await until(pilot, lambda: bool(app.state.about.settings))
+        await until(pilot, lambda: bool(app.state.config.resolved))
         app.state = replace(app.state, others=(await read_other_run(other.path),))
         for mode in SCREENS:
             app.go(mode)

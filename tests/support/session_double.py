@@ -490,11 +490,11 @@ class LiveDemo(FakeSession):
 def main() -> None:
     """Show a scene in this terminal."""
     from fttui.tui.app import FttuiApp
-    from fttui.tui.settings import present_settings
+    from fttui.tui.preferences import user_preferences
 
     scene = sys.argv[1] if len(sys.argv) > 1 else "eventful"
     session = LiveDemo(SCENES[scene]())
-    sys.exit(FttuiApp(session, settings=present_settings()).run() or 0)
+    sys.exit(FttuiApp(session, preferences=user_preferences()).run() or 0)
 
 
 if __name__ == "__main__":

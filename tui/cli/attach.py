@@ -15,8 +15,8 @@ from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import RunSummary
 
+from .ls import print_runs
 from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_machines, say
-from .output import print_runs
 
 if TYPE_CHECKING:
     from ..connection.remote import RemoteSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
 
+from ..text.format import memory_term, size
 from .options import Commands
-from .output import gibibytes
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -35,7 +35,6 @@ _SMOLLM2_135M = {
     "tie_word_embeddings": True,
 }
 """The one model that the package holds; it has no config.json before its first conversion."""
-_TERM_NAMES = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
 
 
 def add_commands(commands: Commands) -> None:
@@ -138,11 +137,11 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     found = fit(config, architecture, hardware)
     estimate = found.estimate
     yield (
-        f"memory per rank: {gibibytes(estimate.likely)} likely, {gibibytes(estimate.low)} to "
-        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free ({hardware.kind})"
+        f"memory per rank: {size(estimate.likely)} likely, {size(estimate.low)} to "
+        f"{size(estimate.high)}; {size(found.free_bytes)} free ({hardware.kind})"
     )
-    for name, size_bytes in estimate.terms().items():
-        yield f"  {_named(name):<24} {gibibytes(size_bytes):>10}"
+    for name, term_bytes in estimate.terms().items():
+        yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
     yield from decided(found)
     yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
     if not found.fits:
@@ -156,10 +155,6 @@ def _too_large(found: Fit) -> str:
     lines = advice(found.estimate, found.free_bytes, found.config)
     changes = "\n".join(f"  {line}" for line in lines)
     return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
-
-
-def _named(term: str) -> str:
-    return _TERM_NAMES.get(term, term)
 
 
 def decided(found: Fit) -> Iterator[str]:
@@ -192,10 +187,11 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         raise ModelError(f"{_too_large(found)}\nStart it all the same with --force.")
     estimate = found.estimate
     say(
-        f"memory per rank: {gibibytes(estimate.likely)} likely, at most "
-        f"{gibibytes(estimate.high)}; {gibibytes(found.free_bytes)} free"
+        f"memory per rank: {size(estimate.likely)} likely, at most "
+        f"{size(estimate.high)}; {size(found.free_bytes)} free"
     )
-    say("; ".join(f"{_named(name)} {gibibytes(size)}" for name, size in estimate.terms().items()))
+    terms = (f"{memory_term(name)} {size(held)}" for name, held in estimate.terms().items())
+    say("; ".join(terms))
     for line in decided(found):
         say(line)
     return replace(loaded, config=found.config, resolved=dump_config(found.config))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..text.format import size
 from .options import Commands
-from .output import gibibytes
 
 _PACKAGES = (
     "fttui",
@@ -96,11 +96,11 @@ def _check_devices() -> Iterator[HealthCheck]:
     hardware = probe_hardware()
     for index, device in enumerate(hardware.devices):
         bf16 = "bf16" if device.bf16 else "no bf16, precision auto uses fp16"
-        free = f"{gibibytes(device.free_bytes)} of {gibibytes(device.total_bytes)} free"
+        free = f"{size(device.free_bytes)} of {size(device.total_bytes)} free"
         yield HealthCheck(f"GPU {index}", f"{device.name}, {free}, {bf16}")
     if not hardware.devices:
         yield HealthCheck("GPU", "none that torch can use; runs train on the CPU", "note")
-    free = f"{gibibytes(hardware.host_free_bytes)} of {gibibytes(hardware.host_total_bytes)} free"
+    free = f"{size(hardware.host_free_bytes)} of {size(hardware.host_total_bytes)} free"
     yield HealthCheck("host", f"{hardware.processors} processors, {free}")
 
 
@@ -147,9 +147,9 @@ def _check_terminal() -> Iterator[HealthCheck]:
             "terminal", "standard output is no terminal; run it in one to check", "note"
         )
         return
-    size = shutil.get_terminal_size()
-    small = size.columns < _LEAST_COLUMNS or size.lines < _LEAST_LINES
-    text = f"{size.columns}×{size.lines}"
+    columns, rows = shutil.get_terminal_size()
+    small = columns < _LEAST_COLUMNS or rows < _LEAST_LINES
+    text = f"{columns}×{rows}"
     hint = f"; best from {_LEAST_COLUMNS}×{_LEAST_LINES} on" if small else ""
     yield HealthCheck("terminal", text + hint, "note" if small else "ok")
     encoding = locale.getpreferredencoding(False)

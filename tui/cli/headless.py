@@ -13,35 +13,16 @@ from types import FrameType
 import msgspec
 
 from fttui.engine.errors import EngineGone
+from fttui.engine.protocol import events as ev
 from fttui.engine.protocol.codec import decode_record
-from fttui.engine.protocol.events import (
-    AnomalyRaised,
-    AnomalyResolved,
-    AnyEvent,
-    CheckpointSaved,
-    CommandApplied,
-    CommandFailed,
-    EvalFinished,
-    LogEmitted,
-    NoteAdded,
-    ProgressMade,
-    Record,
-    RolledBack,
-    RunEnded,
-    RunStarted,
-    SampleGenerated,
-    StateChanged,
-    StepFinished,
-    StepsProfiled,
-)
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
 from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
+from ..text import format as fmt
 from ..view_model.command_effect import change, effect, is_pause
-from .output import age, gibibytes, number, rate
 
 _POLL_S = 0.1
 _LINE_EVERY_S = 1.0
@@ -64,30 +45,30 @@ class HeadlessLog:
         self._error = ""
         """The newest error in the log."""
 
-    def lines(self, record: Record, now: float) -> Iterator[str]:
+    def lines(self, record: ev.Record, now: float) -> Iterator[str]:
         """The lines for a record; `now` is monotonic seconds."""
         match record.event:
-            case StepFinished() as step:
+            case ev.StepFinished() as step:
                 yield from self._step(record, step, now)
-            case ProgressMade(label=label, done=done, total=total):
+            case ev.ProgressMade(label=label, done=done, total=total):
                 if now >= self._next_progress_line or done >= total:
                     self._next_progress_line = now + _LINE_EVERY_S
                     yield f"{label} {100 * done / total:.0f} %" if total else label
-            case RunStarted(total_steps=total_steps, devices=devices):
+            case ev.RunStarted(total_steps=total_steps, devices=devices):
                 self._total_steps = total_steps
                 if devices:  # the first of the two words of a start knows none yet
                     yield from _plain_lines(record.event, record.step)
-            case StateChanged():
+            case ev.StateChanged():
                 yield from self._change(record.event, record.step)
-            case LogEmitted(level="error", text=text):
+            case ev.LogEmitted(level="error", text=text):
                 self._error = text
                 yield from _plain_lines(record.event, record.step)
-            case RunEnded(error=error) as ended if error and error in self._error:
+            case ev.RunEnded(error=error) as ended if error and error in self._error:
                 yield from _plain_lines(msgspec.structs.replace(ended, error=""), record.step)
             case _:
                 yield from _plain_lines(record.event, record.step)
 
-    def _change(self, event: StateChanged, step: int) -> Iterator[str]:
+    def _change(self, event: ev.StateChanged, step: int) -> Iterator[str]:
         """A new state; a checkpoint in between has its own line and is none."""
         if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
             return
@@ -95,7 +76,7 @@ class HeadlessLog:
         where = f" before step {step + 1}" if event.state is RunState.PAUSED else ""
         yield f"state {event.state.value}{where}{f': {event.detail}' if event.detail else ''}"
 
-    def _step(self, record: Record, step: StepFinished, now: float) -> Iterator[str]:
+    def _step(self, record: ev.Record, step: ev.StepFinished, now: float) -> Iterator[str]:
         before = self._step_s
         self._step_s = step.step_s if before is None else 0.9 * before + 0.1 * step.step_s
         last = 0 < self._total_steps <= record.step
@@ -106,58 +87,58 @@ class HeadlessLog:
         left_s = max(0, self._total_steps - record.step) * self._step_s
         parts = [
             f"step {record.step}{f'/{self._total_steps}' if self._total_steps else ''}",
-            f"loss {number(step.loss)}",
-            f"grad {number(step.grad_norm, 3)}{' clipped' if step.clipped else ''}",
-            f"lr {rate(step.lr)}",
+            f"loss {fmt.number(step.loss)}",
+            f"grad {fmt.number(step.grad_norm)}{' clipped' if step.clipped else ''}",
+            f"lr {fmt.learning_rate(step.lr)}",
             f"{step.step_s:.2f} s/step",
             f"{step.tokens_per_s:,.0f} tok/s",
-            *([f"mem {gibibytes(memory)}"] if memory else []),
-            *([f"ETA {age(left_s)}"] if self._total_steps else []),
+            *([f"mem {fmt.size(memory)}"] if memory else []),
+            *([f"ETA {fmt.duration(left_s)}"] if self._total_steps else []),
             *(["update skipped"] if step.skipped else []),
         ]
         yield "  ".join(parts)
 
 
-def _plain_lines(event: AnyEvent, step: int) -> Iterator[str]:
+def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
     match event:
-        case RunStarted(name=name, task=task, model=model, total_steps=total, devices=devices):
+        case ev.RunStarted(name=name, task=task, model=model, total_steps=total, devices=devices):
             yield f"run {name}: {task} on {model}, {total} steps, {', '.join(devices) or 'cpu'}"
             if event.resumed_from:
                 yield f"resumed from {event.resumed_from}"
             yield from (f"{key}: {value}" for key, value in event.facts.items())
-        case EvalFinished(metrics=metrics):
-            values = "  ".join(f"{key} {number(value)}" for key, value in metrics.items())
+        case ev.EvalFinished(metrics=metrics):
+            values = "  ".join(f"{key} {fmt.number(value)}" for key, value in metrics.items())
             yield f"eval at step {step}: {values}"
-        case CheckpointSaved(name=name, size_bytes=size_bytes, seconds=seconds):
-            yield f"checkpoint {name} ({gibibytes(size_bytes)}, {seconds:.1f} s)"
-        case RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
+        case ev.CheckpointSaved(name=name, size_bytes=size_bytes, seconds=seconds):
+            yield f"checkpoint {name} ({fmt.size(size_bytes)}, {seconds:.1f} s)"
+        case ev.RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
             yield f"rolled back from step {old} to {new} ({name}), now timeline {timeline}"
-        case StepsProfiled():
+        case ev.StepsProfiled():
             yield from profile_lines(event)
         case _:
             yield from _word_lines(event, step)
 
 
-def _word_lines(event: AnyEvent, step: int) -> Iterator[str]:
+def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
     match event:
-        case CommandApplied(command=command, old=old, new=new, issuer=issuer):
+        case ev.CommandApplied(command=command, old=old, new=new, issuer=issuer):
             # Where a pause holds is told by the state it leads to.
             what = "pausing" if is_pause(command) else effect(command, step, "step {}")
             who = f" by {issuer}" if issuer else ""
             yield f"{what}: {command}{change(command, old, new)}{who}"
-        case CommandFailed(command=command, reason=reason):
+        case ev.CommandFailed(command=command, reason=reason):
             yield f"failed at step {step}: {command}: {reason}"
-        case AnomalyRaised(severity=severity, headline=headline, report=report):
+        case ev.AnomalyRaised(severity=severity, headline=headline, report=report):
             yield f"{severity} at step {step}: {headline}{f' (report {report})' if report else ''}"
-        case AnomalyResolved(id=id_, verdict=verdict):
+        case ev.AnomalyResolved(id=id_, verdict=verdict):
             yield f"anomaly {id_}: {verdict}"
-        case NoteAdded(text=text):
+        case ev.NoteAdded(text=text):
             yield f"note at step {step}: {text}"
-        case SampleGenerated(prompt=prompt, text=text):
+        case ev.SampleGenerated(prompt=prompt, text=text):
             yield f"sample at step {step}: {prompt!r} → {text!r}"
-        case LogEmitted(level=level, text=text) if level in {"warning", "error"}:
+        case ev.LogEmitted(level=level, text=text) if level in {"warning", "error"}:
             yield f"{level}: {text}"
-        case RunEnded(state=state, error=error, checkpoint=checkpoint):
+        case ev.RunEnded(state=state, error=error, checkpoint=checkpoint):
             yield f"{state.value} at step {step}{f': {error}' if error else ''}"
             if checkpoint:
                 yield f"last checkpoint: {checkpoint}"
@@ -222,7 +203,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
             for record in records:
                 for line in lines.lines(record, time.monotonic()):
                     say(line)
-                if isinstance(record.event, RunEnded):
+                if isinstance(record.event, ev.RunEnded):
                     _see_off(engine)
                     return record.event.exit_code
     finally:
@@ -241,7 +222,7 @@ def _see_off(engine: StartedEngine) -> None:
         engine.process.wait(_LEAVING_S)
 
 
-def _batches(engine: StartedEngine) -> Iterator[list[Record]]:
+def _batches(engine: StartedEngine) -> Iterator[list[ev.Record]]:
     """New records of this incarnation, often none, until some time after its process ended."""
     reader = FrameReader(engine.run.journal, engine.journal_offset)
     gone_at: float | None = None

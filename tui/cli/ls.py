@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from fttui.engine.run.reports import read_report, report_names
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.run.run_index import RunSummary, list_runs, unreadable_runs
 
+from ..text import format as fmt
 from .options import (
     Commands,
     add_remote_cmd,
@@ -28,7 +30,6 @@ from .options import (
     chosen_run,
     require_machines,
 )
-from .output import print_runs
 
 _FOLLOW_POLL_S = 0.1
 
@@ -84,6 +85,26 @@ def _list_there(options: argparse.Namespace) -> int:
     for error in found.errors:
         print(f"fttui: {error}", file=sys.stderr)
     return found.errors[0].exit_code if found.errors else 0
+
+
+def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
+    """A table of runs, cut to the width of the terminal if there is one."""
+    now = time.time()
+    width = max((len(run.id) for run in runs), default=3)
+    gap = " " * 4 if numbered else ""
+    print(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST NEWS")
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for index, run in enumerate(runs, 1):
+        place = f"{index:>2}  " if numbered else ""
+        print(fmt.clip_to(f"{place}{_row(run, width, now)}", room))
+
+
+def _row(run: RunSummary, width: int, now: float) -> str:
+    step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
+    last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none yet"
+    error = f"  {run.error.splitlines()[0]}" if run.error else ""
+    loss = fmt.number(run.loss)
+    return f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
 
 
 def _plain(summary: RunSummary) -> Any:

@@ -7,14 +7,14 @@ from typing import Any
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.requests import ConfigTexts
 
-from ..view_model.settings_view import ConfigView, settings_of
+from ..view_model.config_view import ConfigView, resolved_keys
 
 
 def config_view(files: ConfigTexts) -> ConfigView:
     """Settings and planned memory, as far as the files and this machine tell."""
-    settings = settings_of(_tree(files.resolved), _tree(files.source), files.overrides)
+    resolved = resolved_keys(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)
-    return ConfigView(settings=settings, gpu_bytes=gpu, cpu_bytes=cpu)
+    return ConfigView(resolved=resolved, gpu_bytes=gpu, cpu_bytes=cpu)
 
 
 def _tree(text: str) -> dict[str, Any]:

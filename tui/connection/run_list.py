@@ -74,4 +74,4 @@ async def read_other_run(path: Path) -> OtherRun:
     await OfflineSession(run).listen(collected.append)
     view = await asyncio.to_thread(lambda: fold(AppState(), collected, 0.0).run)
     config = await asyncio.to_thread(config_view, read_configs(run))
-    return OtherRun(id=run.id, run=view, about=config)
+    return OtherRun(id=run.id, run=view, config=config)

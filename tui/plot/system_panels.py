@@ -75,14 +75,13 @@ SYSTEM = (
     PCIE,
     STEP_TIME,
 )
-_TERMS = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
 
 
 def memory_plan(state: AppState) -> list[tuple[str, float]]:
     """The planned terms by name, largest first: the engine's, or else this machine's estimate."""
     told = state.run.started.planned_bytes if state.run.started else {}
-    terms = told or state.about.planned(gpu=on_gpu(state.run))
-    named = [(_TERMS.get(name, name), float(size)) for name, size in terms.items()]
+    terms = told or state.config.planned(gpu=on_gpu(state.run))
+    named = [(fmt.memory_term(name), float(size)) for name, size in terms.items()]
     return sorted((term for term in named if term[1] > 0), key=lambda term: -term[1])
 
 

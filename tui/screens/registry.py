@@ -1,25 +1,30 @@
-"""The screens that keys lead to, by mode."""
+"""The screens that a key opens, by mode."""
 
 from __future__ import annotations
 
 from .base import RunScreen
-from .compare import Compare
-from .dashboard import Dashboard
-from .lists import Anomalies, Checkpoints, Config, InterventionList, Log, Samples
-from .metrics import Metrics
-from .runs import RunList
-from .system import System
+from .plots.compare import CompareScreen
+from .plots.dashboard import DashboardScreen
+from .plots.metrics import MetricsScreen
+from .plots.system import SystemScreen
+from .tables.anomalies import AnomaliesScreen
+from .tables.checkpoints import CheckpointsScreen
+from .tables.config import ConfigScreen
+from .tables.interventions import InterventionsScreen
+from .tables.log import LogScreen
+from .tables.runs import RunsScreen
+from .tables.samples import SamplesScreen
 
 SCREENS: dict[str, type[RunScreen]] = {
-    "runs": RunList,
-    "dashboard": Dashboard,
-    "metrics": Metrics,
-    "anomalies": Anomalies,
-    "checkpoints": Checkpoints,
-    "interventions": InterventionList,
-    "system": System,
-    "samples": Samples,
-    "log": Log,
-    "config": Config,
-    "compare": Compare,
+    "runs": RunsScreen,
+    "dashboard": DashboardScreen,
+    "metrics": MetricsScreen,
+    "anomalies": AnomaliesScreen,
+    "checkpoints": CheckpointsScreen,
+    "interventions": InterventionsScreen,
+    "system": SystemScreen,
+    "samples": SamplesScreen,
+    "log": LogScreen,
+    "config": ConfigScreen,
+    "compare": CompareScreen,
 }

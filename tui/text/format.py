@@ -6,6 +6,7 @@ import math
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _DECIMAL = ("", "k", "M", "G", "T")
+_MEMORY_TERMS = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
 
 
 def number(value: float | None) -> str:
@@ -127,3 +128,8 @@ def plural(amount: float, noun: str) -> str:
 def clip_to(text: str, width: int) -> str:
     """Cut to a width, the cut marked by `…`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def memory_term(name: str) -> str:
+    """Return the display name of a term of the memory estimate, such as `base weights`."""
+    return _MEMORY_TERMS.get(name, name)

@@ -9,6 +9,7 @@ from fttui.engine.protocol.commands import AnyCommand, describe_command
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 
+from .config_view import ConfigView
 from .connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -26,7 +27,6 @@ from .link import LinkView, shown_state, stalled_s
 from .plot_view import PlotView
 from .reducer import apply_batch, apply_many
 from .run_view import RunView
-from .settings_view import ConfigView
 from .step_batch import RecordBatch
 
 
@@ -36,7 +36,7 @@ class OtherRun:
 
     id: str
     run: RunView
-    about: ConfigView
+    config: ConfigView
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AppState:
     """How far the reading has to come to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
-    about: ConfigView = field(default_factory=ConfigView)
+    config: ConfigView = field(default_factory=ConfigView)
     """What the run's folder says, when it is on this machine."""
     others: tuple[OtherRun, ...] = ()
     """Runs to compare with."""

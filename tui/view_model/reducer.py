@@ -53,9 +53,8 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 
 from .command_effect import is_pause
-from .eta import WINDOW
 from .interventions import Intervention, Phase
-from .run_view import Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
+from .run_view import PACE_WINDOW, Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
 from .step_batch import RecordBatch, Steps, steps_of
 
 LOG_LIMIT = 2000
@@ -114,7 +113,7 @@ def _add_steps(view: RunView, steps: Steps) -> RunView:
         step=last.step,
         last=newest,
         last_step_at=last.time,
-        pace=view.pace.extend(steps.time[-WINDOW - 1 :].tolist()),
+        pace=view.pace.extend(steps.time[-PACE_WINDOW - 1 :].tolist()),
         branches=(*view.branches[:-1], view.branch.extend(steps)),
         steps_seen=view.steps_seen + len(steps),
         clipped_seen=view.clipped_seen + _sum(steps, "clipped"),

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from ..actions import GO, Action, label_of, why_not
 from ..view_model.app_state import AppState
-from .text import BOLD, DIM, TextLine, assemble, spread
+from .text_line import BOLD, DIM, TextLine, assemble, spread
 
 _RIGHT = 20
 """Footer ranks from here on stand at the right edge."""

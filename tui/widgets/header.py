@@ -7,7 +7,7 @@ from textual.content import Content
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
-from .text import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines, spread, state_text
+from .text_line import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines, spread, state_text
 
 ONE_LINE = 118
 """From this width on, everything fits on one line."""

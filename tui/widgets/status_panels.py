@@ -16,8 +16,8 @@ from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
 from ..view_model.disk_warning import DiskWarning
 from ..view_model.run_view import RunView
-from .lists import log_line
-from .text import ACCENT, ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, bar, lines
+from .event_panels import log_line
+from .text_line import ACCENT, ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, bar, lines
 
 LOG_LINES = 6
 

@@ -170,7 +170,7 @@ def test_ls_tells_states_and_speaks_json(runs: Path) -> None:
     assert engine.run.id in table
     assert "running" in table
     assert "3/9" in table
-    assert "nan" in table
+    assert "NaN" in table
     (entry,) = json.loads(fttui("ls", "--json").stdout)
     assert (entry["state"], entry["step"], entry["loss"]) == ("running", 3, "NaN")
 

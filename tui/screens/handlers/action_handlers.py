@@ -1,4 +1,7 @@
-"""What each action of the table does: ask if it has to, then send a command or change the view."""
+"""The handler of every action: it asks for what it needs, then sends a command or changes the view.
+
+`HANDLERS` maps the ids of the action table to functions of the app.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,34 @@ from fttui.engine.protocol.commands import (
     Pause,
     ProfileSteps,
     Resume,
-    Rollback,
     SaveCheckpoint,
     Stop,
     describe_command,
 )
 from fttui.engine.protocol.states import RunState
 
-from ...actions import Action, refusal, why_not
+from ...actions import ACTION_OF, refusal, why_not
 from ...dialogs import prompts
 from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
 from ...dialogs.prompts import ParsedInput
 from ...view_model.interventions import UNDO
-from ..help import HelpScreen
 from ..modals.confirm import ConfirmScreen
+from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
-from ..modals.rollback import RollbackScreen
-from .view_handlers import LOOKING, Deed
+from ..modals.rollback import ask_rollback
+from .background import change_control
+from .view_handlers import VIEW_HANDLERS, Handler
 
 if TYPE_CHECKING:
     from ...app import FttuiApp
 
 MOST_DIGITS = 6
 POLICY_FORMS = "skip · halt · rollback, or: autopilot off · propose · act"
-MOST_ZOOMS = 30
 
 
-def perform(app: FttuiApp, action: Action) -> None:
-    """Do it, or say why it cannot be done now; a digit after `;` only counts."""
+def perform(app: FttuiApp, action_id: str) -> None:
+    """Perform an action, or say why it is not possible now; a digit after `;` extends the count."""
+    action = ACTION_OF[action_id]
     if app.counting and action.key.isdigit():
         app.count = f"{app.count}{action.key}"[:MOST_DIGITS]
         app.redraw()
@@ -48,7 +51,7 @@ def perform(app: FttuiApp, action: Action) -> None:
     if reason is not None:
         app.tell(reason, title=action.label)
         return
-    DEEDS[action.id](app)
+    HANDLERS[action.id](app)
     if action.id != "app.count":
         app.take_count()
         app.redraw()
@@ -59,7 +62,7 @@ def _pause(app: FttuiApp) -> None:
     app.send(Resume() if held else Pause())
 
 
-def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]) -> Deed:
+def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]) -> Handler:
     def ask(app: FttuiApp) -> None:
         def answer(found: ParsedInput | None) -> None:
             if found is not None and found.command is not None:
@@ -73,7 +76,7 @@ def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]
 
 
 def _type(app: FttuiApp) -> None:
-    """A command as for `fttui ctl`, or a step to look at."""
+    """Ask for a command as `fttui ctl` takes it, or for a step to move the cursor to."""
 
     def answer(found: ParsedInput | None) -> None:
         if found is not None and found.goto is not None:
@@ -87,7 +90,7 @@ def _type(app: FttuiApp) -> None:
 
 
 def send_typed(app: FttuiApp, command: AnyCommand) -> None:
-    """Send what was typed; what gives work up is confirmed first."""
+    """Send a typed command; a destructive one is confirmed first."""
     reason = refusal(command, app.state)
     if reason is not None:
         app.tell(reason, title="not now")
@@ -103,22 +106,8 @@ def _count(app: FttuiApp) -> None:
     app.redraw()
 
 
-def _rollback(app: FttuiApp) -> None:
-    app.ask_rollback(None)
-
-
-def ask_rollback(app: FttuiApp, checkpoint: str | None) -> None:
-    """Let the person choose a checkpoint and confirm."""
-
-    def answer(command: Rollback | None) -> None:
-        if command is not None:
-            app.send(command)
-
-    app.push_screen(RollbackScreen(app.state, app.clock(), checkpoint), answer)
-
-
 def _recover(app: FttuiApp) -> None:
-    """What the report recommends first, called by its own name: it need not be a recovery."""
+    """Confirm and send the first recommendation of the report, which need not be `recover`."""
     anomaly = app.state.run.current_anomaly
     if anomaly is None:
         return
@@ -134,7 +123,7 @@ def _recover(app: FttuiApp) -> None:
 
 
 def _confirm(app: FttuiApp, command: AnyCommand, rows: list[str], reason: str = "") -> None:
-    """Ask under the name of the very command that yes will send."""
+    """Ask for confirmation under the command's own name, then send it."""
 
     def answer(key: str | None) -> None:
         if key == "y":
@@ -165,15 +154,15 @@ def _undo(app: FttuiApp) -> None:
 def _control(app: FttuiApp) -> None:
     state = app.state
     if state.controls:
-        app.change_control(take=False)
+        change_control(app, take=False)
         return
     if state.controller is None:
-        app.change_control(take=True)
+        change_control(app, take=True)
         return
 
     def answer(key: str | None) -> None:
         if key == "y":
-            app.change_control(take=True)
+            change_control(app, take=True)
 
     rows = [
         f"{state.controller} has control now.",
@@ -186,7 +175,7 @@ def _help(app: FttuiApp) -> None:
     app.push_screen(HelpScreen(app.state, app.actions))
 
 
-def _go(mode: str) -> Deed:
+def _go(mode: str) -> Handler:
     return lambda app: app.go(mode)
 
 
@@ -216,13 +205,13 @@ def _policy(app: FttuiApp, text: str) -> ParsedInput:
     return prompts.read_text("policy nonfinite", words, f"on a NaN: {words}")
 
 
-DEEDS: dict[str, Deed] = {
+HANDLERS: dict[str, Handler] = {
     "run.pause": _pause,
     "run.steps": _prompt(
         "train N more steps, then pause", "100",
         lambda app, t: prompts.read_count("run", t, app.state.run),
     ),
-    "run.rollback": _rollback,
+    "run.rollback": ask_rollback,
     "anomaly.recover": _recover,
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
     "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
@@ -264,6 +253,6 @@ DEEDS: dict[str, Deed] = {
     "app.commands": lambda app: app.action_command_palette(),
     "app.back": lambda app: app.back(),
     "app.detach": lambda app: app.exit(0),
-    **LOOKING,
+    **VIEW_HANDLERS,
 }  # fmt: skip
-"""Every id of the action table; a test compares the two."""
+"""A handler for every id of the action table; a test compares the two."""

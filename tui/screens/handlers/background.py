@@ -1,4 +1,4 @@
-"""What takes a moment to fetch before it can be shown: reports, other runs, control."""
+"""Actions that fetch something first, each in a worker of the app: reports, control, other runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,31 @@ from ..text_page import TextPage
 if TYPE_CHECKING:
     from ...app import FttuiApp
 
-ASK_FAR, ASK_AGAIN_S = 5, 1.0
-"""The connection may still be coming up when the app begins to ask."""
+CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
+"""The connection may still be coming up when the app first asks for the configuration."""
 
 
-async def open_report(app: FttuiApp, anomaly_id: str) -> None:
-    """Fetch an anomaly's report and show it."""
+def open_report(app: FttuiApp, anomaly_id: str) -> None:
+    """Fetch the report of an anomaly and show it."""
+    app.run_worker(_open_report(app, anomaly_id), group="report", exclusive=True)
+
+
+def change_control(app: FttuiApp, *, take: bool) -> None:
+    """Take control of the run, or give it up."""
+    app.run_worker(_change_control(app, take=take), group="control", exclusive=True)
+
+
+def compare_runs(app: FttuiApp, chosen: list[RunListing]) -> None:
+    """Read the chosen runs and show their curves over those of this run."""
+    app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
+
+
+def load_config(app: FttuiApp) -> None:
+    """Read the run's configuration into the app's state, from disk or over the connection."""
+    app.run_worker(_load_config(app), group="config")
+
+
+async def _open_report(app: FttuiApp, anomaly_id: str) -> None:
     found = [a for a in app.state.run.anomalies if a.event.id == anomaly_id]
     if not found or not found[0].event.report:
         app.tell("this anomaly has no report")
@@ -40,8 +59,7 @@ async def open_report(app: FttuiApp, anomaly_id: str) -> None:
     await app.push_screen(TextPage(title, text, markdown=True))
 
 
-async def change_control(app: FttuiApp, *, take: bool) -> None:
-    """Take or give up control."""
+async def _change_control(app: FttuiApp, *, take: bool) -> None:
     try:
         refusal = await app.session.take_control() if take else None
         if not take:
@@ -52,36 +70,34 @@ async def change_control(app: FttuiApp, *, take: bool) -> None:
         app.tell(refusal, title="control")
 
 
-async def learn_about(app: FttuiApp) -> None:
-    """Read what the run's folder says, wherever it is."""
+async def _load_config(app: FttuiApp) -> None:
     files = await _config_files(app)
     if files is not None:
         found = await asyncio.to_thread(config_view, files)
-        app.state = replace(app.state, about=found)
+        app.state = replace(app.state, config=found)
         app.redraw()
 
 
 async def _config_files(app: FttuiApp) -> ConfigTexts | None:
-    """None where nobody can tell, such as a bridge of an earlier version."""
+    """Return the configuration files, or None where an older remote fttui cannot send them."""
     if app.run_directory is not None:
         return await asyncio.to_thread(read_configs, app.run_directory)
     if isinstance(app.session, SupportsFetchConfigs):
-        for _ in range(ASK_FAR):
+        for _ in range(CONFIG_TRIES):
             with suppress(EngineGone):
                 return await app.session.fetch_configs()
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(CONFIG_RETRY_S)
     return None
 
 
-async def compare(app: FttuiApp, chosen: list[RunListing]) -> None:
-    """Read the chosen runs and show them over this one."""
+async def _compare_runs(app: FttuiApp, chosen: list[RunListing]) -> None:
     here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
     if len(here) < len(chosen):
-        app.tell("a run is compared with others of this machine; the rest is left out")
+        app.tell("only other runs on this machine can be compared; the rest is left out")
     try:
         others = [await read_other_run(Path(item.summary.path)) for item in here[: len(SIGNS) - 1]]
     except (FttuiError, OSError) as error:
-        app.tell(f"it cannot be read: {error}", title="compare")
+        app.tell(f"the run cannot be read: {error}", title="compare")
         return
     if others:
         app.state = replace(app.state, others=tuple(others))

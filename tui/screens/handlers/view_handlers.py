@@ -1,4 +1,4 @@
-"""What the keys do that change only how a person looks: windows, cursors, lists, marks."""
+"""Handlers of the actions that change only the view: plot window, cursor, tables, marked runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 from ...dialogs.prompts import ParsedInput
 from ...plot.panels import chosen_metrics, metrics_of
 from ...view_model.plot_view import PlotView
-from ..base import PlotScreen
-from ..lists import ListScreen
-from ..metrics import Metrics
 from ..modals.prompt import PromptScreen
-from ..runs import RunList
+from ..plots.metrics import MetricsScreen
+from ..plots.plot_screen import PlotScreen
+from ..tables.runs import RunsScreen
+from ..tables.table_screen import TableScreen
+from .background import compare_runs
 
 if TYPE_CHECKING:
     from ...app import FttuiApp
 
-Deed = Callable[["FttuiApp"], None]
+Handler = Callable[["FttuiApp"], None]
 MOST_ZOOMS = 30
+"""Limit of the count typed before a zoom key."""
 
 
-def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Deed:
+def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Handler:
     def act(app: FttuiApp) -> None:
         screen = app.screen
         if isinstance(screen, PlotScreen):
@@ -31,7 +33,7 @@ def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Deed:
     return act
 
 
-def _on_plots(do: Callable[[PlotScreen], None]) -> Deed:
+def _on_plots(do: Callable[[PlotScreen], None]) -> Handler:
     def act(app: FttuiApp) -> None:
         if isinstance(app.screen, PlotScreen):
             do(app.screen)
@@ -40,12 +42,12 @@ def _on_plots(do: Callable[[PlotScreen], None]) -> Deed:
 
 
 def _filter(app: FttuiApp) -> None:
-    if isinstance(app.screen, ListScreen):
+    if isinstance(app.screen, TableScreen):
         app.screen.open_filter()
-    elif isinstance(app.screen, Metrics):
+    elif isinstance(app.screen, MetricsScreen):
         _choose_metrics(app)
     else:
-        app.tell("nothing to filter here; lists and the metrics grid have it")
+        app.tell("nothing to filter here; tables and the metrics screen have a filter")
 
 
 def _choose_metrics(app: FttuiApp) -> None:
@@ -57,21 +59,21 @@ def _choose_metrics(app: FttuiApp) -> None:
         names = chosen_metrics(metrics_of(app.state.run), text)
         return ParsedInput(text=text, preview=f"{len(names)} shown: {', '.join(names)[:60]}")
 
-    prompt = PromptScreen("metrics", "words of their names, any of them", read)
+    prompt = PromptScreen("filter metrics", "words; a metric with any of them is shown", read)
     app.push_screen(prompt, answer)
 
 
-def _on_runs(do: Callable[[FttuiApp, RunList], None]) -> Deed:
+def _on_runs(do: Callable[[FttuiApp, RunsScreen], None]) -> Handler:
     def act(app: FttuiApp) -> None:
-        if isinstance(app.screen, RunList):
+        if isinstance(app.screen, RunsScreen):
             do(app, app.screen)
 
     return act
 
 
-def _on_list(rows: int) -> Deed:
+def _on_table(rows: int) -> Handler:
     def act(app: FttuiApp) -> None:
-        if isinstance(app.screen, ListScreen):
+        if isinstance(app.screen, TableScreen):
             app.screen.move(rows * app.take_count())
 
     return act
@@ -93,9 +95,9 @@ def _cursor(view: PlotView, app: FttuiApp, screen: PlotScreen, *, columns: int) 
     return view.moved(columns * app.take_count(), screen.canvas_columns, app.state.run.step)
 
 
-LOOKING: dict[str, Deed] = {
+VIEW_HANDLERS: dict[str, Handler] = {
     "runs.mark": _on_runs(lambda app, screen: screen.mark()),
-    "runs.compare": _on_runs(lambda app, screen: app.compare(screen.chosen_to_compare())),
+    "runs.compare": _on_runs(lambda app, screen: compare_runs(app, screen.chosen_to_compare())),
     "view.axis": _look(lambda view, app, screen: view.next_axis()),
     "view.pan-left": _look(
         lambda view, app, screen: view.panned(-0.5 * app.take_count(), app.state.run.step)
@@ -103,8 +105,8 @@ LOOKING: dict[str, Deed] = {
     "view.pan-right": _look(
         lambda view, app, screen: view.panned(0.5 * app.take_count(), app.state.run.step)
     ),
-    "list.down": _on_list(1),
-    "list.up": _on_list(-1),
+    "list.down": _on_table(1),
+    "list.up": _on_table(-1),
     "view.follow": _look(lambda view, app, screen: view.followed()),
     "view.log": _look(lambda view, app, screen: view.with_log(not view.log_y)),
     "view.smooth": _look(lambda view, app, screen: view.smoothed()),

@@ -11,7 +11,7 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
-from ...widgets.text import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines
+from ...widgets.text_line import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines
 from .modal import Modal
 
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from ...dialogs.prompts import ParsedInput
-from ...widgets.text import TextLine
+from ...widgets.text_line import TextLine
 from .modal import Modal
 
 

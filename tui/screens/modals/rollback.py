@@ -1,4 +1,4 @@
-"""Choosing a checkpoint to go back to, with what changes on the way; in numbers before yes."""
+"""The rollback dialog: choose a checkpoint and options, see the consequence, confirm."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from ...dialogs.command_cost import consequence, given_up
 from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...view_model.run_view import CheckpointView
-from ...widgets.text import ALARM, BOLD, DIM, TextLine, assemble, lines
-from ..lists import TableRow, cell, fill
+from ...widgets.table import TableRow, cell, fill
+from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines
 from .modal import Modal
 
 if TYPE_CHECKING:
     from ...app import FttuiApp
+
+
+def ask_rollback(app: FttuiApp, checkpoint: str | None = None) -> None:
+    """Open the dialog with a checkpoint chosen by name, and send the command it returns."""
+
+    def answer(command: Rollback | None) -> None:
+        if command is not None:
+            app.send(command)
+
+    app.push_screen(RollbackScreen(app.state, app.clock(), checkpoint), answer)
 
 
 class RollbackScreen(Modal[Rollback]):

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
-from fttui.tui.settings import Settings
+from fttui.tui.preferences import Preferences
 from tests.support.session_double import FakeSession
 
 
@@ -18,13 +18,13 @@ from tests.support.session_double import FakeSession
 async def driven(
     session: FakeSession,
     size: tuple[int, int] = (120, 40),
-    settings: Settings | None = None,
+    preferences: Preferences | None = None,
     folder: Path | None = None,
 ) -> AsyncIterator[tuple[FttuiApp, Pilot[int]]]:
     """The app, once it has read the whole script."""
     run = RunDirectory(folder) if folder else None
     clock: Callable[[], float] = lambda: session.script.now + 0.2  # noqa: E731
-    app = FttuiApp(session, run=run, settings=settings, clock=clock)
+    app = FttuiApp(session, run=run, preferences=preferences, clock=clock)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: settled(app, session))
         yield app, pilot

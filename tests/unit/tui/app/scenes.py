@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
-from fttui.tui.settings import Settings
+from fttui.tui.preferences import Preferences
 from fttui.tui.view_model.connection_port import Link
 from tests.support.session_double import (
     FakeSession,
@@ -46,7 +46,7 @@ def _dead(session: FakeSession) -> None:
     session.engine_alive = False
 
 
-Scene = tuple[Callable[[], Script], Callable[[FakeSession], None], Settings | None]
+Scene = tuple[Callable[[], Script], Callable[[FakeSession], None], Preferences | None]
 SCENES: dict[str, Scene] = {
     **{state.value: (_in(state), _nothing, None) for state in RunState if not state.ended},
     "spike": (live_spike, _nothing, None),

@@ -17,7 +17,7 @@ from fttui.tui.actions import (
     label_of,
     why_not,
 )
-from fttui.tui.screens.handlers.action_handlers import DEEDS
+from fttui.tui.screens.handlers.action_handlers import HANDLERS
 from fttui.tui.view_model.app_state import AppState, fold
 from fttui.tui.view_model.connection_port import BeatArrived, Link, LinkChanged, RecordsArrived
 from tests.support.session_double import Script, eventful, live_spike
@@ -34,12 +34,12 @@ def test_every_action_has_key_words_help_and_deed(action) -> None:
     assert action.label
     assert len(action.help) > 10
     assert action.group
-    assert action.id in DEEDS
+    assert action.id in HANDLERS
     assert (action.sample is not None) == bool(action.verbs)
 
 
 def test_there_is_no_deed_without_an_action() -> None:
-    assert set(DEEDS) == set(ACTION_OF)
+    assert set(HANDLERS) == set(ACTION_OF)
     assert len(ACTION_OF) == len(ACTIONS)
 
 

@@ -32,8 +32,8 @@ from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
-from fttui.tui.screens.help import HelpScreen
 from fttui.tui.screens.modals.confirm import ConfirmScreen
+from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
 from fttui.tui.screens.text_page import TextPage
@@ -299,7 +299,7 @@ async def test_ctrl_c_neither_quits_nor_stops() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("ctrl+c")
-        await until(pilot, lambda: "does not touch the run" in told(app))
+        await until(pilot, lambda: "does not stop the run" in told(app))
         assert app.is_running
     assert session.submitted == []
 
@@ -353,8 +353,8 @@ async def test_the_configuration_says_where_each_value_comes_from(tmp_path) -> N
     )  # fmt: skip
     (tmp_path / "run.json").write_bytes(msgspec.json.encode(identity))
     async with driven(FakeSession(eventful()), folder=tmp_path) as (app, pilot):
-        await until(pilot, lambda: bool(app.state.about.settings))
-        origins = {s.key: (s.origin, s.written) for s in app.state.about.settings}
+        await until(pilot, lambda: bool(app.state.config.resolved))
+        origins = {s.key: (s.origin, s.written) for s in app.state.config.resolved}
         assert origins["train.lr"] == ("--set", "1e-4")
         assert (origins["train.batch"][0], origins["train.seed"][0]) == ("file", "default")
         await pilot.press("9", "slash", *"default", "enter")
@@ -384,7 +384,7 @@ async def test_the_configuration_of_a_run_elsewhere_is_fetched(monkeypatch) -> N
     async with driven(session) as (app, pilot):
         await pilot.press("9")
         await until(pilot, lambda: "train.batch" in text_of(app))
-        rows = {s.key: (s.value, s.origin) for s in app.state.about.settings}
+        rows = {s.key: (s.value, s.origin) for s in app.state.config.resolved}
     assert rows == {"train.lr": ("0.0003", "--set"), "train.batch": ("4", "file")}
     assert session.asked == 2
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fttui.tui.plot import raster
 from fttui.tui.plot.layers import Layer, PlotPicture
-from fttui.tui.settings import Settings, read_settings
+from fttui.tui.preferences import Preferences, read_preferences
 from tests.support.session_double import FakeSession, Script, eventful
 from tests.unit.tui.app.driving import driven, text_of, until
 
@@ -72,7 +72,7 @@ async def test_nan_is_marked_and_infinite_numbers_do_not_reach_the_kernel() -> N
 
 async def test_ascii_terminals_get_no_other_character() -> None:
     session = FakeSession(eventful())
-    async with driven(session, settings=Settings(ascii=True)) as (app, pilot):
+    async with driven(session, preferences=Preferences(ascii=True)) as (app, pilot):
         await pilot.press("l")
         await until(pilot, lambda: "learning rate" in text_of(app))
         svg = app.export_screenshot()
@@ -92,12 +92,12 @@ async def test_ascii_terminals_get_no_other_character() -> None:
     ],
 )  # fmt: skip
 def test_ascii_is_decided_from_the_terminal(environ, encoding, ascii_only) -> None:
-    assert read_settings(environ, encoding).ascii is ascii_only
+    assert read_preferences(environ, encoding).ascii is ascii_only
 
 
 def test_the_theme_is_chosen_by_the_environment() -> None:
-    assert read_settings({"FTTUI_THEME": "light"}, "utf-8").theme == "fttui-light"
-    assert read_settings({}, "utf-8").theme == "fttui-dark"
+    assert read_preferences({"FTTUI_THEME": "light"}, "utf-8").theme == "fttui-light"
+    assert read_preferences({}, "utf-8").theme == "fttui-dark"
 
 
 def test_no_training_stack_is_loaded_to_start_the_app() -> None:

@@ -23,15 +23,15 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
-from fttui.tui.screens.help import HelpScreen
-from fttui.tui.screens.lists import _since
+from fttui.tui.preferences import Preferences, with_file
 from fttui.tui.screens.modals.confirm import ConfirmScreen
+from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.modal import Palette
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
-from fttui.tui.screens.runs import RunList, _distance
-from fttui.tui.screens.welcome import WelcomeScreen
-from fttui.tui.settings import Settings, with_file
+from fttui.tui.screens.modals.welcome import WelcomeScreen
+from fttui.tui.screens.tables.checkpoints import _since
+from fttui.tui.screens.tables.runs import RunsScreen, _distance
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.widgets.plot import Plot
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
@@ -45,13 +45,13 @@ async def test_runs_are_listed_marked_and_compared_over_each_other(tmp_path, mon
     ours = write_run(tmp_path / "runs", "smollm2-pairs-20260101-000000", eventful())
     write_run(tmp_path / "runs", "other-20260102-000000", finished(), lr="5e-5")
     async with driven(FakeSession(eventful()), folder=ours.path) as (app, pilot):
-        await until(pilot, lambda: bool(app.state.about.settings))
+        await until(pilot, lambda: bool(app.state.config.resolved))
         await pilot.press("0")
         await until(pilot, lambda: "other-20260102" in text_of(app))
         assert "finished" in text_of(app)
         torn = write_run(tmp_path / "runs", "torn-20260103-000000", finished())
         torn.identity_file.write_text("{{{")
-        assert isinstance(app.screen, RunList)
+        assert isinstance(app.screen, RunsScreen)
         app.screen.look()
         await until(pilot, lambda: "torn-20260103-000000: its run.json is damaged" in text_of(app))
         await pilot.press("slash", *"other", "enter", "v")
@@ -222,8 +222,8 @@ async def test_recover_says_in_numbers_what_it_will_do() -> None:
 
 async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    settings = Settings(first_time=True)
-    async with driven(FakeSession(eventful()), settings=settings) as (app, pilot):
+    preferences = Preferences(first_time=True)
+    async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
         await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
         assert "pause training" in text_of(app)
         await pilot.press("enter")
@@ -232,23 +232,23 @@ async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeyp
 
 def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
     file = tmp_path / "app.toml"
-    assert with_file(Settings(), file) == Settings()
+    assert with_file(Preferences(), file) == Preferences()
     file.write_text('theme = "light"\n[keys]\n"run.pause" = "b"\n"app.help" = ["?", "f1"]\n')
-    read = with_file(Settings(), file)
+    read = with_file(Preferences(), file)
     assert read.keys == {"run.pause": "b", "app.help": "question_mark,f1"}
     assert read.theme == "fttui-light"
     file.write_text('[keys]\n"run.pause" = "l"\n"run.hold" = "b"\n')
-    faults = " ".join(with_file(Settings(), file).faults)
+    faults = " ".join(with_file(Preferences(), file).faults)
     assert "l would be both run.pause and lr.change" in faults
     assert "no action is called 'run.hold'" in faults
     file.write_text("keys = [")
-    assert with_file(Settings(), file).faults
+    assert with_file(Preferences(), file).faults
 
 
 async def test_own_keys_work_and_are_shown_everywhere() -> None:
     session = FakeSession(eventful())
-    settings = Settings(keys={"run.pause": "b", "run.rollback": "B"})
-    async with driven(session, settings=settings) as (app, pilot):
+    preferences = Preferences(keys={"run.pause": "b", "run.rollback": "B"})
+    async with driven(session, preferences=preferences) as (app, pilot):
         assert "b pause" in text_of(app)
         assert "B rollback" in text_of(app)
         await pilot.press("space")
@@ -260,8 +260,8 @@ async def test_own_keys_work_and_are_shown_everywhere() -> None:
 
 
 async def test_what_is_wrong_with_own_keys_is_told() -> None:
-    settings = Settings(faults=("app.toml: no action is called 'run.hold'",))
-    async with driven(FakeSession(eventful()), settings=settings) as (app, pilot):
+    preferences = Preferences(faults=("app.toml: no action is called 'run.hold'",))
+    async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
         await until(pilot, lambda: "no action is called 'run.hold'" in told(app))
 
 
@@ -279,18 +279,18 @@ _SENDERS = [action for action in ACTIONS if action.commands]
 @pytest.mark.parametrize("scene", STATES)
 async def test_every_action_does_its_deed_or_says_why_not(scene, monkeypatch) -> None:
     """In every state of run, link and role: never silence, never a crash, never a wrong command."""
-    make, tweak, settings = STATES[scene]
+    make, tweak, preferences = STATES[scene]
     session = FakeSession(make())
     session.answers = False
     tweak(session)
-    async with driven(session, settings=settings) as (app, pilot):
+    async with driven(session, preferences=preferences) as (app, pilot):
         remarks: list[str] = []
         monkeypatch.setattr(app, "tell", lambda text, *_, **__: remarks.append(text))
         for action in _SENDERS:
             before, asked = len(session.submitted), len(app.screen_stack)
             remarks.clear()
             reason = why_not(action, app.state)
-            app.perform(action.id)
+            app.action_act(action.id)
             if reason is None:
                 await pilot.pause()
             acted = len(session.submitted) > before or len(app.screen_stack) > asked

@@ -1,4 +1,4 @@
-"""What the terminal can show and what the person wants, decided once at start."""
+"""The user's preferences of the app: ASCII, theme, redraw rate, own keys; read once at start."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ from .actions import key_faults, textual_key
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to draw."""
+class Preferences:
+    """How the app draws and which keys it binds."""
 
     ascii: bool = False
-    """Draw with ASCII only: the terminal's encoding is not UTF-8."""
+    """Whether to draw with ASCII only, for terminals without UTF-8."""
     theme: str = "fttui-dark"
     redraw_s: float = 0.15
-    """Least time between two redraws of the curves."""
+    """Least seconds between two redraws."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """The person's own keys: action id → comma-separated keys."""
+    """The user's own keys: action id → comma-separated Textual key names."""
     faults: tuple[str, ...] = ()
-    """What in the person's file could not be used."""
+    """Errors in the user's file, shown at start."""
     first_time: bool = False
-    """Nobody has seen the app here before."""
+    """Whether the app has not been opened on this machine before."""
 
 
-def read_settings(environ: Mapping[str, str], encoding: str) -> Settings:
-    """Settings from the environment.
+def read_preferences(environ: Mapping[str, str], encoding: str) -> Preferences:
+    """Read the preferences from the environment and the terminal's encoding.
 
-    `FTTUI_ASCII=1` forces ASCII, 0 the contrary; `FTTUI_THEME=light|dark` the theme. `NO_COLOR` and
-    `TEXTUAL_FPS` are honoured by Textual itself.
+    `FTTUI_ASCII=1` forces ASCII and `0` forbids it; `FTTUI_THEME=light|dark` sets the theme.
+    Textual itself reads `NO_COLOR` and `TEXTUAL_FPS`.
     """
     utf8 = encoding.lower().replace("-", "") in {"utf8", "utf"}
     bare = environ.get("TERM") == "linux" or _plain_locale(environ)
     wanted = environ.get("FTTUI_ASCII", "")
     theme = "fttui-light" if environ.get("FTTUI_THEME") == "light" else "fttui-dark"
-    return Settings(
+    return Preferences(
         ascii=wanted != "0" if wanted else bare or not utf8,
         theme="fttui-16" if _sixteen_colours(environ) else theme,
     )
 
 
 def _plain_locale(environ: Mapping[str, str]) -> bool:
-    """The locale is said to be C or POSIX; Python calls that UTF-8, terminals and tmux do not."""
-    said = (environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    return next((name for name in said if name), "") in {"C", "POSIX"}
+    """Whether the locale is C or POSIX; Python assumes UTF-8 for these, terminals do not."""
+    values = (environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next((name for name in values if name), "") in {"C", "POSIX"}
 
 
 def _sixteen_colours(environ: Mapping[str, str]) -> bool:
-    """The terminal says neither 24-bit nor 256 colours (decided as Textual decides it)."""
+    """Whether the terminal has fewer than 256 colours, by the rule that Textual uses."""
     rich = environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}
     term = environ.get("TERM", "")
     return bool(term) and not rich and term.rpartition("-")[2] not in {"256color", "kitty"}
 
 
 def config_file(environ: Mapping[str, str]) -> Path:
-    """`$XDG_CONFIG_HOME/fttui/app.toml`, else `~/.config/fttui/app.toml`."""
+    """Return `$XDG_CONFIG_HOME/fttui/app.toml`, by default `~/.config/fttui/app.toml`."""
     base = environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "fttui" / "app.toml"
 
 
-def with_file(settings: Settings, file: Path) -> Settings:
-    """The settings with what the person's file says; a fault in it is told, never fatal."""
+def with_file(preferences: Preferences, file: Path) -> Preferences:
+    """Return the preferences with the user's file applied; errors in it go into `faults`."""
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return settings
+        return preferences
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return replace(settings, faults=(f"{file}: {error}",))
+        return replace(preferences, faults=(f"{file}: {error}",))
     given = tree.get("keys", {})
     keys = {}
     for id_, value in given.items() if isinstance(given, dict) else ():
@@ -84,30 +84,30 @@ def with_file(settings: Settings, file: Path) -> Settings:
     faults += [f"{file}: unknown table {name!r}" for name in tree if name not in ("keys", "theme")]
     theme = {"dark": "fttui-dark", "light": "fttui-light"}.get(str(tree.get("theme")))
     return replace(
-        settings,
+        preferences,
         keys={} if faults else keys,
         faults=tuple(faults),
-        theme=theme or settings.theme,
+        theme=theme or preferences.theme,
     )
 
 
-def present_settings() -> Settings:
-    """Settings of this process."""
-    settings = read_settings(os.environ, locale.getpreferredencoding(False))
+def user_preferences() -> Preferences:
+    """Read the preferences of this process's user."""
+    preferences = read_preferences(os.environ, locale.getpreferredencoding(False))
     try:
-        settings = with_file(settings, config_file(os.environ))
-        return replace(settings, first_time=not seen_file().exists())
-    except (OSError, RuntimeError):  # a user without a home
-        return settings
+        preferences = with_file(preferences, config_file(os.environ))
+        return replace(preferences, first_time=not seen_file().exists())
+    except (OSError, RuntimeError):  # the user has no home folder
+        return preferences
 
 
 def seen_file() -> Path:
-    """There when the app has been seen on this machine."""
+    """Return the file that exists once the app has been opened on this machine."""
     return state_folder() / "seen"
 
 
 def note_seen() -> None:
-    """The app has been seen; a home that cannot be written only costs another greeting."""
+    """Record that the app has been opened; a home that cannot be written is ignored."""
     with suppress(OSError, RuntimeError):
         seen_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen_file().touch()

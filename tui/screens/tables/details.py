@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from ..dialogs.command_cost import given_up
-from ..plot.panels import metrics_of
-from ..text import format as fmt
-from ..view_model.app_state import AppState
-from ..view_model.run_view import CheckpointView, RunView
-from ..widgets.text import ACCENT, BOLD, DIM, WATCH, Piece, assemble
+from ...dialogs.command_cost import given_up
+from ...plot.panels import metrics_of
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...view_model.run_view import CheckpointView, RunView
+from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
 AROUND = (-3, -2, -1, 0, 1, 2, 3)
 """Steps beside an anomaly of which the values are shown."""

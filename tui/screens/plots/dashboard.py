@@ -9,18 +9,18 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 
-from ..actions import bindings
-from ..plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
-from ..text import format as fmt
-from ..view_model.app_state import AppState
-from ..widgets.lists import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
-from ..widgets.plot import Plot
-from ..widgets.status_panels import OutcomePanel, StartPanel
-from ..widgets.text import DIM, Piece, TextLine, assemble
-from .base import PlotScreen
+from ...actions import bindings
+from ...plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...widgets.event_panels import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
+from ...widgets.plot import Plot
+from ...widgets.status_panels import OutcomePanel, StartPanel
+from ...widgets.text_line import DIM, Piece, TextLine, assemble
+from .plot_screen import PlotScreen
 
 
-class Dashboard(PlotScreen):
+class DashboardScreen(PlotScreen):
     """Everything at a glance."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]

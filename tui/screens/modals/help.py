@@ -13,9 +13,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..actions import Action, why_not
-from ..view_model.app_state import AppState
-from ..widgets.text import ACCENT, BOLD, DIM, WATCH, assemble, lines
+from ...actions import Action, why_not
+from ...view_model.app_state import AppState
+from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (
     "◆ checkpoint · ↺ rollback · ▲ alarm · △ watch · ✓ verdict · ✎ note · ┴ command · ✗ NaN · "

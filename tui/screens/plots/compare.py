@@ -9,21 +9,21 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 
-from ..actions import bindings, keyed
-from ..plot.panels import metrics_of
-from ..plot.system_panels import SIGNS, compared
-from ..text.format import clip_to
-from ..view_model.app_state import AppState
-from ..view_model.settings_view import differences
-from ..widgets.plot import Plot
-from ..widgets.text import BOLD, DIM, Piece, TextLine, assemble, lines
-from .base import PlotScreen
+from ...actions import bindings, keyed
+from ...plot.panels import metrics_of
+from ...plot.system_panels import SIGNS, compared
+from ...text.format import clip_to
+from ...view_model.app_state import AppState
+from ...view_model.config_view import differences
+from ...widgets.plot import Plot
+from ...widgets.text_line import BOLD, DIM, Piece, TextLine, assemble, lines
+from .plot_screen import PlotScreen
 
 FIRST = ("loss", "eval.loss", "grad_norm", "lr")
 MOST_DIFFERENCES = 40
 
 
-class Compare(PlotScreen):
+class CompareScreen(PlotScreen):
     """A legend, plots of the metrics that the runs share, the differences of their settings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
@@ -84,7 +84,7 @@ def _differences(state: AppState, width: int) -> Content:
     rows = []
     for other in state.others:
         rows.append(assemble((other.id, BOLD)))
-        found = differences(state.about, other.about)
+        found = differences(state.config, other.config)
         if not found:
             rows.append(assemble(("  none known", DIM)))
         each = max(10, (width - 44) // 2)

@@ -11,15 +11,15 @@ from textual.content import Content
 
 from fttui.engine.protocol.events import StepFinished
 
-from ..actions import bindings
-from ..dialogs.profile_text import profile_lines
-from ..plot.panels import memory_now
-from ..plot.system_panels import SYSTEM, memory_plan
-from ..text import format as fmt
-from ..view_model.app_state import AppState
-from ..widgets.plot import Plot
-from ..widgets.text import ACCENT, DIM, WATCH, Piece, TextLine, assemble, lines
-from .base import PlotScreen
+from ...actions import bindings
+from ...dialogs.profile_text import profile_lines
+from ...plot.panels import memory_now
+from ...plot.system_panels import SYSTEM, memory_plan
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...widgets.plot import Plot
+from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, TextLine, assemble, lines
+from .plot_screen import PlotScreen
 
 BLOCKS = "█▓▒░▚▞▀▄"
 """One sign per term of the plan, so that colour is not needed to tell them apart."""
@@ -27,7 +27,7 @@ STRAGGLER = 1.2
 """A rank this many times as slow as the median is called out."""
 
 
-class System(PlotScreen):
+class SystemScreen(PlotScreen):
     """Plots of the machine; below them the plan and the ranks."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]

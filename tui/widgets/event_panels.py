@@ -13,7 +13,7 @@ from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..view_model.app_state import AppState
 from ..view_model.interventions import Intervention, Phase
 from ..view_model.run_view import Anomaly, LogLine
-from .text import ACCENT, ALARM, DIM, WATCH, Piece, TextLine, assemble, lines, spread
+from .text_line import ACCENT, ALARM, DIM, WATCH, Piece, TextLine, assemble, lines, spread
 
 _LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}
 _PHASE_COLOUR = {

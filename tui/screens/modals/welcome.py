@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..actions import ACTION_OF, key_of
-from ..view_model.app_state import AppState
-from ..widgets.text import ACCENT, BOLD, DIM, assemble, lines
+from ...actions import ACTION_OF, key_of
+from ...view_model.app_state import AppState
+from ...widgets.text_line import ACCENT, BOLD, DIM, assemble, lines
 
 FIRST_KEYS = ("app.help", "app.commands", "run.pause", "lr.change", "run.rollback", "app.detach")
 

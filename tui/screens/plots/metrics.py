@@ -8,15 +8,15 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ..actions import bindings, keyed
-from ..plot.panels import chosen_metrics, metrics_of, panel_for
-from ..view_model.app_state import AppState
-from ..widgets.plot import Plot
-from ..widgets.text import DIM, TextLine, assemble
-from .base import PlotScreen
+from ...actions import bindings, keyed
+from ...plot.panels import chosen_metrics, metrics_of, panel_for
+from ...view_model.app_state import AppState
+from ...widgets.plot import Plot
+from ...widgets.text_line import DIM, TextLine, assemble
+from .plot_screen import PlotScreen
 
 
-class Metrics(PlotScreen):
+class MetricsScreen(PlotScreen):
     """A grid that grows as metrics appear."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]

@@ -25,7 +25,7 @@ class ResolvedKey:
 class ConfigView:
     """Read once from the folder; empty for a run on another machine."""
 
-    settings: tuple[ResolvedKey, ...] = ()
+    resolved: tuple[ResolvedKey, ...] = ()
     gpu_bytes: Mapping[str, int] = field(default_factory=dict)
     """Planned memory of a rank on a GPU by term, such as `base`."""
     cpu_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ConfigView:
         return {name: size for name, size in terms.items() if size > 0}
 
 
-def settings_of(
+def resolved_keys(
     resolved: Mapping[str, Any], source: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[ResolvedKey, ...]:
     """Every resolved key with its origin; `overrides` are `key=value` of the command line."""
@@ -76,8 +76,8 @@ def _text(value: object) -> str:
 
 def differences(left: ConfigView, right: ConfigView) -> list[tuple[str, str, str]]:
     """Keys whose values differ, with both values; `–` where one has no such key."""
-    ours = {setting.key: setting.value for setting in left.settings}
-    theirs = {setting.key: setting.value for setting in right.settings}
+    ours = {item.key: item.value for item in left.resolved}
+    theirs = {item.key: item.value for item in right.resolved}
     keys = [*ours, *(key for key in theirs if key not in ours)]
     pairs = ((key, ours.get(key, "–"), theirs.get(key, "–")) for key in keys)
     return [pair for pair in pairs if pair[1] != pair[2]]

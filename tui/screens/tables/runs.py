@@ -12,18 +12,19 @@ from textual.binding import BindingType
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary, unreadable_runs
 
-from ..actions import bindings
-from ..connection.run_list import RunListing, local_runs, remote_runs
-from ..text import format as fmt
-from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
-from ..view_model.app_state import AppState
-from ..widgets.text import ACCENT, DIM, TextLine, assemble
-from .lists import ListScreen, TableRow, cell
+from ...actions import bindings
+from ...connection.run_list import RunListing, local_runs, remote_runs
+from ...text import format as fmt
+from ...text.glyphs import STATE_COLOUR, STATE_SHAPE
+from ...view_model.app_state import AppState
+from ...widgets.table import TableRow, cell
+from ...widgets.text_line import ACCENT, DIM, TextLine, assemble
+from .table_screen import TableScreen
 
 REFRESH_S = 5.0
 
 
-class RunList(ListScreen):
+class RunsScreen(TableScreen):
     """One line per run; enter opens it, v marks it for comparing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]

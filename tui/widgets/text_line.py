@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from fttui.engine.protocol.states import RunState
 
-from ..messages import RoomChanged
+from ..messages import TextLineResized
 from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
 
 DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
@@ -26,7 +26,7 @@ class TextLine(Static):
 
     def on_resize(self, event: events.Resize) -> None:
         """Ask for the text to be laid out again."""
-        self.post_message(RoomChanged())
+        self.post_message(TextLineResized())
 
     def put(self, content: Content) -> None:
         """Show a text."""

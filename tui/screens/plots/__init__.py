@@ -1,0 +1,1 @@
+"""Screens made of plots."""

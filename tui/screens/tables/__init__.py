@@ -1,0 +1,1 @@
+"""Screens that show a filterable table, one row per item."""

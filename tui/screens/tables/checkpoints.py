@@ -1,0 +1,76 @@
+"""The screen of checkpoints; enter asks to roll back to one."""
+
+from __future__ import annotations
+
+import math
+
+from textual.content import Content
+
+from ...actions import ACTION_OF, why_not
+from ...dialogs.command_cost import given_up
+from ...plot.panels import value_at
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...view_model.branches import SMOOTHINGS, smoothed
+from ...widgets.table import TableRow, cell
+from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, assemble
+from ..modals.rollback import ask_rollback
+from .table_screen import TableScreen
+
+
+class CheckpointsScreen(TableScreen):
+    """Checkpoints; enter rolls back to one."""
+
+    COLUMNS = ("step", "age", "loss", "since", "what is lost", "", "note", "name", "size")
+    NAME = "checkpoints"
+    ENTER = "run.rollback"
+    DETAIL = "checkpoint: then and now"
+    EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
+    HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """One per checkpoint on disk."""
+        here = now + state.link.clock_offset_s
+        current = value_at(state.run, smoothed(SMOOTHINGS[0]), None)
+        return [
+            TableRow(
+                c.name,
+                (
+                    cell(f"{c.step:>7,}"),
+                    cell(f"{fmt.age(here - c.time):>5}", DIM),
+                    cell(f"{fmt.number(c.loss):>7}"),
+                    cell(_since(c.loss, current)),
+                    cell(given_up(state, c).words, DIM),
+                    _standing(c.good, c.pinned),
+                    cell(c.note, DIM),
+                    cell(c.name),
+                    cell(f"{fmt.size(c.size_bytes):>9}", DIM),
+                ),
+            )
+            for c in reversed(state.run.checkpoints)
+        ]
+
+    def chosen(self, key: str) -> None:
+        """Ask to roll back to it."""
+        reason = why_not(ACTION_OF[self.ENTER], self.fttui.state)
+        if reason is None:
+            ask_rollback(self.fttui, key)
+        else:
+            self.fttui.tell(reason, title="rollback")
+
+
+def _since(then: float | None, now: float | None) -> str:
+    """How the loss has changed since: `▾ 0.12`."""
+    if then is None or now is None or not math.isfinite(then - now):
+        return "–"
+    if math.isclose(then, now, rel_tol=1e-9):  # the same, but for the rounding of the smoothing
+        return "–"
+    return f"{'▾' if now <= then else '▴'} {fmt.number(abs(now - then))}"
+
+
+def _standing(good: bool, pinned: bool) -> Content:
+    """Saved means written and read back; good is more than that."""
+    pieces: list[Piece] = ["✓ ", ("good", ACCENT) if good else ("△ doubtful", WATCH)]
+    if pinned:
+        pieces.append(" pinned")
+    return assemble(*pieces)

@@ -1,0 +1,34 @@
+"""The screen of the resolved configuration."""
+
+from __future__ import annotations
+
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...widgets.table import TableRow, cell, one_line
+from ...widgets.text_line import ACCENT, DIM, WATCH
+from .table_screen import TableScreen
+
+
+class ConfigScreen(TableScreen):
+    """The resolved configuration: every key, its value, and where that comes from."""
+
+    COLUMNS = ("key", "value", "from", "in the file")
+    NAME = "configuration"
+    EMPTY = "Not known: the run's folder is not on this machine."
+    HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """One per key, in the order of the file."""
+        looks = {"file": ACCENT, "--set": WATCH}
+        return [
+            TableRow(
+                s.key,
+                (
+                    cell(s.key),
+                    cell(fmt.clip_to(one_line(s.value), 60)),
+                    cell(s.origin, looks.get(s.origin, DIM)),
+                    cell(fmt.clip_to(s.written, 30), DIM),
+                ),
+            )
+            for s in state.config.resolved
+        ]

@@ -1,0 +1,43 @@
+"""The screen of interventions: who changed what, when, why, and its effect."""
+
+from __future__ import annotations
+
+from ...text import format as fmt
+from ...view_model.app_state import AppState
+from ...view_model.interventions import Phase
+from ...widgets.table import TableRow, cell, clock_time
+from ...widgets.text_line import ACCENT, ALARM, DIM
+from .table_screen import TableScreen
+
+_PHASE_STYLE = {Phase.APPLIED: ACCENT, Phase.FAILED: ALARM, Phase.REJECTED: ALARM, Phase.SENT: DIM}
+
+
+class InterventionsScreen(TableScreen):
+    """Who changed what, when, why, and its effect."""
+
+    COLUMNS = ("step", "who", "command", "outcome", "why", "took", "at")
+    NAME = "interventions"
+    DETAIL = "intervention"
+    EMPTY = "No intervention so far; {lr.change} changes the learning rate, {clip.change} the clip."
+
+    def shows_outcomes(self) -> bool:
+        """It is the list of them."""
+        return True
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """One per command."""
+        return [
+            TableRow(
+                item.id,
+                (
+                    cell("–" if item.step is None else f"{item.step:>7,}"),
+                    cell(item.issuer, DIM),
+                    cell(item.text),
+                    cell(item.outcome(), _PHASE_STYLE.get(item.phase, "")),
+                    cell(state.run.interventions.why(item), DIM),
+                    cell(fmt.duration(item.seconds) if item.seconds else "", DIM),
+                    cell(clock_time(item.time or item.sent_at), DIM),
+                ),
+            )
+            for item in reversed(state.run.interventions.items)
+        ]

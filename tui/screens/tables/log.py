@@ -1,0 +1,33 @@
+"""The screen of the log."""
+
+from __future__ import annotations
+
+from ...view_model.app_state import AppState
+from ...widgets.table import TableRow, cell, clock_time, one_line
+from ...widgets.text_line import ALARM, DIM, WATCH
+from .table_screen import TableScreen
+
+
+class LogScreen(TableScreen):
+    """The run's log."""
+
+    COLUMNS = ("time", "level", "rank", "text")
+    NAME = "log"
+    EMPTY = "Nothing was logged yet."
+    HINT = "newest first   {list.filter} filter, such as: r1 error   {app.back} back"
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """One per line."""
+        colours = {"error": ALARM, "warning": WATCH, "debug": DIM}
+        return [
+            TableRow(
+                f"{line.time}-{index}",
+                (
+                    cell(clock_time(line.time), DIM),
+                    cell(line.level, colours.get(line.level, DIM)),
+                    cell(f"r{line.rank}", DIM),
+                    cell(one_line(line.text), colours.get(line.level, "")),
+                ),
+            )
+            for index, line in reversed(list(enumerate(state.run.log)))
+        ]

@@ -1,0 +1,159 @@
+"""The base of all table screens: rows, filter, cursor, key hint and detail panel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import DataTable, Input
+
+from ...actions import ACTION_OF, bindings, keyed, why_not
+from ...view_model.app_state import AppState
+from ...widgets.table import TableRow, fill
+from ...widgets.text_line import TextLine, lines
+from ..base import RunScreen
+from .details import DETAILS
+
+GAP = "   "
+"""Separates the keys of a hint."""
+
+
+class TableScreen(RunScreen):
+    """A table over all rows, newest first; `/` filters, enter acts on a row."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+    COLUMNS: ClassVar[tuple[str, ...]] = ()
+    NAME: ClassVar[str] = ""
+    EMPTY: ClassVar[str] = ""
+    HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
+    ENTER: ClassVar[str] = ""
+    """The action that enter is, where it is one that may not be legal now."""
+    DETAIL: ClassVar[str] = ""
+    """Of `DETAILS`: what stands beside the list where there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._filter = ""
+        self._rows: list[TableRow] | None = None
+
+    def compose_body(self) -> ComposeResult:
+        """Table, hint, filter."""
+        table: DataTable[Content] = DataTable(cursor_type="row", zebra_stripes=False)
+        table.border_title = self.NAME
+        yield table
+        if self.DETAIL:
+            detail = TextLine(id="detail", classes="panel")
+            detail.border_title = self.DETAIL
+            yield detail
+        yield TextLine(id="hint")
+        yield Input(placeholder="filter…", id="filter", compact=True)
+
+    def columns(self) -> Sequence[str]:
+        """The columns there is room for, from the left."""
+        return self.COLUMNS
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """All rows, newest first."""
+        return []
+
+    def chosen(self, key: str) -> None:
+        """Enter on a row."""
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Bring the table up to date; the cursor stays on its row."""
+        everything = self.rows(state, now)
+        words = self._filter.split()
+        rows = [row for row in everything if all(word in row.text for word in words)]
+        hint = keyed(self._ways(state) if everything else self.EMPTY, state)
+        if self._filter:
+            ways = keyed("{list.filter} change   {app.back} clear", state)
+            hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
+        self.query_one("#hint", TextLine).put(Content(hint))
+        self._refill(rows)
+        key = self.key_under_cursor()
+        if self.DETAIL and self.has_class("-wide"):
+            shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
+            self.query_one("#detail", TextLine).put(lines(*shown))
+
+    def _ways(self, state: AppState) -> str:
+        """Of the hint, the keys that do something now."""
+        refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
+        ways = self.HINT.split(GAP)
+        if self.ENTER in refused:
+            ways = [way for way in ways if not way.startswith("enter ")]
+        return GAP.join(way for way in ways if not any(f"{{{id_}}}" in way for id_ in refused))
+
+    def _refill(self, rows: list[TableRow]) -> None:
+        known = self._rows
+        if known is not None and _same(rows, known):
+            return
+        table = self.query_one(DataTable)
+        place = table.cursor_row
+        held = known[place].key if known and 0 <= place < len(known) else ""
+        fill(table, self.columns(), rows)
+        at = next((i for i, row in enumerate(rows) if row.key == held), 0)
+        table.move_cursor(row=at if place else 0, animate=False)
+        self._rows = rows
+
+    def key_under_cursor(self) -> str | None:
+        """What identifies the row under the cursor."""
+        at = self.query_one(DataTable).cursor_row
+        return self._rows[at].key if self._rows and 0 <= at < len(self._rows) else None
+
+    def move(self, rows: int) -> None:
+        """Move the cursor by rows, not past the ends."""
+        table = self.query_one(DataTable)
+        at = min(max(0, table.cursor_row + rows), max(0, table.row_count - 1))
+        table.move_cursor(row=at, animate=False)
+
+    def open_filter(self) -> None:
+        """Start typing a filter."""
+        field = self.query_one("#filter", Input)
+        field.add_class("-open")
+        field.focus()
+
+    def close_filter(self) -> bool:
+        """Drop the filter; False when there was none."""
+        field = self.query_one("#filter", Input)
+        had = bool(self._filter) or field.has_class("-open")
+        field.value = ""
+        field.remove_class("-open")
+        self.query_one(DataTable).focus()
+        return had
+
+    @on(Input.Changed, "#filter")
+    def narrow(self, event: Input.Changed) -> None:
+        """Show only what has the text."""
+        self._filter = event.value.strip().lower()
+        self.fttui.redraw()
+
+    @on(Input.Submitted, "#filter")
+    def keep(self) -> None:
+        """Back to the table, filtered."""
+        self.query_one("#filter", Input).remove_class("-open")
+        self.query_one(DataTable).focus()
+
+    @on(DataTable.RowHighlighted)
+    def tell_more(self) -> None:
+        """Another row is under the cursor."""
+        if self.DETAIL and self.has_class("-wide"):
+            self.fttui.redraw()
+
+    @on(DataTable.RowSelected)
+    def choose(self, event: DataTable.RowSelected) -> None:
+        """Enter on a row."""
+        if event.row_key.value is not None:
+            self.chosen(event.row_key.value)
+
+
+def _same(rows: Sequence[TableRow], others: Sequence[TableRow]) -> bool:
+    if len(rows) != len(others):
+        return False
+    return all(
+        a.key == b.key and all(x.is_same(y) for x, y in zip(a.cells, b.cells, strict=True))
+        for a, b in zip(rows, others, strict=True)
+    )
