@@ -1,4 +1,4 @@
-"""`attach`, `show`: looking at a run, here or on another machine."""
+"""`attach` and `show`: open a run in the app, on this machine or on a remote host."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommands."""
-    attach = commands.add_parser("attach", help="watch and steer a live run, here or over ssh")
+    """Add `attach` and `show`."""
+    attach = commands.add_parser("attach", help="watch and control a live run, here or over ssh")
     attach.add_argument(
         "run",
         metavar="RUN | [USER@]HOST:[RUN]",
         nargs="*",
-        help="default: the newest live run; of one HOST or several their runs are shown",
+        help="default: the newest live run; one or more HOSTs: choose from their runs",
     )
-    attach.add_argument("--read-only", action="store_true", help="only watch")
-    show = commands.add_parser("show", help="look at a finished or dead run")
+    attach.add_argument("--read-only", action="store_true", help="watch without control")
+    show = commands.add_parser("show", help="view a finished or crashed run")
     show.add_argument("run", metavar="RUN", help="as for attach")
     for parser, handler in ((attach, _attach), (show, _show)):
         add_runs_dir(parser)
@@ -46,48 +46,48 @@ def add_commands(commands: Commands) -> None:
 def _attach(options: argparse.Namespace) -> int:
     if len(options.run) > 1:
         require_machines(options.run, options)
-        return _look_around(options.run, options.remote_cmd, read_only=options.read_only)
+        return _open_on_hosts(options.run, options.remote_cmd, read_only=options.read_only)
     options.run = options.run[0] if options.run else None
-    return _look(options, live=True, read_only=options.read_only)
+    return _open(options, live=True, read_only=options.read_only)
 
 
 def _show(options: argparse.Namespace) -> int:
-    return _look(options, live=False, read_only=True)
+    return _open(options, live=False, read_only=True)
 
 
-def _look(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
+def _open(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
     from ..connection.ssh.remote_host import is_remote, parse_target
 
     if options.run and is_remote(options.run):
-        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+        return _open_remote(parse_target(options.run), options.remote_cmd, read_only=read_only)
     try:
         run = chosen_run(options, live=live)
     except NoSuchRun as no_run:
         if not options.run or "/" in options.run:
             raise
-        if not _is_machine(options):
-            way = f"for a machine of that name, write: fttui attach {options.run}:"
+        if not _is_host(options):
+            way = f"for a remote host of that name, write: fttui attach {options.run}:"
             raise NoSuchRun(f"{no_run}\n{way}") from None
-        return _look_there(parse_target(options.run), options.remote_cmd, read_only=read_only)
+        return _open_remote(parse_target(options.run), options.remote_cmd, read_only=read_only)
     return open_app(run, read_only=read_only)
 
 
-def _is_machine(options: argparse.Namespace) -> bool:
-    """A word that is no run here may be meant for ssh; a mistyped name must not be sent there."""
+def _is_host(options: argparse.Namespace) -> bool:
+    """Whether the word names a known host; a mistyped run name must not start an ssh login."""
     from ..connection.ssh.hosts import is_known_host
 
     return options.remote_cmd is not None or is_known_host(options.run)
 
 
 def require_terminal(way_out: str) -> None:
-    """Refuse to draw into a pipe.
+    """Check that the app has a terminal to draw in.
 
     Raises:
-        ConfigError: naming the way out.
+        ConfigError: standard input or output is not a terminal; the text ends with `way_out`.
     """
     if not _at_terminal():
         raise ConfigError(
-            f"the app needs a terminal, and standard input or output is none; {way_out}"
+            f"the app needs a terminal, and standard input or output is not one; {way_out}"
         )
 
 
@@ -96,34 +96,34 @@ def _at_terminal() -> bool:
 
 
 def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
-    """Show a run of this machine until the person leaves."""
-    require_terminal(f"to read along, use: fttui events {run.id} --follow")
-    gc.disable()  # nothing made while starting is garbage; the app collects again later
+    """Show a run of this machine in the app until the user leaves; return the exit code."""
+    require_terminal(f"to follow the run without one, use: fttui events {run.id} --follow")
+    gc.disable()  # objects made at start are permanent; the app enables the collector later
     from ..app import run_app
     from ..connection.factory import engine_lives, open_session
 
     app = run_app(open_session(run, read_only), run=run)
     if app.wanted is not None:
-        return _look_at(app.wanted, read_only=read_only)
+        return _open_listed(app.wanted, read_only=read_only)
     if engine_lives(run):
-        say(f"the run goes on; come back with: fttui attach {run.id}")
+        say(f"training continues; attach again with: fttui attach {run.id}")
     else:
-        say(f"look at it again with: fttui show {run.id}")
+        say(f"open the run again with: fttui show {run.id}")
     return app.return_value or 0
 
 
-def _look_at(item: RunListing, *, read_only: bool) -> int:
-    """Show the run that a person chose from the list in the app."""
+def _open_listed(item: RunListing, *, read_only: bool) -> int:
+    """Open the run that the user chose from the list in the app."""
     from ..connection.ssh.remote_host import parse_target
 
     if not item.host:
         return open_app(RunDirectory(Path(item.summary.path)), read_only=read_only)
     target = parse_target(f"{item.host}:{item.summary.path}")
-    return _look_there(target, None, read_only=read_only)
+    return _open_remote(target, None, read_only=read_only)
 
 
-def _look_there(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool) -> int:
-    """Show a run of another machine; without a name or a terminal, what runs there are."""
+def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool) -> int:
+    """Open a run of a remote host; without a run name and a terminal, print the host's runs."""
     from ..connection.remote import RemoteSession
     from ..connection.ssh.hosts import remember_host
     from ..connection.ssh.remote_host import RemoteHost
@@ -134,19 +134,19 @@ def _look_there(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool
     session = RemoteSession(host, read_only=read_only)
     if not asyncio.run(_connect(session, host, target)):
         return 0
-    gc.disable()  # as above
+    gc.disable()  # as in open_app
     from ..app import run_app
 
     remember_host(target.host)
     app = run_app(session)
     if app.wanted is not None:
-        return _look_at(app.wanted, read_only=read_only)
-    say(f"come back with: fttui attach {target.host}:{session.run_id}")
+        return _open_listed(app.wanted, read_only=read_only)
+    say(f"attach again with: fttui attach {target.host}:{session.run_id}")
     return app.return_value or 0
 
 
 async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarget) -> bool:
-    """Have a run served while ssh may still ask things; False when only a list was wanted."""
+    """Connect while ssh may still prompt; return False if only a list of runs was printed."""
     from ..connection.ssh.ssh_connection import SshConnection
 
     connection = SshConnection(host, may_prompt=True)
@@ -165,7 +165,7 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
 
 
 async def _chosen(connection: SshConnection, host: str) -> str | None:
-    """The run a person picks from the list of another machine's runs."""
+    """Return the path of the run that the user picks from a remote host's runs."""
     runs = await connection.runs()
     if not runs:
         raise NoSuchRun(f"no runs on {host}; start one there with: fttui run CONFIG")
@@ -175,10 +175,10 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
     return runs[0].path if len(runs) == 1 else _ask_which(runs, host)
 
 
-def _look_around(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
-    """Show a run of several machines; one that cannot be reached does not hide the others."""
-    from ..connection.ssh.remote_host import parse_target
+def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
+    """Let the user choose among the runs of several hosts; one out of reach hides no other."""
     from ..connection.ssh.remote_runs import list_remote_runs
+    from ..connection.ssh.remote_host import parse_target
 
     found = list_remote_runs(hosts, remote_cmd)
     for error in found.errors:
@@ -189,7 +189,7 @@ def _look_around(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -
         return found.errors[0].exit_code if found.errors else 0
     places = {run.path: f"{host}:{run.path}" for host, runs in found.runs for run in runs}
     wanted = _ask_which(shown, " and ".join(hosts))
-    return _look_there(parse_target(places.get(wanted, wanted)), remote_cmd, read_only=read_only)
+    return _open_remote(parse_target(places.get(wanted, wanted)), remote_cmd, read_only=read_only)
 
 
 def _ask_which(runs: list[RunSummary], host: str) -> str:

@@ -1,4 +1,4 @@
-"""`bridge`: the far end of a remote viewer, started by ssh and not meant for typing."""
+"""`bridge`: the remote side of `attach` over ssh; ssh starts it, users do not."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .options import Commands, add_runs_dir
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
+    """Add `bridge`."""
     bridge = commands.add_parser(
         "bridge",
-        help="the far end of attach over ssh",
-        description="Started on the far side by `fttui attach HOST`. As a forced command in "
-        'authorized_keys, such as command="fttui bridge --read-only",restrict, it limits a key '
-        "to watching; what that key's owner asks ssh to run is then not looked at.",
+        help="the remote side of attach over ssh; started by ssh",
+        description="`fttui attach HOST` starts it on the remote host. As a forced command in "
+        'authorized_keys, such as command="fttui bridge --read-only",restrict, it limits an ssh '
+        "key to watching; the command that the client asks ssh to run is then ignored.",
     )
-    bridge.add_argument("--run", metavar="RUN", help="show this run and no other")
-    bridge.add_argument("--read-only", action="store_true", help="let the viewer only watch")
+    bridge.add_argument("--run", metavar="RUN", help="serve this run only")
+    bridge.add_argument("--read-only", action="store_true", help="refuse commands of the viewer")
     add_runs_dir(bridge)
     bridge.set_defaults(handler=_bridge)
 
@@ -29,8 +29,8 @@ def add_commands(commands: Commands) -> None:
 def _bridge(options: argparse.Namespace) -> int:
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise ConfigError(
-            "the bridge speaks to a viewer on another machine, not to a person; "
-            "watch a run here with: fttui attach"
+            "bridge is started by ssh for a viewer on another machine; watch a run of this machine "
+            "with: fttui attach"
         )
     root = runs_root(options.runs_dir)
     if options.runs_dir is not None:

@@ -1,4 +1,4 @@
-"""`check`: whether a configuration can run here, how long it is and whether it fits."""
+"""`check`: validate a configuration, compute its steps, estimate its memory, check its data."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ _SMOLLM2_135M = {
     "vocab_size": 49152,
     "tie_word_embeddings": True,
 }
-"""The one model that the package holds; it has no config.json before its first conversion."""
+"""Shape of the packaged model, which has no config.json before its first conversion."""
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser("check", help="validate a configuration and estimate its needs")
+    """Add `check`."""
+    parser = commands.add_parser(
+        "check", help="validate a configuration, estimate its memory, check its data"
+    )
     parser.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="K=V", help="as for run"
@@ -48,7 +50,7 @@ def add_commands(commands: Commands) -> None:
         "--schema", action="store_true", help="print the JSON Schema of configurations, for editors"
     )
     parser.add_argument(
-        "--free", metavar="GIB", type=_gib, help="as on a GPU with so much free memory"
+        "--free", metavar="GIB", type=_gib, help="assume a GPU with this much free memory"
     )
     parser.set_defaults(handler=_check)
 
@@ -59,7 +61,7 @@ def _gib(text: str) -> int:
     except ValueError:
         found = 0.0
     if not 0 < found < 1e6:
-        raise argparse.ArgumentTypeError(f"got {text}, expected GiB of free memory, such as 5.6")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected free memory in GiB, such as 5.6")
     return int(found * 2**30)
 
 
@@ -70,7 +72,7 @@ def _check(options: argparse.Namespace) -> int:
         print(schema_text(), end="")
         return 0
     if options.config is None:
-        raise ConfigError("which configuration? fttui check CONFIG (or --schema)")
+        raise ConfigError("no configuration given; use: fttui check CONFIG, or --schema")
     from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards
@@ -82,18 +84,20 @@ def _check(options: argparse.Namespace) -> int:
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     for problem in check_sources(loaded.config):
-        print(f"warning: not there yet: {problem.key}: {problem.text}")
+        print(f"warning: not found yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded, hardware)):
-        print(line, flush=True)  # one by one: what does not fit is shown before it is refused
+        print(
+            line, flush=True
+        )  # the estimate is printed before a model that does not fit is refused
     look_into_data(loaded.resolved)
     return 0
 
 
 def look_into_data(resolved: str) -> None:
-    """Have the records read by a process of its own, which may load what that takes.
+    """Validate the data in a separate process, which may load the tokenizer and data libraries.
 
     Raises:
-        DataError: they cannot be used.
+        DataError: the data cannot be used.
     """
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.data.validate"]
     done = subprocess.run(command, input=resolved, text=True, stderr=subprocess.PIPE, check=False)
@@ -102,7 +106,7 @@ def look_into_data(resolved: str) -> None:
 
 
 def course(config: RunConfig) -> Iterator[str]:
-    """How long the run is, as far as it is known without reading the data."""
+    """Yield the batch size and the length of the run, as far as known without reading the data."""
     from fttui.engine.config.plan import warmup_steps
 
     train = config.train
@@ -114,25 +118,25 @@ def course(config: RunConfig) -> Iterator[str]:
     )
     if train.steps is None:
         epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
-        yield f"length: {epochs}; the steps are known once the data are read"
+        yield f"length: {epochs}; the number of steps is known once the data is read"
         return
     warmup = warmup_steps(train.warmup, train.steps)
-    yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} steps of warm-up"
+    yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} warm-up steps"
 
 
 def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
-    """Memory by named terms and whether it fits on this machine.
+    """Yield the memory estimate by terms, the decisions it led to, and advice.
 
     Raises:
-        ConfigError: the model does not have what is asked of it.
-        ModelError: it does not fit; the text says what to change.
+        ConfigError: the model lacks something that the configuration refers to.
+        ModelError: the run does not fit in memory; the text says what to change.
     """
     from fttui.engine.config.fast import fast_fact, why_not_fast
     from fttui.engine.config.memory.fit import advice, fit
 
     config, architecture = loaded.config, known_architecture(loaded)
     if isinstance(architecture, FttuiError):
-        yield f"memory: not known without {config.model.id}'s config.json: {architecture}"
+        yield f"memory: cannot be estimated without {config.model.id}'s config.json: {architecture}"
         return
     found = fit(config, architecture, hardware)
     estimate = found.estimate
@@ -154,26 +158,26 @@ def _too_large(found: Fit) -> str:
 
     lines = advice(found.estimate, found.free_bytes, found.config)
     changes = "\n".join(f"  {line}" for line in lines)
-    return f"it does not fit; what to change, each on top of the ones before:\n{changes}"
+    return f"the run does not fit in memory; apply these changes in order until it does:\n{changes}"
 
 
 def decided(found: Fit) -> Iterator[str]:
-    """What the configuration left open, and why it is as it is."""
-    yield from (f"chosen, so that it fits: {setting}" for setting in found.chosen)
-    yield from (f"chosen, because there is room: {setting}" for setting in found.faster)
+    """Yield the values chosen for keys left on `auto`, with the reason."""
+    yield from (f"chosen to fit in memory: {setting}" for setting in found.chosen)
+    yield from (f"chosen for speed, as memory allows: {setting}" for setting in found.faster)
 
 
 def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
-    """The configuration as this machine can run it, with what it leaves open decided.
+    """Return the configuration with every key left on `auto` decided for this machine.
 
     Args:
-        loaded: as read.
-        force: start although it does not fit by estimate.
-        say: told what was decided, and what is needed.
+        loaded: the configuration as read.
+        force: start even if the run does not fit by the estimate.
+        say: prints the estimate and the decisions.
 
     Raises:
-        ConfigError: the model does not have what is asked of it.
-        ModelError: it does not fit; the text says what to change.
+        ConfigError: the model lacks something that the configuration refers to.
+        ModelError: the run does not fit in memory; the text says what to change.
     """
     from fttui.engine.config.load import dump_config
     from fttui.engine.config.memory.fit import fit
@@ -184,7 +188,7 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         return loaded
     found = fit(loaded.config, architecture, probe_hardware())
     if not found.fits and not force:
-        raise ModelError(f"{_too_large(found)}\nStart it all the same with --force.")
+        raise ModelError(f"{_too_large(found)}\nTo start it anyway, use --force.")
     estimate = found.estimate
     say(
         f"memory per rank: {size(estimate.likely)} likely, at most "
@@ -198,7 +202,10 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
 
 
 def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
-    """What a configuration leaves open, as the run decided it: the other way is another model."""
+    """Return the configuration with keys left on `auto` as the run decided them before.
+
+    Another decision, such as another quantization, would give another model.
+    """
     from msgspec.structs import replace as with_fields
 
     from fttui.engine.config.load import dump_config, parse_resolved
@@ -216,10 +223,10 @@ def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
 
 
 def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
-    """The model's shape, or why it is not known.
+    """Return the model's shape, or the error that says why it is unknown.
 
     Raises:
-        ConfigError: the model does not have what the configuration asks of it.
+        ConfigError: the model lacks something that the configuration refers to.
     """
     from fttui.engine.config.checks import check_experts, check_model, require
     from fttui.engine.config.memory.architecture import MixtureOfExperts
@@ -237,10 +244,10 @@ def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """The model's shape, from its folder, its package or (unless `local`) its page on the hub.
+    """Return the model's shape from its folder, its package, or (unless `local`) the Hub.
 
     Raises:
-        FttuiError: its config.json cannot be had or read.
+        FttuiError: the model's config.json cannot be found or read.
     """
     from fttui.engine.config.memory.estimate import read_architecture
 
@@ -256,7 +263,7 @@ def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
             config.model.id, "config.json", revision=config.model.revision, local_files_only=local
         )
     except LocalEntryNotFoundError:
-        raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
+        raise FttuiError("not in the local cache, and the Hub cannot be reached") from None
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FttuiError(reason) from None

@@ -1,4 +1,4 @@
-"""`ctl`: one command to a live run, with its outcome as the exit code."""
+"""`ctl`: send one command to a live run; the exit code reports its outcome."""
 
 from __future__ import annotations
 
@@ -39,37 +39,41 @@ _EXIT_CODES = {
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
+    """Add `ctl`."""
     parser = commands.add_parser(
         "ctl",
         help="send one command to a live run and wait for its outcome",
         usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [[HOST:]RUN] COMMAND…",
-        epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 not understood, 6 no engine, "
-        "7 rejected or failed, 124 no outcome in time",
+        epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 invalid command, 6 no engine is "
+        "running, 7 rejected or failed, 124 no outcome within --timeout",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "words",
         nargs="*",
         metavar="[RUN] COMMAND",
-        help="such as: my-run lr scale 0.5; without a run, the newest live one",
+        help="such as: my-run lr scale 0.5; default RUN: the newest live run",
     )
     add_runs_dir(parser)
     add_remote_cmd(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    parser.add_argument("--reason", default="", metavar="T", help="why, for the journal")
+    parser.add_argument("--reason", default="", metavar="T", help="reason, for the journal")
     parser.add_argument(
-        "--timeout", type=float, default=_DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait"
+        "--timeout",
+        type=float,
+        default=_DEFAULT_TIMEOUT_S,
+        metavar="S",
+        help="seconds to wait for the outcome",
     )
     parser.add_argument(
-        "--take", action="store_true", help="take control for this command, whoever has it"
+        "--take", action="store_true", help="take control for this command from whoever has it"
     )
     parser.set_defaults(handler=_send)
 
 
 def _send(options: argparse.Namespace) -> int:
     session, command = _session(options)
-    from ..connection.command_outcome import send_command  # deferred: loads asyncio and ZeroMQ
+    from ..connection.command_outcome import send_command  # deferred: it loads asyncio and ZeroMQ
 
     outcome = send_command(
         session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
@@ -82,7 +86,7 @@ def _send(options: argparse.Namespace) -> int:
 
 
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
-    """The command, and a session of the run it is for."""
+    """Return a session with the addressed run, and the command for it."""
     words = options.words
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
         return _session_there(words, options.remote_cmd)
@@ -96,7 +100,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
 def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
     target = parse_target(words[0])
     if not words[1:]:
-        raise ConfigError(f"which command for {words[0]}? one of:\n{_table()}")
+        raise ConfigError(f"no command given for {words[0]}; commands:\n{_table()}")
     command = _parsed(words[1:])
     from ..connection.remote import RemoteSession
     from ..connection.ssh.ssh_connection import SshConnection
@@ -110,7 +114,7 @@ def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, A
         try:
             await session.open(connection, target.run)
             if not session.engine_alive:
-                raise EngineGone(f"no engine works on {session.run_id} on {target.host}")
+                raise EngineGone(f"no engine is running for {session.run_id} on {target.host}")
         except BaseException:
             await connection.close()
             raise
@@ -121,9 +125,9 @@ def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, A
 
 
 def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
-    """The run and the command; the first word is the run unless only the whole is a command."""
+    """Return the run and the command; the first word is the run unless all words are a command."""
     if not words:
-        raise ConfigError(f"which command? fttui ctl [RUN] COMMAND, one of:\n{_table()}")
+        raise ConfigError(f"no command given; use: fttui ctl [RUN] COMMAND; commands:\n{_table()}")
     whole = _parsed_or_none(words)
     if whole is not None and _parsed_or_none(words[1:]) is None:
         return find_run(root, None, live=True), whole
@@ -164,13 +168,13 @@ def _require_engine(run: RunDirectory) -> None:
     engine = read_engine(run)
     if engine is None or not engine.alive:
         raise EngineGone(
-            f"no engine works on {run.id}; go on with: fttui run --resume {run.id}, "
-            f"or look at it with: fttui show {run.id}"
+            f"no engine is running for {run.id}; resume the run with: fttui run --resume {run.id}, "
+            f"or view it with: fttui show {run.id}"
         )
 
 
 def sentence(outcome: CommandOutcome) -> str:
-    """The outcome in words."""
+    """Return the outcome of a command as one line."""
     if outcome.status == "applied":
         what = effect(outcome.command, outcome.step or 0, "step {}")
         return f"{what}: {outcome.command}{change(outcome.command, outcome.old, outcome.new)}"

@@ -1,4 +1,4 @@
-"""`doctor`: whether this machine and this terminal have what a run needs."""
+"""`doctor`: check that this machine and terminal have what a run needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..text.format import size
+from ..text.format import plural, size
 from .options import Commands
 
 _PACKAGES = (
@@ -38,17 +38,19 @@ _LEAST_COLUMNS, _LEAST_LINES = 80, 24
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     text: str
     level: str = "ok"
-    """ok, note (works, but less well) or bad (has to be mended)."""
+    """`ok`, `note` (works with limits) or `bad` (must be fixed)."""
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser("doctor", help="check versions, GPUs, sockets and the terminal")
+    """Add `doctor`."""
+    parser = commands.add_parser(
+        "doctor", help="check this machine: packages, GPUs, sockets, terminal"
+    )
     parser.set_defaults(handler=_doctor)
 
 
@@ -58,12 +60,15 @@ def _doctor(_options: argparse.Namespace) -> int:
         bad += finding.level == "bad"
         mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
         print(f"{mark}  {finding.name:<14} {finding.text}", flush=True)
-    print("everything a run needs is here" if not bad else f"{bad} to mend, marked BAD")
+    if bad:
+        print(f"{plural(bad, 'problem')}, marked BAD")
+    else:
+        print("this machine has everything a run needs")
     return 1 if bad else 0
 
 
 def findings() -> Iterator[HealthCheck]:
-    """Everything looked at, one by one, since some checks take seconds."""
+    """Yield the result of every check as it ends, since some take seconds."""
     checks: tuple[Callable[[], Iterator[HealthCheck]], ...] = (
         _check_python,
         _check_packages,
@@ -99,24 +104,26 @@ def _check_devices() -> Iterator[HealthCheck]:
         free = f"{size(device.free_bytes)} of {size(device.total_bytes)} free"
         yield HealthCheck(f"GPU {index}", f"{device.name}, {free}, {bf16}")
     if not hardware.devices:
-        yield HealthCheck("GPU", "none that torch can use; runs train on the CPU", "note")
+        yield HealthCheck("GPU", "torch finds none; runs train on the CPU", "note")
     free = f"{size(hardware.host_free_bytes)} of {size(hardware.host_total_bytes)} free"
     yield HealthCheck("host", f"{hardware.processors} processors, {free}")
 
 
 def _check_bitsandbytes() -> Iterator[HealthCheck]:
-    """In a process of its own: a broken native library can take its process down."""
+    """Import bitsandbytes in a separate process, which a broken native library may crash."""
     command = [sys.executable, "-c", "import bitsandbytes"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        yield HealthCheck("bitsandbytes", f"its import took over {_IMPORT_TIMEOUT_S} s", "bad")
+        text = f"importing it took more than {_IMPORT_TIMEOUT_S} s"
+        yield HealthCheck("bitsandbytes", text, "bad")
         return
     if done.returncode == 0:
-        yield HealthCheck("bitsandbytes", "loads: 4-bit models can be trained")
+        yield HealthCheck("bitsandbytes", "can be imported; 4-bit models can be trained")
     else:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield HealthCheck("bitsandbytes", f"does not load: {last}; set model.quantize: none", "bad")
+        text = f"cannot be imported: {last}; without it, set model.quantize: none"
+        yield HealthCheck("bitsandbytes", text, "bad")
 
 
 def _check_zeromq() -> Iterator[HealthCheck]:
@@ -135,7 +142,7 @@ def _check_zeromq() -> Iterator[HealthCheck]:
         except zmq.ZMQError as error:
             yield HealthCheck(name, f"ipc sockets do not work in {folder}: {error}", "bad")
         else:
-            text = "an ipc message went through" if answered else "an ipc message got lost"
+            text = "ipc sockets work" if answered else "a message over an ipc socket was lost"
             yield HealthCheck(name, text, "ok" if answered else "bad")
         finally:
             context.destroy(linger=0)
@@ -144,23 +151,23 @@ def _check_zeromq() -> Iterator[HealthCheck]:
 def _check_terminal() -> Iterator[HealthCheck]:
     if not sys.stdout.isatty():
         yield HealthCheck(
-            "terminal", "standard output is no terminal; run it in one to check", "note"
+            "terminal", "standard output is not a terminal; run doctor in one to check it", "note"
         )
         return
     columns, rows = shutil.get_terminal_size()
     small = columns < _LEAST_COLUMNS or rows < _LEAST_LINES
     text = f"{columns}×{rows}"
-    hint = f"; best from {_LEAST_COLUMNS}×{_LEAST_LINES} on" if small else ""
+    hint = f"; at least {_LEAST_COLUMNS}×{_LEAST_LINES} is recommended" if small else ""
     yield HealthCheck("terminal", text + hint, "note" if small else "ok")
     encoding = locale.getpreferredencoding(False)
     utf8 = encoding.lower().replace("-", "") == "utf8"
-    yield HealthCheck("encoding", encoding if utf8 else f"{encoding}; curves are drawn in ASCII")
+    yield HealthCheck("encoding", encoding if utf8 else f"{encoding}; the app draws with ASCII")
     yield HealthCheck("TERM", f"{os.environ.get('TERM') or 'not set'}, {_colours()}")
 
 
 def _colours() -> str:
     if os.environ.get("NO_COLOR"):
-        return "no colour, as NO_COLOR asks"
+        return "no colour, because NO_COLOR is set"
     if os.environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}:
         return "true colour"
     return "256 colours" if "256" in os.environ.get("TERM", "") else "16 colours"

@@ -1,4 +1,4 @@
-"""`export`: a checkpoint as a folder that transformers, peft or sentence-transformers load."""
+"""`export`: write a checkpoint as a folder for transformers, peft or sentence-transformers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from fttui.engine.run.run_index import find_run
 from .options import Commands, add_runs_dir, name_and_step
 
 _DESCRIPTION = """\
-Write a checkpoint as a folder for other programs, with a model card. The run may still be training:
-the work is done on the CPU, in a process of its own, and the folder appears when it is complete.
-A damaged checkpoint is refused (exit code 10), as is a folder that exists (2).
+Write a checkpoint as a folder that other programs load, with a model card. The run may still be
+training: the export runs on the CPU in a separate process, and the folder appears once complete.
+A damaged checkpoint is refused (exit code 10), and so is an existing folder (exit code 2).
 """
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
+    """Add `export`."""
     export = commands.add_parser(
         "export",
-        help="write a checkpoint as a model or adapter that other programs load",
+        help="write a checkpoint as a model or adapter for other programs",
         description=_DESCRIPTION,
     )
     export.add_argument(
         "run",
         metavar="RUN[@STEP]",
         nargs="?",
-        help="default: the newest run; its last checkpoint, or the one of STEP",
+        help="default: the newest run, and its last checkpoint",
     )
     kind = export.add_mutually_exclusive_group(required=True)
     merged = "the whole model, for transformers and sentence-transformers"
     kind.add_argument("--merged", dest="kind", action="store_const", const="merged", help=merged)
-    adapter = "the LoRA adapter alone, for peft"
+    adapter = "the LoRA adapter only, for peft"
     kind.add_argument("--adapter", dest="kind", action="store_const", const="adapter", help=adapter)
     export.add_argument(
-        "--out", metavar="DIR", type=Path, help="default: exports/ in the run's folder"
+        "--out", metavar="DIR", type=Path, help="default: exports/ in the run folder"
     )
     export.add_argument(
-        "--ema", action="store_true", help="the moving average of the adapter (train.ema)"
+        "--ema", action="store_true", help="export the adapter's moving average (train.ema)"
     )
     add_runs_dir(export)
     export.set_defaults(handler=_export)

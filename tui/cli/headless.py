@@ -1,4 +1,4 @@
-"""`run --headless`: the run as plain lines, and Ctrl-C as a way to end it."""
+"""`run --headless`: print the run as plain lines; Ctrl-C and SIGTERM stop the run."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _LINE_EVERY_S = 1.0
 _LOG_LINES = 15
 _LEAVING_S = 30.0
 _GRACE_S = 2.0
-"""From the end of the process to giving up on its last word."""
+"""Seconds after the process's end for which its final record is still awaited."""
 
 
 class HeadlessLog:
-    """Records → lines; steps and progress at most once a second, everything else at once."""
+    """Formats journal records as lines: steps and progress once a second, all else at once."""
 
     def __init__(self) -> None:
         self._total_steps = 0
         self._next_step_line = 0.0
         self._next_progress_line = 0.0
         self._step_s: float | None = None
-        """Smoothed seconds per step."""
+        """Smoothed seconds per step; None before the first step."""
         self._state: RunState | None = None
         self._error = ""
-        """The newest error in the log."""
+        """Text of the newest error in the log."""
 
     def lines(self, record: ev.Record, now: float) -> Iterator[str]:
-        """The lines for a record; `now` is monotonic seconds."""
+        """Yield the lines for a record; `now` is in monotonic seconds."""
         match record.event:
             case ev.StepFinished() as step:
                 yield from self._step(record, step, now)
@@ -56,7 +56,7 @@ class HeadlessLog:
                     yield f"{label} {100 * done / total:.0f} %" if total else label
             case ev.RunStarted(total_steps=total_steps, devices=devices):
                 self._total_steps = total_steps
-                if devices:  # the first of the two words of a start knows none yet
+                if devices:  # a start emits two of these events; the first has no devices yet
                     yield from _plain_lines(record.event, record.step)
             case ev.StateChanged():
                 yield from self._change(record.event, record.step)
@@ -69,7 +69,7 @@ class HeadlessLog:
                 yield from _plain_lines(record.event, record.step)
 
     def _change(self, event: ev.StateChanged, step: int) -> Iterator[str]:
-        """A new state; a checkpoint in between has its own line and is none."""
+        """Yield a line for a new state; saving is left out, as each checkpoint has its own line."""
         if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
             return
         self._state = event.state
@@ -122,7 +122,7 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
 def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
     match event:
         case ev.CommandApplied(command=command, old=old, new=new, issuer=issuer):
-            # Where a pause holds is told by the state it leads to.
+            # The line of the paused state gives the step at which the pause took effect.
             what = "pausing" if is_pause(command) else effect(command, step, "step {}")
             who = f" by {issuer}" if issuer else ""
             yield f"{what}: {command}{change(command, old, new)}{who}"
@@ -149,10 +149,10 @@ _UNTAKEN = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 
 
 class Interrupts:
-    """Ctrl-C goes to the engine: the first one saves and stops, the second one stops now.
+    """Passes Ctrl-C and SIGTERM on to the engine: the first saves and stops, the second stops now.
 
-    So does SIGTERM, which a scheduler or `timeout` sends: the run must not outlive its job unheard.
-    Whoever has a way of their own to end by it, as a probe has, keeps it.
+    SIGTERM is what a job scheduler or `timeout` sends; the run must not outlive its job. A handler
+    that the caller installed before, as a probe does, stays in place.
     """
 
     def __init__(self, engine: StartedEngine) -> None:
@@ -171,28 +171,28 @@ class Interrupts:
         try:
             os.kill(pid, signal.SIGINT)
         except ProcessLookupError:
-            return  # it ended by itself; its last word is on the way
+            return  # the engine has ended by itself; its final record is still being read
 
     def news(self) -> Iterator[str]:
-        """What to say about it; not said by the handler, which may interrupt a print."""
+        """Yield a line per signal received; the handler cannot print, it may interrupt a print."""
         while self._told < self._count:
             self._told += 1
             first = self._told == 1
             yield "saving and stopping; Ctrl-C again stops now" if first else "stopping now"
 
     def restore(self) -> None:
-        """The signals mean what they meant before."""
+        """Restore the signal handlers that were installed before."""
         for ending, handler in self._before.items():
             signal.signal(ending, handler)
 
 
 def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
-    """Print a run until it ends; returns its exit code.
+    """Print a run until it ends and return its exit code.
 
-    Reads the journal itself, so that no viewer's trouble can hide how a run ends.
+    It reads the journal directly, so that a fault of the hub cannot hide how the run ends.
 
     Raises:
-        EngineGone: the engine ended without a word; the text has the end of its log.
+        EngineGone: the engine exited without a final record; the text has the end of its log.
     """
     interrupts = Interrupts(engine)
     lines = HeadlessLog()
@@ -211,19 +211,20 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
     code = engine.process.returncode
     raise EngineGone(
-        f"the engine is gone (exit code {code}) and left no word; go on from the last checkpoint "
-        f"with: fttui run --resume {engine.run.id}\nthe end of {engine.run.engine_log}:\n{tail}"
+        f"the engine exited without a final record (exit code {code}); resume from the last "
+        f"checkpoint with: fttui run --resume {engine.run.id}\n"
+        f"the end of {engine.run.engine_log}:\n{tail}"
     )
 
 
 def _see_off(engine: StartedEngine) -> None:
-    """Let the process go after its last word, so that the run can be resumed at once."""
+    """Wait for the process to exit after its final record, so that the run can be resumed."""
     with suppress(subprocess.TimeoutExpired):
         engine.process.wait(_LEAVING_S)
 
 
 def _batches(engine: StartedEngine) -> Iterator[list[ev.Record]]:
-    """New records of this incarnation, often none, until some time after its process ended."""
+    """Yield new records of this engine process, often none, until shortly after it ended."""
     reader = FrameReader(engine.run.journal, engine.journal_offset)
     gone_at: float | None = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:

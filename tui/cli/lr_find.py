@@ -1,4 +1,4 @@
-"""`lr-find`: which learning rate to start with, by a run that is thrown away."""
+"""`lr-find`: find a learning rate by a range test on a temporary run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from .probe import add_probe_options, probe
 
 _FEWEST_STEPS = 10
 _SIZE = (78, 20)
-"""Columns and lines of the plot: fits the smallest terminal."""
+"""Columns and lines of the plot, which fits 80×24."""
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
+    """Add `lr-find`."""
     find = commands.add_parser("lr-find", help="find a learning rate by a range test, with a plot")
     add_probe_options(find)
-    find.add_argument("--low", metavar="LR", type=float, default=1e-6, help="default 1e-6")
-    find.add_argument("--high", metavar="LR", type=float, default=1e-1, help="default 1e-1")
-    find.add_argument("--steps", metavar="N", type=int, default=60, help="default 60")
+    low, high = "lowest learning rate (default 1e-6)", "highest learning rate (default 1e-1)"
+    find.add_argument("--low", metavar="LR", type=float, default=1e-6, help=low)
+    find.add_argument("--high", metavar="LR", type=float, default=1e-1, help=high)
+    steps = "optimizer steps of the sweep (default 60)"
+    find.add_argument("--steps", metavar="N", type=int, default=60, help=steps)
     find.set_defaults(handler=_find)
 
 
@@ -34,15 +36,15 @@ def _find(options: argparse.Namespace) -> int:
     low, high, steps = options.low, options.high, options.steps
     if not 0 < low < high < math.inf or steps < _FEWEST_STEPS:
         raise ConfigError(
-            f"lr-find sweeps from --low up to --high in at least {_FEWEST_STEPS} --steps; got "
-            f"{low:g} to {high:g} in {steps}"
+            f"expected 0 < --low < --high and --steps of at least {_FEWEST_STEPS}; got --low "
+            f"{low:g}, --high {high:g}, --steps {steps}"
         )
     wanted = ["--lr-find", *(f"{value!r}" for value in (low, high, steps))]
     with probe(options, _only_the_sweep(low, steps), wanted, LrRangeTested) as made:
         if made.exit_code:
             return made.exit_code
         if made.found is None:
-            raise TrainingFailed("the sweep was stopped before its end; start it again")
+            raise TrainingFailed("the sweep was stopped before its end; run lr-find again")
         if options.json:
             say(json.dumps(msgspec.to_builtins(made.found)))
         else:
@@ -52,7 +54,7 @@ def _find(options: argparse.Namespace) -> int:
 
 
 def _only_the_sweep(low: float, steps: int) -> list[str]:
-    """No schedule; one step more than are looked at; a refused update does not hold the run."""
+    """Return the overrides of a sweep: no schedule, one extra step, skip non-finite updates."""
     return [
         f"train.lr={low!r}",
         f"train.steps={steps + 1}",
@@ -63,7 +65,7 @@ def _only_the_sweep(low: float, steps: int) -> list[str]:
 
 
 def plot(found: LrRangeTested, columns: int, lines: int) -> str:
-    """The smoothed loss over the rate on a logarithmic axis, without colours."""
+    """Return a colourless plot of the smoothed loss over the logarithm of the learning rate."""
     import plotext
 
     figure = plotext.figure
@@ -79,14 +81,14 @@ def plot(found: LrRangeTested, columns: int, lines: int) -> str:
 
 
 def summary(found: LrRangeTested) -> Iterator[str]:
-    """What the curve says, in words."""
+    """Yield the result of the sweep: where it ended and which learning rates to try."""
     top = found.rates[-1] if found.rates else 0.0
-    why = "the loss diverged" if found.diverged else "the highest rate asked for"
-    yield f"ended at {top:.2g}: {why}"
+    why = "the loss diverged" if found.diverged else "reached --high"
+    yield f"the sweep ended at learning rate {top:.2g}: {why}"
     if found.steepest is None or found.below_lowest is None:
-        yield "the loss never fell; sweep from a lower --low, or over more --steps"
+        yield "the loss never fell; try a lower --low or more --steps"
         return
-    yield f"steepest descent             {found.steepest:.2g}"
-    yield f"a tenth of the lowest loss's {found.below_lowest:.2g}"
+    yield f"learning rate of the steepest descent      {found.steepest:.2g}"
+    yield f"a tenth of the rate with the lowest loss   {found.below_lowest:.2g}"
     low, high = sorted((found.steepest, found.below_lowest))
     yield f"try train.lr between {low:.1e} and {high:.1e}"

@@ -1,4 +1,4 @@
-"""`ls`, `events`, `report`: reading what runs left on disk."""
+"""`ls`, `events` and `report`: list runs, print a journal, print an anomaly report."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _FOLLOW_POLL_S = 0.1
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommands."""
+    """Add `ls`, `events` and `report`."""
     listing = commands.add_parser("ls", help="list runs, newest first")
-    listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="of other machines")
-    listing.add_argument("--json", action="store_true", help="as a JSON array")
+    listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="list remote hosts' runs")
+    listing.add_argument("--json", action="store_true", help="print a JSON array")
     add_runs_dir(listing)
     add_remote_cmd(listing)
     listing.set_defaults(handler=_list)
     events = commands.add_parser("events", help="print a run's journal as JSON lines")
     add_run(events)
-    events.add_argument("--since", type=int, default=0, metavar="SEQ", help="only after SEQ")
-    events.add_argument("--follow", action="store_true", help="go on until the engine ends")
+    events.add_argument("--since", type=int, default=0, metavar="SEQ", help="events after SEQ only")
+    events.add_argument("--follow", action="store_true", help="keep printing until the engine ends")
     events.set_defaults(handler=_events)
     report = commands.add_parser("report", help="print an anomaly report")
     add_run(report, optional=False)
-    report.add_argument("id", metavar="ID", nargs="?", help="default: the newest")
+    report.add_argument("id", metavar="ID", nargs="?", help="default: the newest report")
     report.set_defaults(handler=_report)
 
 
@@ -71,7 +71,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _list_there(options: argparse.Namespace) -> int:
-    """The runs of other machines; one that cannot be reached does not hide the others."""
+    """List the runs of remote hosts; a host that cannot be reached does not hide the others."""
     from ..connection.ssh.remote_runs import list_remote_runs
 
     require_machines(options.hosts, options)
@@ -88,11 +88,11 @@ def _list_there(options: argparse.Namespace) -> int:
 
 
 def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
-    """A table of runs, cut to the width of the terminal if there is one."""
+    """Print a table of runs, cut to the terminal's width if output goes to a terminal."""
     now = time.time()
     width = max((len(run.id) for run in runs), default=3)
     gap = " " * 4 if numbered else ""
-    print(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST NEWS")
+    print(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for index, run in enumerate(runs, 1):
         place = f"{index:>2}  " if numbered else ""
@@ -101,7 +101,7 @@ def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
 
 def _row(run: RunSummary, width: int, now: float) -> str:
     step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
-    last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none yet"
+    last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none"
     error = f"  {run.error.splitlines()[0]}" if run.error else ""
     loss = fmt.number(run.loss)
     return f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
@@ -121,8 +121,8 @@ def _events(options: argparse.Namespace) -> int:
     if _ended(run) and (left := run.journal.stat().st_size - reader.offset):
         sys.stdout.flush()
         print(
-            f"fttui: {left:,} bytes from byte {reader.offset:,} of {run.journal} on are torn or "
-            f"damaged; a resume puts them aside and goes on: fttui run --resume {run.id}",
+            f"fttui: the last {left:,} bytes of {run.journal}, from byte {reader.offset:,}, are "
+            f"damaged; resuming sets them aside and continues: fttui run --resume {run.id}",
             file=sys.stderr,
         )
     return 0
@@ -139,7 +139,7 @@ def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterat
 
 
 def event_line(payload: bytes) -> dict[str, Any]:
-    """A journal record as flat JSON-ready values; kinds of event this version does not know too."""
+    """Return a journal record as flat JSON values, also one of an unknown event kind."""
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
     place = {"seq": seq, "time": when, "step": step, "timeline": timeline}
     fields = {key: finite(value) for key, value in event.items() if key != "k"}
@@ -147,7 +147,7 @@ def event_line(payload: bytes) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """The same value with NaN and infinities as strings, which JSON has no numbers for."""
+    """Return the value with NaN and infinities as strings, because JSON cannot represent them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -161,8 +161,8 @@ def _report(options: argparse.Namespace) -> int:
     run = chosen_run(options, live=False)
     names = report_names(run)
     if not options.id and not names:
-        quiet = "nothing odd was seen" if _ended(run) else "nothing odd was seen so far"
-        raise FttuiError(f"{run.id} has no anomaly report: {quiet}")
+        so_far = "" if _ended(run) else " so far"
+        raise FttuiError(f"{run.id} has no anomaly report: no anomaly was detected{so_far}")
     print(read_report(run, options.id or names[-1]))
     return 0
 

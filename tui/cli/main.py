@@ -1,4 +1,4 @@
-"""The `fttui` command. Nothing heavy is imported before a subcommand needs it."""
+"""The `fttui` command line; heavy modules are imported only by the subcommand that needs them."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from .options import Parser
 INTERRUPTED = 130
 
 _EPILOG = """\
-RUN is a run's name, a unique beginning of it, or its folder; left out, the newest live run. With
-attach, show and ctl it may be on another machine, reached through ssh: [USER@]HOST:RUN.
-Runs live in --runs-dir, else $FTTUI_RUNS, else ./runs.
+RUN is a run's name, a unique prefix of it, or its folder; the default is the newest live run.
+attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
+Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
 exit codes:
-  0    done; for run --headless: the run finished or was stopped on request
-  1    another error
-  2    the configuration or the command line is wrong
-  3    no such run
-  4    the run's hub speaks another protocol version
+  0    success; for run --headless: the run finished or was stopped on request
+  1    any other error
+  2    the configuration or the command line is invalid
+  3    run not found
+  4    the run's hub uses another protocol version
   5    the run belongs to another user
-  6    no engine works on the run
-  7    a command was rejected or failed
-  8    the model cannot be loaded or does not fit
+  6    no engine is running for the run
+  7    the command was rejected or failed
+  8    the model cannot be loaded or does not fit in memory
   9    the data cannot be used
   10   a checkpoint is missing or damaged
   11   training failed
   124  ctl: no outcome within --timeout
-  127  another machine was reached, but fttui was not found there
+  127  fttui was not found on the remote host
   130  interrupted
-  255  another machine could not be reached, or refused the login
+  255  ssh could not connect to the remote host, or the login was refused
 """
 
 
 class _VersionAction(argparse.Action):
-    """Looks the version up only when asked: reading package data takes a while."""
+    """The `--version` option; it reads the package metadata, which is slow, only when used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version
@@ -61,10 +61,10 @@ class _VersionAction(argparse.Action):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     parser = Parser(
         prog="fttui",
-        description="Fine-tune an LLM adapter and watch and steer it from the terminal.",
+        description="Fine-tune an LLM adapter; watch and control the run in the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code."""
+    """Run one subcommand and return the exit code."""
     options = build_parser().parse_args(arguments)
     handler: Callable[[argparse.Namespace], int] = options.handler
     try:
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe left, as `| head` does; Python must not complain at exit.
+        # The reader closed the pipe, as `| head` does; Python must not report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refused(error: OSError) -> int:
-    """Say in words what the system did not let us do, and with which file."""
+    """Print which file the system refused and why; return the exit code."""
     if error.filename is None or error.strerror is None:
         print(f"fttui: {error}", file=sys.stderr)
         return FttuiError.exit_code
@@ -118,7 +118,7 @@ def _refused(error: OSError) -> int:
 
 
 def _is_anothers(path: str) -> bool:
-    """Of a path, or of the folder above it that hides whose it is."""
+    """Whether another user owns the path, or the nearest parent folder that can be read."""
     while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return os.lstat(path or ".").st_uid != os.geteuid()

@@ -1,4 +1,4 @@
-"""Options that several subcommands share."""
+"""Options and checks that several subcommands share: RUN, --runs-dir, --remote-cmd, host names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ else:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that lets options stand between the WORDS of a subcommand, if it takes any."""
+    """An argument parser that accepts options between the positional words of `ctl`."""
 
     def parse_known_args(  # type: ignore[override]  # typeshed knows overloads only
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As in argparse, which gives up on words that come after a later option."""
+        """Parse as argparse does, but also take words that follow an option."""
         found, rest = super().parse_known_args(args, namespace)
         if hasattr(found, "words") and not any(_is_option(word) for word in rest):
             found.words, rest = [*found.words, *rest], []
@@ -32,54 +32,54 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_option(word: str) -> bool:
-    """A negative number is none."""
+    """Whether a word is an option; a negative number is not."""
     return word.startswith("-") and not word[1:2].isdigit()
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """`--runs-dir`."""
+    """Add `--runs-dir`."""
     parser.add_argument(
-        "--runs-dir", metavar="D", help="folder of runs (default: $FTTUI_RUNS, else ./runs)"
+        "--runs-dir", metavar="D", help="folder with the runs (default: $FTTUI_RUNS, else ./runs)"
     )
 
 
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """RUN and where to look for it."""
+    """Add the RUN argument and `--runs-dir`."""
     if optional:
         parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest live run")
     else:
-        parser.add_argument("run", metavar="RUN", help="name, beginning of a name, or folder")
+        parser.add_argument("run", metavar="RUN", help="name, unique prefix, or folder")
     add_runs_dir(parser)
 
 
 def add_remote_cmd(parser: argparse.ArgumentParser) -> None:
-    """`--remote-cmd`."""
+    """Add `--remote-cmd`."""
     parser.add_argument(
         "--remote-cmd",
         metavar="CMD",
-        help="how fttui is called on the other machine, such as /opt/venv/bin/fttui",
+        help="the fttui command on the remote host, such as /opt/venv/bin/fttui",
     )
 
 
 def say(line: str) -> None:
-    """A line for the person, at once."""
+    """Print a line and flush it."""
     print(line, flush=True)
 
 
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
-    """The run that the options name; without a name the newest one, a live one if asked.
+    """Return the run that the options name; without a name the newest one, with `live` a live one.
 
     Raises:
-        NoSuchRun: none or several answer to the name.
+        NoSuchRun: no run or several runs match the name.
     """
     return find_run(runs_root(options.runs_dir), options.run, live=live)
 
 
 def require_machines(words: Sequence[str], options: argparse.Namespace) -> None:
-    """Refuse what is a folder or a run of this machine where names of machines are meant.
+    """Refuse a local folder or a local run where a host name is expected.
 
     Raises:
-        ConfigError: saying how to look at it.
+        ConfigError: the word names a folder or a run; the text says how to open it.
     """
     from ..connection.ssh.hosts import is_known_host
 
@@ -95,12 +95,12 @@ def require_machines(words: Sequence[str], options: argparse.Namespace) -> None:
 
 def _no_machine(word: str, what: str, way: str) -> ConfigError:
     return ConfigError(
-        f"{word} is {what} of this machine; look at it with: {way}, or write {word}: for another "
-        "machine of that name"
+        f"{word} is {what} on this machine; open it with: {way}, or write {word}: for a remote "
+        "host of that name"
     )
 
 
 def name_and_step(text: str) -> tuple[str, str | None]:
-    """RUN[@STEP]; a folder's path may hold an @ of its own."""
+    """Split RUN[@STEP]; an @ before a slash belongs to the path of a folder."""
     name, at, step = text.rpartition("@")
     return (name, step) if at and "/" not in step else (text, None)

@@ -1,4 +1,4 @@
-"""A run that is started to be measured and thrown away: what `profile` and `lr-find` share."""
+"""Temporary runs that are measured and then deleted, as `profile` and `lr-find` need them."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _ONLY_STEPS = (
     "policy.autopilot=off",
     "hub.idle_s=0",
 )
-"""No evaluations, no checkpoints, nothing that would end it early."""
+"""Overrides that leave only the training steps: no evaluation, no checkpoint, no early stop."""
 
 
 @dataclass(frozen=True)
 class Probe(Generic[_Found]):
-    """How it ended; its folder is gone when the `with` block is left."""
+    """The result of a temporary run; its folder is deleted when the `with` block ends."""
 
     exit_code: int
     run: RunDirectory
     found: _Found | None
-    """The event it was started for."""
+    """The event that holds the measurement; None if the run ended before it."""
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
-    """CONFIG and what else such a run needs."""
+    """Add CONFIG, `--set` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file")
     parser.add_argument(
         "--set",
@@ -62,7 +62,7 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="override a key of the configuration",
     )
-    parser.add_argument("--json", action="store_true", help="the figures for a program")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def probe(
     engine_options: Sequence[str],
     kind: type[_Found],
 ) -> Iterator[Probe[_Found]]:
-    """Run it to its end in a folder of its own; no run of the user's is touched."""
+    """Run a configuration to its end in a temporary folder, apart from the user's runs."""
     from ..connection.engine_process import new_run, start_engine
     from .headless import follow
     from .run import load_checked
@@ -91,7 +91,7 @@ def probe(
 
 @contextmanager
 def _ended(engine: StartedEngine) -> Iterator[None]:
-    """An engine outlives its terminal, but not the folder it writes to."""
+    """Terminate the engine at the end of the block, before its folder is deleted."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield

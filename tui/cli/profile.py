@@ -1,4 +1,4 @@
-"""`profile`: where the time of a step goes, measured on a run that is thrown away."""
+"""`profile`: measure where the time of an optimizer step goes, on a temporary run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from .options import Commands, say
 from .probe import Probe, add_probe_options, probe
 
 _SPARE_STEPS = 8
-"""More than the engine warms up with, so that the schedule does not end before the profile."""
+"""Extra steps, more than the profiler warms up for, so that the run outlasts the profile."""
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
-    profile = commands.add_parser("profile", help="see where the time of a step goes")
+    """Add `profile`."""
+    profile = commands.add_parser("profile", help="measure where the time of a step goes")
     add_probe_options(profile)
-    profile.add_argument("--steps", metavar="N", type=_steps, default=3, help="default 3")
+    steps = "optimizer steps to profile (default 3)"
+    profile.add_argument("--steps", metavar="N", type=_steps, default=3, help=steps)
     profile.add_argument(
         "--traces",
         metavar="D",
         type=Path,
         default=Path("profiles"),
-        help="folder for the traces (default: ./profiles)",
+        help="folder for the trace files (default: ./profiles)",
     )
     profile.set_defaults(handler=_profile)
 
@@ -48,18 +49,18 @@ def _profile(options: argparse.Namespace) -> int:
         if made.exit_code:
             return made.exit_code
         if made.found is None:
-            raise TrainingFailed("no step was profiled: the run was stopped; start it again")
+            raise TrainingFailed("the run was stopped before a profile; run fttui profile again")
         kept = _keep_traces(made, options.traces)
         if options.json:
             shown = {**msgspec.to_builtins(made.found), "mfu": made.found.mfu}
             say(json.dumps({**shown, "trace": kept[0] if kept else ""}))
         elif kept:
-            say(f"for ui.perfetto.dev or chrome://tracing: {', '.join(kept)}")
+            say(f"open the trace in ui.perfetto.dev or chrome://tracing: {', '.join(kept)}")
     return 0
 
 
 def _keep_traces(made: Probe[StepsProfiled], folder: Path) -> list[str]:
-    """Those of all ranks, rank 0 first, under the run's name."""
+    """Copy the traces of all ranks, rank 0 first, into a folder; return their paths."""
     kept = []
     for trace in sorted(made.run.profiles.glob("*.json.gz")):
         folder.mkdir(parents=True, exist_ok=True)

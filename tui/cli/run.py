@@ -1,4 +1,4 @@
-"""`run`: starting a run, or going on with one."""
+"""`run`: start a run or resume one, and show it in the app or as lines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ENGINE_STARTS_IN_S = 180.0
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the subcommand."""
-    run = commands.add_parser("run", help="train, and watch and steer it in the app")
+    """Add `run`."""
+    run = commands.add_parser("run", help="start a run; watch and control it in the app")
     run.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
     run.add_argument(
         "--set",
@@ -34,25 +34,27 @@ def add_commands(commands: Commands) -> None:
         metavar="K=V",
         help="override a key of the configuration, such as train.lr=1e-4",
     )
-    run.add_argument("--headless", action="store_true", help="print lines, open no app")
+    run.add_argument(
+        "--headless", action="store_true", help="print lines instead of opening the app"
+    )
     add_runs_dir(run)
     run.add_argument("--name", metavar="N", help="name of the run")
-    run.add_argument("--max-steps", metavar="N", help="optimizer steps (train.steps)")
-    run.add_argument("--devices", metavar="N", help="processes, one per device (train.devices)")
+    run.add_argument("--max-steps", metavar="N", help="number of optimizer steps (train.steps)")
+    run.add_argument("--devices", metavar="N", help="number of devices (train.devices)")
     run.add_argument(
-        "--force", action="store_true", help="start although the memory is not enough by estimate"
+        "--force", action="store_true", help="start even if the run does not fit by the estimate"
     )
     run.add_argument(
         "--resume",
         metavar="RUN[@STEP]",
-        help="go on with a run from its last checkpoint, or from the one of STEP",
+        help="resume a run from its last checkpoint, or from the one at STEP",
     )
     run.set_defaults(handler=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if not options.headless:
-        require_terminal("use --headless where there is none")
+        require_terminal("without one, use --headless")
     engine = _resumed(options) if options.resume else _started(options)
     if options.headless:
         from .headless import follow
@@ -63,8 +65,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         engine.wait_until_served(_ENGINE_STARTS_IN_S)
     except KeyboardInterrupt:
-        say(f"the run goes on; attach with: fttui attach {engine.run.id}, or end it with: ")
-        say(f"fttui ctl {engine.run.id} stop")
+        say(f"training continues; attach with: fttui attach {engine.run.id}")
+        say(f"stop it with: fttui ctl {engine.run.id} stop")
         raise
     return open_app(engine.run)
 
@@ -73,7 +75,9 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     from ..connection.engine_process import new_run, start_engine
 
     if options.config is None:
-        raise ConfigError("which configuration? fttui run CONFIG, or fttui run --resume RUN")
+        raise ConfigError(
+            "no configuration given; use: fttui run CONFIG, or: fttui run --resume RUN"
+        )
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
@@ -106,7 +110,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:
-    """`--set` and the options that stand for one."""
+    """Return the overrides of `--set` and of the options that set one key."""
     short = {
         "name": options.name,
         "train.steps": options.max_steps,
@@ -117,7 +121,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
-    """A configuration that is whole, whose data are there, and that this machine can run."""
+    """Load a configuration and check that its data exists and this machine can run it."""
     from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware

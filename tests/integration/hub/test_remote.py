@@ -331,7 +331,7 @@ def test_one_command_to_another_machine(start_run: StartRun) -> None:
         (("ls", "box", "--remote-cmd", "echo hello;:"), 127, "it said: 'hello'"),
         (("ls", "box", "--remote-cmd", "exit 3;:"), 255, "exit code 3"),
         (("ctl", "ended", "pause"), 6, "fttui run --resume"),
-        (("ctl", "box:ended", "pause"), 6, "no engine works on"),
+        (("ctl", "box:ended", "pause"), 6, "no engine is running for"),
     ],
 )
 def test_what_cannot_be_is_explained(

@@ -57,8 +57,8 @@ def test_what_was_decided_is_said_and_written_down(loaded, monkeypatch, tmp_path
     assert "6.5 GiB free" in said[0]
     assert re.search(r"base weights \d\.\d GiB; .*; activations \d\.\d GiB", said[1])
     assert said[2:] == [
-        "chosen, so that it fits: train.memory: lean",
-        "chosen, so that it fits: train.activations: host",
+        "chosen to fit in memory: train.memory: lean",
+        "chosen to fit in memory: train.activations: host",
     ]
     before = tmp_path / "resolved.yaml"
     before.write_text(found.resolved)
@@ -76,7 +76,7 @@ def test_activations_kept_for_speed_stay_kept_when_the_run_goes_on(
     assert train.activation_checkpointing is True
     assert 0 < train.whole_layers < 32
     assert said[2:] == [
-        f"chosen, because there is room: train.whole_layers: {train.whole_layers} "
+        f"chosen for speed, as memory allows: train.whole_layers: {train.whole_layers} "
         "(of 32; they keep their activations)"
     ]
     before = tmp_path / "resolved.yaml"

@@ -153,7 +153,7 @@ def test_options_may_stand_anywhere_in_a_command(words: str) -> None:
 
 def test_a_run_without_a_command_lists_the_commands(tmp_path: Path) -> None:
     EngineDouble(make_run(tmp_path, name="demo")).start()
-    with pytest.raises(ConfigError, match=r"which command for demo.*\n  lr scale FACTOR"):
+    with pytest.raises(ConfigError, match=r"no command given for demo.*\n  lr scale FACTOR"):
         _addressed(["demo"], tmp_path)
 
 
