@@ -140,7 +140,7 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
             raise
         return find_run(root, None, live=True), whole
     if not words[1:]:
-        raise ConfigError(f"which command for {run.id}? one of:\n{_table()}")
+        raise ConfigError(f"no command given for {run.id}; commands:\n{_table()}")
     return run, _parsed(words[1:])
 
 

@@ -93,7 +93,7 @@ def test_a_nan_is_shown_as_one() -> None:
         (StateChanged(state=RunState.PAUSED, detail="asked"), "state paused before step 6: asked"),
         (
             CheckpointSaved(name="s5", size_bytes=2**20, seconds=1.26),
-            "checkpoint s5 (1 MiB, 1.3 s)",
+            "checkpoint s5 (1.0 MiB, 1.3 s)",
         ),
         (
             CommandApplied(id="a", command="clip 0.5", old="1", new="0.5", issuer="ann"),
