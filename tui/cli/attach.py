@@ -16,7 +16,7 @@ from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import RunSummary
 
 from .ls import print_runs
-from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_machines, say
+from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say
 
 if TYPE_CHECKING:
     from ..connection.remote import RemoteSession
@@ -45,7 +45,7 @@ def add_commands(commands: Commands) -> None:
 
 def _attach(options: argparse.Namespace) -> int:
     if len(options.run) > 1:
-        require_machines(options.run, options)
+        require_hosts(options.run, options)
         return _open_on_hosts(options.run, options.remote_cmd, read_only=options.read_only)
     options.run = options.run[0] if options.run else None
     return _open(options, live=True, read_only=options.read_only)
@@ -177,8 +177,8 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
 
 def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
     """Let the user choose among the runs of several hosts; one out of reach hides no other."""
-    from ..connection.ssh.remote_runs import list_remote_runs
     from ..connection.ssh.remote_host import parse_target
+    from ..connection.ssh.remote_runs import list_remote_runs
 
     found = list_remote_runs(hosts, remote_cmd)
     for error in found.errors:

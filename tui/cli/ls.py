@@ -28,7 +28,7 @@ from .options import (
     add_run,
     add_runs_dir,
     chosen_run,
-    require_machines,
+    require_hosts,
 )
 
 _FOLLOW_POLL_S = 0.1
@@ -74,7 +74,7 @@ def _list_there(options: argparse.Namespace) -> int:
     """List the runs of remote hosts; a host that cannot be reached does not hide the others."""
     from ..connection.ssh.remote_runs import list_remote_runs
 
-    require_machines(options.hosts, options)
+    require_hosts(options.hosts, options)
     found = list_remote_runs(options.hosts, options.remote_cmd)
     if options.json:
         plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]

@@ -75,7 +75,7 @@ def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
     return find_run(runs_root(options.runs_dir), options.run, live=live)
 
 
-def require_machines(words: Sequence[str], options: argparse.Namespace) -> None:
+def require_hosts(words: Sequence[str], options: argparse.Namespace) -> None:
     """Refuse a local folder or a local run where a host name is expected.
 
     Raises:
@@ -87,13 +87,13 @@ def require_machines(words: Sequence[str], options: argparse.Namespace) -> None:
         if {"@", ":"} & set(word) or is_known_host(word):
             continue
         if Path(word).is_dir() and not (Path(word) / "run.json").is_file():
-            raise _no_machine(word, "a folder", f"fttui ls --runs-dir {word}")
+            raise _no_host(word, "a folder", f"fttui ls --runs-dir {word}")
         with suppress(NoSuchRun):
             run = find_run(runs_root(options.runs_dir), word)
-            raise _no_machine(word, "a run", f"fttui attach {run.id}")
+            raise _no_host(word, "a run", f"fttui attach {run.id}")
 
 
-def _no_machine(word: str, what: str, way: str) -> ConfigError:
+def _no_host(word: str, what: str, way: str) -> ConfigError:
     return ConfigError(
         f"{word} is {what} on this machine; open it with: {way}, or write {word}: for a remote "
         "host of that name"
