@@ -379,7 +379,7 @@ class FarAway(FakeSession):
 
 
 async def test_the_configuration_of_a_run_elsewhere_is_fetched(monkeypatch) -> None:
-    monkeypatch.setattr("fttui.tui.screens.handlers.background.ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr("fttui.tui.screens.handlers.background.CONFIG_RETRY_S", 0.0)
     session = FarAway(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("9")
