@@ -1,17 +1,34 @@
-"""What evaluations say: which was the best, and whether going on still helps."""
+"""Model selection: the best evaluation so far, and when early stopping ends a run."""
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import msgspec
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "ce", "contrastive"})
-"""Of the metrics; of all others a higher value is better."""
+"""Metrics of which a lower value is better; of all others a higher value is better."""
+
+
+class StopRule(Protocol):
+    """The early-stopping settings of a configuration."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the evaluation metric that has to improve."""
+
+    @property
+    def patience(self) -> int:
+        """Number of evaluations without an improvement after which the run ends."""
+
+    @property
+    def min_delta(self) -> float:
+        """Smallest change that still does not count as an improvement."""
 
 
 def is_better(metric: str, value: float, than: float, by: float = 0.0) -> bool:
-    """A metric has improved by more than an amount; NaN never has."""
+    """Whether a metric has improved by more than an amount; NaN is never better."""
     gain = than - value if metric in LOWER_IS_BETTER else value - than
     return gain > by
 
@@ -20,12 +37,14 @@ class BestMetric(msgspec.Struct, kw_only=True):
     """The best value of one metric so far."""
 
     value: float | None = None
+    """The best finite value; None before the first one."""
     step: int = 0
+    """Step of the best value."""
     waited: int = 0
-    """Evaluations since."""
+    """Evaluations since the best value."""
 
     def push(self, metric: str, step: int, value: float, by: float = 0.0) -> bool:
-        """Take a value in; True when it is the best by more than the amount."""
+        """Add a value; return whether it is the best so far by more than an amount."""
         improved = math.isfinite(value) and (
             self.value is None or is_better(metric, value, self.value, by)
         )
@@ -36,34 +55,83 @@ class BestMetric(msgspec.Struct, kw_only=True):
         return improved
 
 
-class ModelSelection(msgspec.Struct, kw_only=True):
-    """The last evaluation and what came of the ones before; part of the training state."""
+class EvaluationHistory(msgspec.Struct, kw_only=True):
+    """The last evaluation and the best values of the metrics that decide something."""
 
     step: int = -1
-    """Of the last evaluation."""
+    """Step of the last evaluation; -1 before the first one."""
     metrics: dict[str, float] = {}
+    """Metrics of the last evaluation."""
     best: BestMetric = msgspec.field(default_factory=BestMetric)
-    """Of the metric that decides the best checkpoint."""
+    """Best value of the metric that decides the best checkpoint."""
     stopping: BestMetric = msgspec.field(default_factory=BestMetric)
-    """Of the metric that early stopping watches."""
-
-    def at(self, step: int) -> dict[str, float]:
-        """The metrics of an evaluation at this very step, if there was one."""
-        return self.metrics if self.step == step else {}
-
-    def is_best(self, step: int) -> bool:
-        """The best evaluation is the one at this step."""
-        return self.best.value is not None and self.best.step == step == self.step
+    """Best value of the early-stopping metric."""
 
     def push(self, step: int, metrics: dict[str, float]) -> bool:
-        """Take an evaluation in; False when it is that of a step already judged."""
+        """Add an evaluation; return False if the step was evaluated before."""
         again = step == self.step
         self.step, self.metrics = step, metrics
         return not again
 
 
+class ModelSelectionState(msgspec.Struct, kw_only=True):
+    """The part of a checkpoint that holds what evaluations have shown; field names are on disk."""
+
+    eval_loss: float | None = None
+    """Loss of the last evaluation; None before the first one."""
+    best_eval_loss: float | None = None
+    """Lowest evaluation loss so far; None before the first evaluation."""
+    judgement: EvaluationHistory = msgspec.field(default_factory=EvaluationHistory)
+
+
+class ModelSelection:
+    """Follows evaluations: whether the last one is the best, and whether the run should end."""
+
+    def __init__(self, best: str | None, stop: StopRule | None) -> None:
+        """Start without evaluations.
+
+        Args:
+            best: metric that decides the best checkpoint; None selects none.
+            stop: early-stopping settings; None never ends the run.
+        """
+        self._best = best
+        self._stop = stop
+        self.state = ModelSelectionState()
+
+    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
+        """Add an evaluation; one that is repeated at the same step counts once."""
+        state, loss = self.state, metrics["loss"]
+        state.eval_loss = loss
+        best = state.best_eval_loss
+        state.best_eval_loss = loss if best is None else min(best, loss)
+        history, stop = state.judgement, self._stop
+        if not history.push(step, metrics):
+            return
+        if self._best is not None and self._best in metrics:
+            history.best.push(self._best, step, metrics[self._best])
+        if stop and stop.metric in metrics:
+            history.stopping.push(stop.metric, step, metrics[stop.metric], stop.min_delta)
+
+    def metrics_at(self, step: int) -> dict[str, float]:
+        """Return the metrics of the evaluation at a step; empty without one."""
+        history = self.state.judgement
+        return history.metrics if history.step == step else {}
+
+    def is_best(self, step: int) -> bool:
+        """Whether the last evaluation was made at this step and is the best so far."""
+        history = self.state.judgement
+        return history.best.value is not None and history.best.step == step == history.step
+
+    def reason_to_stop(self) -> str | None:
+        """Return why early stopping ends the run now, or None to continue."""
+        stop, record = self._stop, self.state.judgement.stopping
+        if stop is None or record.waited < stop.patience:
+            return None
+        return describe_stop(stop.metric, record, stop.min_delta)
+
+
 def describe_stop(metric: str, record: BestMetric, min_delta: float) -> str:
-    """Why training ends early, as a person reads it."""
+    """Describe for a user why early stopping ends the run."""
     best = "no finite value" if record.value is None else f"{record.value:.4g} at {record.step}"
     by = f" by more than {min_delta:g}" if min_delta else ""
     plural = "" if record.waited == 1 else "s"

@@ -32,7 +32,7 @@ from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import AnomalyResolved, RolledBack, RunStarted
 from ..protocol.states import RunState
-from ..run.checkpoint_store import Manifest
+from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from .checkpoint.checkpointer import Checkpointer
@@ -53,7 +53,7 @@ from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
 from .monitoring.gradient_flow import GradientFlow
 from .monitoring.lr_find import LrRangeTest
-from .monitoring.monitor import AnomalyMonitor
+from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .objectives.evaluator import Evaluator
 from .signals import StopSignals
@@ -105,10 +105,10 @@ def train(
 
     source = build_source(config, place, loaded, examples)
     reporter = AnomalyReporter(run, event_log, loaded.tokenizer, agreement)
-    watch = AnomalyMonitor(config, run, event_log, reporter, agreement)
+    monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
     queue = CommandQueue(run, agreement, signals)
-    commands = build_command_scheduler(start, config, queue, event_log, watch)
-    step_loop = build_step_loop(source, commands, event_log, watch, agreement, place.device)
+    commands = build_command_scheduler(start, config, queue, event_log, monitor)
+    step_loop = build_step_loop(source, commands, event_log, monitor, agreement, place.device)
     arguments = trainer_arguments(config, plan, place.device, run.path)
     trainer = build_trainer(
         config, loaded.model, loaded.tokenizer, arguments, step_loop, event_log.log
@@ -127,7 +127,7 @@ def train(
         checkpointer=checkpointer,
         source=source,
         evaluator=evaluator,
-        watch=watch,
+        monitor=monitor,
     )
     add_profiler(start, config, trainer, place, event_log, commands, executor, step_loop)
     if start.lr_range is not None:
@@ -148,7 +148,7 @@ def train(
     step_loop.begin = begin
     step_loop.flow = GradientFlow(loaded.model)
     run_steps(trainer, step_loop, agreement)
-    return conclude(commands, executor, event_log, watch)
+    return conclude(commands, executor, event_log, monitor)
 
 
 def run_steps(trainer: AnyTrainer, step_loop: StepLoop, agreement: Agreement) -> None:
@@ -196,7 +196,7 @@ def conclude(
     commands: CommandScheduler,
     executor: CommandExecutor,
     event_log: EventLog,
-    watch: AnomalyMonitor,
+    monitor: TrainingMonitor,
 ) -> SessionOutcome:
     """Save what the end of the run needs saved and answer what still waits."""
     if not commands.ending and (executor.owes_evaluation or not commands.complete):
@@ -206,7 +206,7 @@ def conclude(
         event_log.log("warning", "all planned steps were done before; raise train.steps to go on")
     state = RunState.STOPPED if commands.ending else RunState.FINISHED
     commands.refuse_rest("the run was stopped" if commands.ending else "the run has finished")
-    watch.end()
+    monitor.end()
     return SessionOutcome(state, executor.newest)
 
 
@@ -214,7 +214,7 @@ def build_step_loop(
     source: BatchSource,
     commands: CommandScheduler,
     event_log: EventLog,
-    watch: AnomalyMonitor,
+    monitor: TrainingMonitor,
     agreement: Agreement,
     device: torch.device,
 ) -> StepLoop:
@@ -223,7 +223,7 @@ def build_step_loop(
         source=source,
         commands=commands,
         event_log=event_log,
-        watch=watch,
+        monitor=monitor,
         agreement=agreement,
         memory=MemoryMeter(device).read,
         device=device,
@@ -335,7 +335,7 @@ def build_command_scheduler(
     config: RunConfig,
     command_queue: CommandQueue,
     event_log: EventLog,
-    watch: AnomalyMonitor,
+    monitor: TrainingMonitor,
 ) -> CommandScheduler:
     """The control of this session, with what was asked before it."""
 
@@ -353,7 +353,7 @@ def build_command_scheduler(
         command_queue,
         event_log,
         desired=wanted.desired,
-        norm_percentile=watch.norm_percentile,
+        norm_percentile=monitor.norm_percentile,
         on_desired=store,
     )
     for entry in command_queue.left_over(start.control_seq, start.history.answered):

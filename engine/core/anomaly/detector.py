@@ -91,6 +91,11 @@ class Detector:
         self._state.unstable.relearn()
         self._state.plateau.relearn()
 
+    @property
+    def live_state(self) -> State:
+        """Everything the detector knows; changes with every record."""
+        return self._state
+
     def state(self) -> dict[str, Any]:
         """All it knows, as plain values for a checkpoint."""
         state: dict[str, Any] = msgspec.to_builtins(self._state)
@@ -103,8 +108,13 @@ class Detector:
         Raises:
             msgspec.ValidationError: this is not such a state.
         """
+        return cls.over(msgspec.convert(state, State))
+
+    @classmethod
+    def over(cls, state: State) -> Detector:
+        """Return a detector that works on a state and updates it in place."""
         detector = cls()
-        detector._state = msgspec.convert(state, State)
+        detector._state = state
         return detector
 
     def _judge_earlier(self, record: _Record, step: int) -> None:

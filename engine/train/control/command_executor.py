@@ -39,7 +39,7 @@ from ...run.checkpoint_store import Manifest
 from ..checkpoint.checkpointer import Checkpointer, Saved
 from ..checkpoint.training_state import Boundary, Counters, TrainingState
 from ..event_log import EventLog
-from ..monitoring.monitor import AnomalyMonitor
+from ..monitoring.monitor import TrainingMonitor
 from ..objectives.evaluator import Evaluator, Interrupted
 from .command_scheduler import CommandScheduler, Impossible
 
@@ -57,7 +57,7 @@ class CommandExecutor:
         checkpointer: Checkpointer,
         source: BatchSource,
         evaluator: Evaluator,
-        watch: AnomalyMonitor,
+        monitor: TrainingMonitor,
     ) -> None:
         self._config = config
         self._event_log = event_log
@@ -67,7 +67,7 @@ class CommandExecutor:
         self._source = source
         self._evaluator = evaluator
         evaluator.interrupted = commands.ends_evaluation
-        self._watch = watch
+        self._monitor = monitor
         self.profile: Callable[[int], None] = lambda steps: None
         """Begin a profile of so many steps."""
         self._boundary: Boundary | None = None
@@ -101,9 +101,9 @@ class CommandExecutor:
         if evaluate and not self._evaluate_unasked():
             return
         save = self._due(config.checkpoint.every) or (step == 0 and config.checkpoint.at_start)
-        if (save or self._watch.is_best()) and self._saved_at != step:
+        if (save or self._monitor.is_best()) and self._saved_at != step:
             self._save_unasked()
-        if reason := self._watch.reason_to_stop():
+        if reason := self._monitor.reason_to_stop():
             self._commands.demand(Stop(), "early stop", reason)
 
     def _due(self, every: int) -> bool:
@@ -180,7 +180,7 @@ class CommandExecutor:
         try:
             saved = self._checkpointer.save(
                 self._counters(),
-                {"pinned": pinned, "note": note, **self._watch.checkpoint_facts()},
+                {"pinned": pinned, "note": note, **self._monitor.checkpoint_facts()},
                 self._event_log.timeline,
             )
         except CheckpointError as error:
@@ -202,7 +202,7 @@ class CommandExecutor:
             step=self._event_log.step(),
             position=self._source.position,
             desired=self._commands.desired,
-            watch=self._watch.state(),
+            watch=self._monitor.state(),
             owes_evaluation=self.owes_evaluation,
         )
 
@@ -253,13 +253,13 @@ class CommandExecutor:
                 seconds=seconds,
             )
         )
-        self._watch.rolled_back(manifest.step)
+        self._monitor.rolled_back(manifest.step)
         self.mark()
         return f"{from_step}", f"{manifest.step}, timeline {self._event_log.timeline}"
 
     def _way_back(self, anomaly: str) -> Rollback:
         try:
-            return self._watch.recovery(anomaly, self._commands.desired)
+            return self._monitor.recovery(anomaly, self._commands.desired)
         except NoWayBack as reason:
             raise Impossible(str(reason)) from None
 
@@ -274,7 +274,7 @@ class CommandExecutor:
     def _adopt(self, manifest: Manifest, counters: Counters) -> None:
         self._source.position = counters.position
         self._source.current, self._source.previous = [], []
-        self._watch.restore(counters.watch)
+        self._monitor.restore(counters.watch)
         self._saved = None
         self._saved_at = manifest.step
         owes = counters.owes_evaluation
@@ -305,7 +305,7 @@ class CommandExecutor:
         result = self._in_state(RunState.EVALUATING, self._evaluator.evaluate)
         self._evaluated_at, self._owed_at = step, -1
         self._event_log.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
-        self._watch.evaluated(result.metrics)
+        self._monitor.evaluated(result.metrics)
         for prompt in self._config.eval.samples:
             if self._commands.ends_evaluation():
                 break
@@ -327,7 +327,7 @@ class CommandExecutor:
 
     def _measure(self, command: MeasureGradients | ProfileSteps) -> tuple[str, str]:
         if isinstance(command, MeasureGradients):
-            self._watch.ask_gradients()
+            self._monitor.ask_gradients()
             return "", "with the next update"
         self.profile(command.steps)
         return "", f"the next {command.steps} steps" if command.steps > 1 else "the next step"

@@ -28,7 +28,7 @@ from ..distributed.agreement import Agreement
 from ..distributed.place import StepClock
 from ..event_log import EventLog
 from ..monitoring.gradient_flow import GradientFlow
-from ..monitoring.monitor import AnomalyMonitor
+from ..monitoring.monitor import TrainingMonitor
 from ..monitoring.profiler import StepProfiler
 from ..monitoring.profiler_spans import span
 from .memory_meter import MemoryReading
@@ -46,7 +46,7 @@ class StepLoop:
         source: BatchSource,
         commands: CommandScheduler,
         event_log: EventLog,
-        watch: AnomalyMonitor,
+        monitor: TrainingMonitor,
         agreement: Agreement,
         memory: Callable[[], MemoryReading],
         device: torch.device,
@@ -56,7 +56,7 @@ class StepLoop:
         self._commands = commands
         commands.conclude = self.conclude
         self._event_log = event_log
-        self._watch = watch
+        self._monitor = monitor
         self._agreement = agreement
         self._memory = memory
         self._device = device
@@ -68,7 +68,7 @@ class StepLoop:
         """Lets updates pass without the host; None waits for every verdict."""
         self.profiler: StepProfiler | None = None
         self.flow: GradientFlow | None = None
-        """Measures the flow of an update when the watch wants it."""
+        """Measures the flow of an update when the monitor asks for it."""
         self.plan: MemoryPlanCheck | None = None
         """Says when steps take more memory than planned."""
         self.loss_scale: Callable[[], float | None] = lambda: None
@@ -138,7 +138,7 @@ class StepLoop:
         limit = self._commands.clip
         norm = clip(math.inf if limit is None else limit)
         loss = summed(self.tally, norm)
-        held = self.gate.judge(loss, norm, self._watch.limits()) if self.gate else None
+        held = self.gate.judge(loss, norm, self._monitor.limits()) if self.gate else None
         figures = settle(loss, norm, self.tally.parts, held)
         desired = self._commands.desired
         self._judged = StepRecord(
@@ -168,13 +168,13 @@ class StepLoop:
         """Read the figures, measure what stands out, and give the verdict."""
         own = step.known
         step.loss_scale = self.loss_scale()
-        reason = self._watch.wants_gradients(own.loss, own.grad_norm)
+        reason = self._monitor.wants_gradients(own.loss, own.grad_norm)
         if self.flow and reason and (step.held is None or own.held):
             self.flow.before(reason, scale=step.clip_factor)
         step.totals = start_total(
             own, step.tally, step.clock.lapped_s(), self._agreement, self._told(step.memory)
         )
-        step.verdict = self._watch.judge(step.number, own.loss, own.grad_norm, step.policy)
+        step.verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
 
     def _told(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
@@ -250,7 +250,7 @@ class StepLoop:
         self._event_log.record(event)
         if self.flow and self.flow.measuring:
             self._event_log.record(self.flow.after())
-        self._watch.observe(event, step.seen)
+        self._monitor.observe(event, step.seen)
         self._compare(event)
         self._act(step)
 
@@ -272,11 +272,11 @@ class StepLoop:
             self.profiler.end_step(self.tally.tokens, counted=counted)
 
     def _act(self, step: StepRecord) -> None:
-        way_back = self._watch.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
+        way_back = self._monitor.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
         if way_back is not None:
             self._commands.demand(way_back)
         elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
-            self._commands.halted = self._watch.reason
-        if wanted := self._watch.wanted(self._commands.desired.autopilot):
+            self._commands.halted = self._monitor.reason
+        if wanted := self._monitor.wanted(self._commands.desired.autopilot):
             command, reason = wanted
             self._commands.demand(command, "autopilot", reason)

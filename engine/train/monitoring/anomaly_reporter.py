@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -49,12 +49,18 @@ class AnomalyReporter:
     """Writes one report per alert into `reports/`; listens to the run for their background."""
 
     def __init__(
-        self, run: RunDirectory, event_log: EventLog, tokenizer: Any, agreement: Agreement
+        self,
+        run: RunDirectory,
+        event_log: EventLog,
+        tokenizer: Any,
+        agreement: Agreement,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._run = run
         self._event_log = event_log
         self._tokenizer = tokenizer
         self._agreement = agreement
+        self._clock = clock
         self._steps: deque[StepFinished] = deque(maxlen=2)
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
@@ -179,7 +185,7 @@ class AnomalyReporter:
         used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
         samples, modules = self._gather(seen)
         return Evidence(
-            time=time.time(),
+            time=self._clock(),
             run=self._run.id,
             timeline=self._event_log.timeline,
             epoch=last.epoch,

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from ...core.anomaly.progress import DEAD_SHARE
 from ...protocol.events import GradientsMeasured, ModuleFlow
 
 _WRAPPERS = re.compile(r"^(base_model\.|model\.)+|\.(default|weight)(?=\.|$)|\.lora_\w+(?=\.|$)")
 _BLOCKS = re.compile(r"\.(self_attn|attn|attention|mlp)(?=\.)")
-DEAD_SHARE = 1e-6
 EXPLODING = 10.0
 """Times the median module: within a model norms differ by less than that."""
 

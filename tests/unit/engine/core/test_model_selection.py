@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from fttui.engine.config.schema import EarlyStopConfig
 from fttui.engine.core.model_selection import BestMetric, ModelSelection, describe_stop, is_better
 
 
@@ -23,17 +24,77 @@ def test_a_record_counts_the_evaluations_since_the_best() -> None:
     assert (record.value, record.step, record.waited) == (1.0, 50, 0)
 
 
-def test_metrics_belong_to_their_step_and_a_step_is_judged_once() -> None:
-    judgement = ModelSelection()
-    assert judgement.push(5, {"loss": 1.0})
-    assert not judgement.push(5, {"loss": 1.0})
-    assert judgement.at(5) == {"loss": 1.0}
-    assert judgement.at(6) == {}
-    judgement.best.push("loss", 5, 1.0)
-    assert judgement.is_best(5)
-    judgement.push(9, {"loss": 2.0})
-    assert not judgement.is_best(9)
-    assert not judgement.is_best(5)
+def selection(
+    best: str | None = "loss", patience: int = 2, min_delta: float = 0.0
+) -> ModelSelection:
+    return ModelSelection(best, EarlyStopConfig(patience=patience, min_delta=min_delta))
+
+
+def test_metrics_belong_to_their_step() -> None:
+    found = selection()
+    assert (found.metrics_at(5), found.metrics_at(-1), found.is_best(-1)) == ({}, {}, False)
+    found.evaluated(5, {"loss": 1.0, "mrr": 0.5})
+    assert found.metrics_at(5) == {"loss": 1.0, "mrr": 0.5}
+    assert found.metrics_at(6) == {}
+
+
+def test_only_the_last_evaluation_can_be_the_best() -> None:
+    found = selection()
+    found.evaluated(5, {"loss": 1.0})
+    assert found.is_best(5)
+    assert not found.is_best(6)
+    found.evaluated(9, {"loss": 2.0})
+    assert not found.is_best(5)
+    assert not found.is_best(9)
+    found.evaluated(12, {"loss": 0.5})
+    assert found.is_best(12)
+
+
+def test_the_best_checkpoint_goes_by_the_configured_metric() -> None:
+    found = selection(best="mrr")
+    found.evaluated(1, {"loss": 1.0, "mrr": 0.2})
+    found.evaluated(2, {"loss": 2.0, "mrr": 0.3})
+    assert found.is_best(2)
+    found.evaluated(3, {"loss": 0.5})
+    assert found.state.judgement.best == BestMetric(value=0.3, step=2)
+    without = selection(best=None)
+    without.evaluated(1, {"loss": 1.0})
+    assert not without.is_best(1)
+
+
+def test_evaluation_losses_are_kept_for_the_checkpoint() -> None:
+    found = selection()
+    assert (found.state.eval_loss, found.state.best_eval_loss) == (None, None)
+    for step, loss in enumerate((2.0, 1.0, 1.5)):
+        found.evaluated(step, {"loss": loss})
+    assert (found.state.eval_loss, found.state.best_eval_loss) == (1.5, 1.0)
+
+
+def test_early_stopping_waits_for_its_patience() -> None:
+    found = selection(patience=2, min_delta=0.1)
+    reasons = []
+    for step, loss in enumerate((1.0, 0.95, 0.9, 0.89)):
+        found.evaluated(step, {"loss": loss})
+        reasons.append(found.reason_to_stop())
+    assert reasons[:2] == [None, None]
+    assert reasons[2] == ("loss has not improved by more than 0.1 for 2 evaluations (best 1 at 0)")
+    assert ModelSelection("loss", None).reason_to_stop() is None
+
+
+def test_a_metric_that_was_not_measured_is_not_waited_for() -> None:
+    found = ModelSelection("loss", EarlyStopConfig(metric="mrr", patience=1))
+    found.evaluated(1, {"loss": 1.0})
+    found.evaluated(2, {"loss": 1.0})
+    assert found.reason_to_stop() is None
+
+
+def test_an_evaluation_repeated_at_a_step_counts_once() -> None:
+    found = selection(patience=1)
+    found.evaluated(1, {"loss": 1.0})
+    found.evaluated(1, {"loss": 2.0})
+    assert found.reason_to_stop() is None
+    assert found.metrics_at(1) == {"loss": 2.0}
+    assert found.state.eval_loss == 2.0
 
 
 @pytest.mark.parametrize(

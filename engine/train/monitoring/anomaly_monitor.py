@@ -1,0 +1,203 @@
+"""Anomaly monitor: runs the detector over finished steps and follows every alert to its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ...core.anomaly import ALARM, INSTABILITY, LOCAL, Alert, Detector
+from ...core.anomaly.record import detector_record
+from ...core.anomaly.state import State
+from ...core.autopilot import calls_at_once
+from ...core.guard import NOTHING_PASSES, Limits
+from ...core.meters import LossAverage, RecentNorms
+from ...data.batch_source import SeenExamples
+from ...protocol.events import AnomalyResolved, StepFinished
+from ...run.checkpoint_store import Manifest
+from ..event_log import EventLog
+from .anomaly_reporter import AnomalyReporter
+
+ALERTS_KEPT = 50
+FLOW_NORM = 3.0
+"""Multiple of the usual gradient norm from which the gradient flow is measured, so that the report
+has it if the detector raises an alert."""
+
+WayBack = Callable[[Alert, Sequence[Alert]], Manifest | None]
+"""Finds the checkpoint to return to because of an alert, given all recent alerts."""
+
+
+class RecoveryCall(NamedTuple):
+    """An anomaly that calls for a recovery."""
+
+    anomaly: str
+    """Public id of the anomaly; empty for the newest instability."""
+    reason: str
+
+
+class AnomalyMonitorState(msgspec.Struct, kw_only=True):
+    """The part of a checkpoint that holds what the monitor has seen; field names are on disk."""
+
+    detector: State
+    loss: LossAverage
+    norms: RecentNorms
+    alerts: list[Alert]
+    """The last `ALERTS_KEPT` alerts, oldest first."""
+    open: dict[str, str] = {}
+    """Alerts without a verdict: id of the alert → public id in the journal and the report."""
+
+
+class AnomalyMonitor:
+    """Raises alerts from finished steps and evaluations, and resolves them by verdicts.
+
+    Every rank sees the same records and raises the same alerts, except for alerts of the `LOCAL`
+    kinds, which concern rank 0's own machine.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        event_log: EventLog,
+        reporter: AnomalyReporter,
+        way_back: WayBack,
+        *,
+        leads: bool,
+    ) -> None:
+        """Start without alerts.
+
+        Args:
+            detector: without any records yet.
+            event_log: takes the verdicts.
+            reporter: writes and announces a report for every alert.
+            way_back: finds the checkpoint that a report recommends.
+            leads: whether this is rank 0.
+        """
+        self._event_log = event_log
+        self._reporter = reporter
+        self._way_back = way_back
+        self._leads = leads
+        self._detector = detector
+        self.state = AnomalyMonitorState(
+            detector=detector.live_state, loss=LossAverage(), norms=RecentNorms(), alerts=[]
+        )
+        self._alarms: set[str] = set()
+        """Open alerts that are alarms; the incident lasts as long as there are any."""
+        self._asked_gradients = ""
+        """Why the gradient flow of the next update is measured; empty if it is not."""
+
+    def restore(self, state: AnomalyMonitorState) -> None:
+        """Continue from a checkpoint's state; alerts of now that are open stay open."""
+        state.alerts = state.alerts[-ALERTS_KEPT:]
+        state.open = self.state.open | state.open
+        self._detector = Detector.over(state.detector)
+        self.state = state
+
+    def ask_gradients(self) -> None:
+        """Measure the gradient flow of the next update."""
+        self._asked_gradients = "asked"
+
+    def limits(self) -> Limits:
+        """Return the loss and gradient norm up to which the device may apply an update by itself.
+
+        The limits are the same on every rank. Above them the update may become an alarm, so the
+        host measures its gradient flow first.
+        """
+        if self._asked_gradients:
+            return NOTHING_PASSES
+        usual = self.state.norms.percentile(95)
+        loud = None if usual is None else FLOW_NORM * usual
+        return Limits.of(self._detector.usual_up_to(), loud)
+
+    def wants_gradients(self, loss: float, grad_norm: float) -> str:
+        """Return why the gradient flow of this update should be measured; empty if it should not.
+
+        The loss is this rank's share, but the gradients are those of all ranks, so it is enough if
+        one rank measures.
+        """
+        odd = not self.limits().hold(loss, grad_norm)
+        asked, self._asked_gradients = self._asked_gradients, ""
+        return asked or ("odd" if odd else "")
+
+    def observe(self, event: StepFinished, seen: SeenExamples, refused: str) -> list[RecoveryCall]:
+        """Add a finished step: raise its alerts, resolve earlier ones, return calls for recovery.
+
+        Args:
+            event: the finished step.
+            seen: the examples that this rank trained on.
+            refused: why the guard refused the update; empty if it was applied.
+        """
+        record = detector_record(event, self._event_log.step(), leads=self._leads)
+        alerts = self._detector.update(record)
+        self.state.loss.push(event.loss)
+        self.state.norms.push(event.grad_norm, clipped=event.clipped)
+        return self._raise_all(alerts, seen, refused) + self._resolve()
+
+    def evaluated(self, loss: float) -> list[RecoveryCall]:
+        """Add an evaluation loss: raise its alerts and return calls for recovery."""
+        record = {"step": self._event_log.step(), "eval_loss": loss}
+        return self._raise_all(self._detector.update(record), None, "")
+
+    def _raise_all(
+        self, alerts: Sequence[Alert], seen: SeenExamples | None, refused: str
+    ) -> list[RecoveryCall]:
+        calls = []
+        for alert in alerts:
+            public_id = self._raise(alert, seen, refused)
+            if calls_at_once(alert):
+                calls.append(RecoveryCall(public_id, alert.headline))
+        return calls
+
+    def _raise(self, alert: Alert, seen: SeenExamples | None, refused: str) -> str:
+        state = self.state
+        state.alerts = [*state.alerts, alert][-ALERTS_KEPT:]
+        public_id = self._reporter.report(
+            alert,
+            norms=state.norms,
+            way_back=self._way_back(alert, state.alerts),
+            seen=None if alert.kind in LOCAL else seen,
+            guard=refused,
+        )
+        state.open[alert.id] = public_id
+        if alert.severity == ALARM:
+            self._alarms.add(alert.id)
+            if not (self._reporter.names_modules or self._asked_gradients):
+                self._asked_gradients = f"after {public_id}"
+        return public_id
+
+    def _resolve(self) -> list[RecoveryCall]:
+        calls = []
+        for verdict in self._detector.take_verdicts():
+            public_id = self._close(verdict.id, verdict.verdict)
+            if verdict.id in self._alarms:
+                self._alarms.remove(verdict.id)
+                if not self._alarms:
+                    self._reporter.calm()
+            if verdict.verdict == "not recovered" and _is_instability(verdict.id):
+                calls.append(RecoveryCall(public_id, f"{verdict.id} has not recovered"))
+        return calls
+
+    def _close(self, alert: str, verdict: str) -> str:
+        public_id = self.state.open.pop(alert, alert)
+        self._event_log.record(AnomalyResolved(id=public_id, verdict=verdict))
+        return public_id
+
+    def rolled_back(self, to_step: int) -> None:
+        """Resolve the open alerts of steps that a rollback has undone."""
+        for alert in list(self.state.open):
+            if _step_of(alert) > to_step:
+                self._close(alert, "rolled back")
+                self._alarms.discard(alert)
+
+    def end(self) -> None:
+        """Resolve the open alerts by the records there are, because the run ends."""
+        for verdict in self._detector.last_verdicts():
+            self._close(verdict.id, verdict.verdict)
+
+
+def _is_instability(alert: str) -> bool:
+    return alert.rpartition("-")[0] in INSTABILITY
+
+
+def _step_of(alert: str) -> int:
+    return int(alert.rpartition("-")[2])
