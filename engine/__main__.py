@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +38,7 @@ from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
 from .train.monitoring.notify import start_notifier
+from .train.session_start import SessionStart
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 if TYPE_CHECKING:
@@ -57,22 +57,6 @@ shorter spin costs a tenth."""
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 """Before torch touches a GPU: memory between two tensors is not lost to sizes that changed."""
-
-
-@dataclass(frozen=True)
-class Before:
-    """What was there when this process came up."""
-
-    history: JournalSummary
-    resume: str | None
-    """Checkpoint to go on from."""
-    control_seq: int
-    """Newest command; later ones are for this process."""
-    attempt: LaunchAttempt
-    profile_steps: int = 0
-    """Nothing but a profile is wanted; 0 trains."""
-    lr_range: LrRange | None = None
-    """Nothing but a sweep of the learning rate is wanted; None trains."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -114,16 +98,15 @@ def _session(
     control_seq = ControlReader(run).waiting() if journal_writer else 0
     if journal_writer:
         CheckpointStore(run).sweep()
-    event_log = EventLog(journal_writer)
-    event_log.timeline = history.timeline
+    event_log = EventLog(journal_writer, timeline=history.timeline)
     logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
     notifier = start_notifier(run.id, event_log) if journal_writer else None
     signals = StopSignals(lambda: _close_forced(event_log, journal_writer))
     signals.install()
     _leaves_while_loading(event_log, signals)
     checkpoint = _checkpoint(run, resume, attempt)
-    before = Before(history, checkpoint, control_seq, attempt, profile_steps, lr_range)
-    ended = _guarded(run, event_log, signals, before)
+    start = SessionStart(run, history, checkpoint, control_seq, attempt, profile_steps, lr_range)
+    ended = _guarded(start, event_log, signals)
     if journal_writer is not None:
         _tell_end(event_log, ended, attempt)
         journal_writer.close()
@@ -178,48 +161,30 @@ def _leaves_while_loading(event_log: EventLog, signals: StopSignals) -> None:
     event_log.listen(listener)
 
 
-def _guarded(
-    run: RunDirectory,
-    event_log: EventLog,
-    signals: StopSignals,
-    before: Before,
-) -> RunEnded:
-    """Train; whatever goes wrong becomes the run's last event."""
+def _guarded(start: SessionStart, event_log: EventLog, signals: StopSignals) -> RunEnded:
+    """Train; any error becomes the last event of the run."""
+    run = start.run
     try:
-        return _train(run, event_log, signals, before)
+        return _train(start, event_log, signals)
     except StoppedEarly:
         return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(run))
     except FttuiError as error:
         log.error("%s", error)
         return _failed(run, str(error), error.exit_code)
-    except Exception as error:  # noqa: BLE001 -- whatever happens, the run's last event says so
+    except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
         traceback.print_exc()
         return _failed(run, explain(error), TrainingFailed.exit_code)
 
 
-def _train(
-    run: RunDirectory,
-    event_log: EventLog,
-    signals: StopSignals,
-    before: Before,
-) -> RunEnded:
-    started = _announce(run, event_log, before.history)
+def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> RunEnded:
+    run = start.run
+    started = _announce(run, event_log, start.history)
     from .train.distributed.place import leave_place, take_place
-    from .train.session import SessionStart, train
+    from .train.session import train
 
     place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
-    with _peers_watched(run, event_log, place, before.attempt):
-        start = SessionStart(
-            run,
-            started,
-            before.history,
-            before.resume,
-            before.control_seq,
-            profile_steps=before.profile_steps,
-            lr_range=before.lr_range,
-            restarted=before.attempt.repeated,
-        )
-        outcome = train(start, place, event_log, signals)
+    with _peers_watched(run, event_log, place, start.attempt):
+        outcome = train(start, started, place, event_log, signals)
     leave_place()
     return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
 

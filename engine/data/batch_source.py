@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .dataset import Example
+from .examples import Example
 from .sampler import BatchStream
 
 Batch = dict[str, Any]
@@ -94,6 +94,20 @@ class BatchSource:
         batch = self.collate(chosen)
         batch.pop("ids", None)
         return chosen, batch
+
+    def rewind_to(self, position: int) -> None:
+        """Go back to the boundary of a step that was dropped."""
+        self.position = position
+        self.current = self.previous
+
+    def return_to(self, position: int) -> None:
+        """Go to the position of a checkpoint; the examples of earlier steps are forgotten."""
+        self.position = position
+        self.current, self.previous = [], []
+
+    def skip(self, micro_batches: int) -> None:
+        """Leave out the next micro-batches."""
+        self.position += micro_batches
 
     @property
     def seen(self) -> SeenExamples:

@@ -1,4 +1,4 @@
-"""Where the run is, and the one place that says so: step, timeline, state."""
+"""Event log: stamps events with step and timeline and passes them to journal and listeners."""
 
 from __future__ import annotations
 
@@ -9,39 +9,51 @@ from ..core.lifecycle import check_transition
 from ..protocol.events import AnyEvent, LogEmitted, ProgressMade, StateChanged
 from ..protocol.states import RunState
 from .journal_writer import JournalWriter
+from .position import Position
 
 _PROGRESS_EVERY_S = 0.25
 
 
 class EventLog:
-    """Stamps events with step and timeline; silent on every rank but 0."""
+    """Records the events of a run; only rank 0 has a journal writer."""
 
-    def __init__(self, journal_writer: JournalWriter | None) -> None:
+    def __init__(self, journal_writer: JournalWriter | None, *, timeline: int = 1) -> None:
         self._journal_writer = journal_writer
-        self.step: Callable[[], int] = lambda: 0
-        self.timeline = 1
+        self.position = Position()
+        """Where training is; the trainer moves it."""
+        self.timeline = timeline
         self.state = RunState.STARTING
         self._progress = ("", 0.0)
         self._listeners: list[Callable[[AnyEvent], None]] = []
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps finished."""
+        return self.position.step
+
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
-        """Call a listener with every event, on this rank too when it is not the one that tells."""
+        """Call a listener with every event, on every rank."""
         self._listeners.append(listener)
 
     def record(self, event: AnyEvent) -> None:
-        """Journal an event at the present step."""
+        """Journal an event at the current step and timeline."""
         for listener in self._listeners:
             listener(event)
         if self._journal_writer is not None:
-            self._journal_writer.emit(event, step=self.step(), timeline=self.timeline)
+            self._journal_writer.emit(event, step=self.step, timeline=self.timeline)
 
     def close(self) -> None:
-        """Write everything down; called once, when nothing follows."""
+        """Write all events to disk; called once, after the last one."""
         if self._journal_writer is not None:
             self._journal_writer.close()
 
+    def open_timeline(self) -> int:
+        """Start a new timeline and return its number."""
+        self.timeline += 1
+        return self.timeline
+
     def enter(self, state: RunState, detail: str = "") -> None:
-        """Move to another state; staying in it says nothing."""
+        """Change the state of the run; entering the current state records nothing."""
         if state is self.state:
             return
         check_transition(self.state, state)
@@ -49,14 +61,14 @@ class EventLog:
         self.record(StateChanged(state=state, detail=detail))
 
     def progress(self, label: str, done: float, total: float) -> None:
-        """Tell how far a long operation is, a few times a second and at its end."""
+        """Record the progress of a long operation, a few times a second and when it is complete."""
         now = time.monotonic()
-        known, told_at = self._progress
-        if label == known and done < total and now - told_at < _PROGRESS_EVERY_S:
+        known, recorded_at = self._progress
+        if label == known and done < total and now - recorded_at < _PROGRESS_EVERY_S:
             return
         self._progress = (label, now)
         self.record(ProgressMade(label=label, done=done, total=total))
 
     def log(self, level: str, text: str) -> None:
-        """A line for the log pane."""
+        """Record a line for the log screen."""
         self.record(LogEmitted(level=level, text=text))

@@ -24,8 +24,8 @@ import fttui.engine.train.session as session
 from fttui.engine.protocol.events import CommandApplied, LogEmitted, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace, leave_place, take_place
-from fttui.engine.train.session import SessionOutcome
 from fttui.engine.train.trainers.build import TextTrainer
 from tests.support.odd_steps import odd
 from tests.support.training import Played, Script, new_run, play, read_records

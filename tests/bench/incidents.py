@@ -47,7 +47,7 @@ from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.trainers.build import PairTrainer
 from tests.support.tiny import tiny_llama
-from tests.support.training import Played, Script, ScriptedChronicle, play
+from tests.support.training import Played, Script, ScriptedEventLog, play
 
 ROOT = Path(__file__).resolve().parents[2]
 START = 40
@@ -151,9 +151,9 @@ INCIDENTS = {"poison": poison, "lr": lr, "nan": nan}
 @contextmanager
 def _one_key(recovering: bool) -> Iterator[None]:
     """A person who presses R at the first alarm that calls for it and if that failed, or never."""
-    record, pressed = ScriptedChronicle.record, [not recovering]
+    record, pressed = ScriptedEventLog.record, [not recovering]
 
-    def watching(self: ScriptedChronicle, event: AnyEvent) -> None:
+    def watching(self: ScriptedEventLog, event: AnyEvent) -> None:
         record(self, event)
         if recovering and isinstance(event, ProbationEnded) and not event.passed:
             self.send("recover")
@@ -163,7 +163,7 @@ def _one_key(recovering: bool) -> Iterator[None]:
             pressed[0] = True
             self.send(f"recover {event.id}")
 
-    with mock.patch.object(ScriptedChronicle, "record", watching):
+    with mock.patch.object(ScriptedEventLog, "record", watching):
         yield
 
 

@@ -345,7 +345,7 @@ def _witness_events(path: Path) -> None:
             seen = Record(
                 seq=len(tell),
                 time=time.monotonic(),
-                step=self.step(),
+                step=self.step,
                 timeline=self.timeline,
                 event=event,
             )

@@ -14,7 +14,8 @@ from fttui.engine.protocol.events import CommandApplied, EvalFinished, LogEmitte
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.objectives.evaluator import EvalResult, Evaluator
+from fttui.engine.train.control.controlled_trainer import EvalResult
+from fttui.engine.train.objectives.evaluator import Evaluator
 from fttui.engine.train.signals import StopSignals
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -23,7 +24,7 @@ from tests.support.training import Played, Script, new_run, play, read_records
 def measured(monkeypatch: pytest.MonkeyPatch, metric: str, values: dict[int, float]) -> None:
     """Let an evaluation find a metric as given by step."""
 
-    def evaluate(self: Any) -> EvalResult:
+    def evaluate(self: Any, interrupted: Any) -> EvalResult:
         value = values[self._trainer.state.global_step]
         return EvalResult({"loss": 1.0, metric: value}, 0.0)
 

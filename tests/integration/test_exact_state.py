@@ -81,9 +81,9 @@ def test_a_pause_within_a_step_drops_and_repeats_it(
 
     def fetch_then_pause(self: Any, micro_batches: int) -> Any:
         batches = fetch(self, micro_batches)
-        if self._event_log.step() == 4 and not sent:
+        if self._control.position.step == 4 and not sent:
             sent.append(4)
-            self._event_log.send("pause")
+            self._conclusion._event_log.send("pause")
         return batches
 
     monkeypatch.setattr(StepLoop, "fetch", fetch_then_pause)

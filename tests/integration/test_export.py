@@ -127,7 +127,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     vectors: list[Tensor] = []
     evaluate = Evaluator.evaluate
 
-    def embedding(self: Evaluator) -> Any:
+    def embedding(self: Evaluator, interrupted: Any) -> Any:
         from fttui.engine.data.formats import PairRecord
         from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
 
@@ -139,7 +139,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
             hidden = self._trainer._forward(self._trainer.model, batch)
             texts = self._trainer.objective.pool(hidden, batch)
         vectors.append(torch.nn.functional.normalize(texts.vectors[texts.anchors]))
-        return evaluate(self)
+        return evaluate(self, interrupted)
 
     sets: dict[str, Any] = {
         "contrastive__instruction": "'find: '",

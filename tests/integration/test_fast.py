@@ -16,8 +16,8 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
-from fttui.engine.train.session import SessionOutcome
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 

@@ -25,11 +25,12 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.loop import hf_bridge
+from fttui.engine.train.loop.step_conclusion import StepConclusion
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.loop.update_gate import UpdateGate, gate_of
-from fttui.engine.train.session import SessionOutcome
 from fttui.engine.train.trainers.build import PairTrainer, TextTrainer
 from tests.support.odd_steps import odd, told
 from tests.support.ranks import in_ranks
@@ -134,8 +135,8 @@ def sent_in_step(number: int, text: str) -> Any:
 
     def fetched(self: StepLoop, micro_batches: int) -> Any:
         batches = fetch(self, micro_batches)
-        if self._event_log.step() + 1 == number and waiting:
-            self._event_log.send(waiting.pop())  # type: ignore[attr-defined]  # of the tests
+        if self._control.position.step + 1 == number and waiting:
+            self._conclusion._event_log.send(waiting.pop())  # type: ignore[attr-defined]  # of the tests
         return batches
 
     return mock.patch.object(StepLoop, "fetch", fetched)
@@ -205,18 +206,18 @@ def test_the_next_forward_pass_does_not_wait_for_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    forward, finish = TextTrainer.compute_loss, StepLoop._finish
+    forward, finish = TextTrainer.compute_loss, StepConclusion._journal
 
     def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
         happened.append(f"forward {self.state.global_step + 1}")
         return forward(self, *args, **kwargs)
 
-    def finished(self: StepLoop, step: Any) -> None:
+    def finished(self: StepConclusion, step: Any) -> None:
         happened.append(f"told {step.number}")
         finish(self, step)
 
     monkeypatch.setattr(TextTrainer, "compute_loss", computed)
-    monkeypatch.setattr(StepLoop, "_finish", finished)
+    monkeypatch.setattr(StepConclusion, "_journal", finished)
     sets = {"train__fast": "static", "train__steps": 4, "train__accumulate": 1}
     play(new_run(tmp_path, "sft", checkpoint__every=3, **sets))
     in_order = "forward 1, forward 2, told 1, forward 3, told 2, told 3, forward 4, told 4"

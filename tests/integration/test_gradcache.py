@@ -183,10 +183,10 @@ def test_a_pause_while_looking_ahead_drops_the_step_and_repeats_it(
     may_continue = StepLoop.may_continue
 
     def pause_at_the_third(self: Any) -> bool:
-        if self._event_log.step() == 4 and len(asked) < 3:
+        if self._control.position.step == 4 and len(asked) < 3:
             asked.append(1)
             if len(asked) == 3:
-                self._event_log.send("pause")
+                self._conclusion._event_log.send("pause")
         return may_continue(self)
 
     monkeypatch.setattr(StepLoop, "may_continue", pause_at_the_third)

@@ -27,7 +27,8 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.train import session
-from fttui.engine.train.checkpoint.training_state import Counters, TrainingState
+from fttui.engine.train.checkpoint.counters import Counters
+from fttui.engine.train.checkpoint.training_state import TrainingState
 from fttui.engine.train.signals import StopSignals
 from fttui.engine.train.trainers.build import PairTrainer, build_trainer
 from tests.support.training import Played, Script, new_run, play, read_records

@@ -50,7 +50,7 @@ def test_a_step_holds_what_was_counted(
     }
     run = new_run(tmp_path, task, **common, **quiet, **sets)
     counters: list[StorageCounter] = []
-    fetch, judge = StepLoop.fetch, StepLoop.judge
+    fetch, judge = StepLoop.fetch, StepLoop.check_update
 
     def fetched(self: StepLoop, micro_batches: int) -> Any:
         counters.append(StorageCounter())
@@ -62,7 +62,7 @@ def test_a_step_holds_what_was_counted(
         return judge(self, clip)
 
     monkeypatch.setattr(StepLoop, "fetch", fetched)
-    monkeypatch.setattr(StepLoop, "judge", judged)
+    monkeypatch.setattr(StepLoop, "check_update", judged)
     play(run)
     config = parse_resolved(run.config.read_text())
     planned = estimate_memory(config, read_architecture(model), "cpu")

@@ -9,7 +9,7 @@ import torch
 
 from fttui.engine.protocol.events import CommandApplied, CommandFailed, LogEmitted
 from fttui.engine.protocol.states import RunState
-from fttui.engine.train.control.offload import DeviceOffload
+from fttui.engine.train.trainers.device_offload import DeviceOffload
 from tests.support.training import Script, new_run, play
 
 RESUMED = {RunState.PAUSED: ["resume"]}

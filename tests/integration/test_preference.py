@@ -71,10 +71,10 @@ def test_a_pause_within_a_kto_step_drops_and_repeats_it(
     asked, may_continue = [0], StepLoop.may_continue
 
     def pause(self: Any) -> bool:
-        if self._event_log.step() == 1:
+        if self._control.position.step == 1:
             asked[0] += 1
             if asked[0] == at:
-                self._event_log.send("pause")
+                self._conclusion._event_log.send("pause")
         return may_continue(self)
 
     monkeypatch.setattr(StepLoop, "may_continue", pause)

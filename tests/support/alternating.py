@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fttui.engine.train.session as session
+import fttui.engine.train.controlled_session as session
 from fttui.engine.data.batch_source import Batch
 from fttui.engine.protocol.events import AnyEvent, StepFinished
 from fttui.engine.train.loop import hf_bridge
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.loop.step_metrics import StepMetrics
 from fttui.engine.train.loop.update_gate import UpdateGate
+from fttui.engine.train.patches import poison_nonfinite
 from tests.support.device_clock import between, mark
 
 _POLL_S = 0.02
@@ -47,9 +48,9 @@ class Ways:
     def install(self) -> None:
         """From now on the engine's stepper goes these ways."""
         session_patch: Any = session
-        session_patch.Stepper = lambda **parts: Alternating(self, **parts)
+        session_patch.StepLoop = lambda **parts: Alternating(self, **parts)
         bridge_patch: Any = hf_bridge
-        bridge_patch.poison_nonfinite = _poison_unless_bare(hf_bridge.poison_nonfinite)
+        bridge_patch.poison_nonfinite = _poison_unless_bare(poison_nonfinite)
 
     def measured(self) -> dict[str, Any]:
         """Seconds by step, and the rest."""
@@ -71,8 +72,9 @@ class Alternating(StepLoop):
     def __init__(self, ways: Ways, **parts: Any) -> None:
         super().__init__(**parts)
         self._ways = ways
-        self._speaking: Any = self._event_log
-        self._journal_writer: Any = parts["event_log"]._journal_writer
+        self._late: Any = self._conclusion
+        self._speaking: Any = self._late._event_log
+        self._journal_writer: Any = vars(self._speaking)["_journal_writer"]
         self._number = 0
         self._bare = False
         self._asked_last: Any = None
@@ -99,8 +101,8 @@ class Alternating(StepLoop):
         way = self._ways.steps[self._number]
         if way.startswith(("bare", "waited")):
             self.conclude()
-        self._gate = self._gate or self.gate
-        self.gate = None if way.startswith("waited") else self._gate
+        self._gate = self._gate or self._late.gate
+        self._late.gate = None if way.startswith("waited") else self._gate
         self._number += 1
         self._ways.marks.append(mark())
         self._ways.waits.watch(way if "counted" in way else "")
@@ -131,13 +133,13 @@ class Alternating(StepLoop):
             self._asked_last = None
         return super().may_continue()
 
-    def may_differentiate(self) -> bool:
+    def may_backward(self) -> bool:
         """Nothing is asked in a bare step."""
-        return self._bare or super().may_differentiate()
+        return self._bare or super().may_backward()
 
-    def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
+    def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
         """A bare step is clipped and not judged."""
-        return clip(1.0) if self._bare else super().judge(clip)
+        return clip(1.0) if self._bare else super().check_update(clip)
 
     def may_update(self) -> bool:
         """A bare step always may."""
@@ -145,7 +147,7 @@ class Alternating(StepLoop):
 
     def end_step(self, *, last: bool = False) -> bool:
         """After the last one, hand many records over."""
-        self._asked_last = None if self._bare or self.gate is None else mark()
+        self._asked_last = None if self._bare or self._late.gate is None else mark()
         counted = True if self._bare else super().end_step(last=last)
         if self._number == len(self._ways.steps):
             self._ways.marks.append(mark())
@@ -159,7 +161,7 @@ class Alternating(StepLoop):
         for _ in range(_BURSTS):
             started = time.perf_counter()
             for _ in range(_BURST):
-                self._emit(event, step=self._speaking.step(), timeline=1)
+                self._emit(event, step=self._speaking.step, timeline=1)
             self._ways.burst.append((time.perf_counter() - started) / _BURST)
             time.sleep(0.03)
 

@@ -36,10 +36,12 @@ from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.session import SessionOutcome, SessionStart, train
+from fttui.engine.train.session import train
+from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
 
 from .tiny import tiny_llama
@@ -162,13 +164,17 @@ class Script:
     """Commands to send the first time a logged line has these words."""
 
 
-class ScriptedChronicle(EventLog):
-    """A chronicle that plays the person at the keyboard."""
+class ScriptedEventLog(EventLog):
+    """An event log that plays the person at the keyboard."""
 
     def __init__(
-        self, journal_writer: JournalWriter | None, control: ControlWriter | None, script: Script
+        self,
+        journal_writer: JournalWriter | None,
+        control: ControlWriter | None,
+        script: Script,
+        timeline: int,
     ) -> None:
-        super().__init__(journal_writer)
+        super().__init__(journal_writer, timeline=timeline)
         self._control = control
         self._script = script
         self._sent = 0
@@ -183,9 +189,9 @@ class ScriptedChronicle(EventLog):
                 for text in self._script.on_log.pop(words):
                     self.send(text)
         if isinstance(event, StepFinished):
-            if call := self._script.calls.pop(self.step(), None):
+            if call := self._script.calls.pop(self.step, None):
                 call()
-            for text in self._script.commands.pop(self.step(), []):
+            for text in self._script.commands.pop(self.step, []):
                 self.send(text)
 
     def send(self, text: str) -> None:
@@ -249,8 +255,7 @@ def play(
     journal_writer = JournalWriter(run, lambda run: None) if place.rank == 0 else None
     control = ControlWriter(run) if place.rank == 0 else None
     history = summarize_journal(journal_writer.recovered if journal_writer else ())
-    event_log = ScriptedChronicle(journal_writer, control, script or Script())
-    event_log.timeline = history.timeline
+    event_log = ScriptedEventLog(journal_writer, control, script or Script(), history.timeline)
     started = RunStarted(
         name=name,
         incarnation=history.status.incarnation + 1,
@@ -267,8 +272,10 @@ def play(
         before = control.last_seq if control else 0
         for text in (script or Script()).early:
             event_log.send(text)
-        start = SessionStart(run, started, history, resume, before, profile_steps, lr_range)
-        outcome = train(start, place, event_log, signals or StopSignals())
+        start = SessionStart(
+            run, history, resume, before, profile_steps=profile_steps, lr_range=lr_range
+        )
+        outcome = train(start, started, place, event_log, signals or StopSignals())
     finally:
         if journal_writer and control:
             journal_writer.close()

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,11 @@ from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from ...run.files import free_bytes
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement, attempt
-from .training_state import Counters, StagedState, TrainingState
+from .counters import Counters
+from .exact_state import ExactState
+
+if TYPE_CHECKING:
+    from .training_state import StagedState
 
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
@@ -42,7 +46,7 @@ class Checkpointer:
     """Writes and restores the checkpoints of one run."""
 
     def __init__(
-        self, run: RunDirectory, state: TrainingState, agreement: Agreement, incarnation: int
+        self, run: RunDirectory, state: ExactState, agreement: Agreement, incarnation: int
     ) -> None:
         self.ledger = CheckpointStore(run)
         self._incarnation = incarnation

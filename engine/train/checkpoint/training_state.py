@@ -14,10 +14,10 @@ Going back has two phases, so that a bad file on one rank changes nothing on any
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import safetensors.torch
@@ -25,8 +25,10 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from torch import Tensor
 
-from ...core.settings import RunSettings
 from ...errors import CheckpointError
+from ..patches import set_last_lr
+from ..position import Position
+from .counters import Counters
 from .ema import AdapterEma
 from .optimizer_state import (
     bit_sums,
@@ -44,20 +46,6 @@ OPTIMIZER = "optimizer.pt"
 COUNTERS = "state.msgpack"
 
 T = TypeVar("T")
-
-
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """The plain part of the state."""
-
-    step: int
-    """Optimizer steps finished."""
-    position: int
-    """Micro-batches of each rank consumed."""
-    desired: RunSettings
-    watch: dict[str, Any] = {}
-    """Detector, guard and meters."""
-    owes_evaluation: bool = False
-    """The evaluation of this step was interrupted: whoever comes back here does it first."""
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,21 +74,44 @@ def rng_file(rank: int) -> str:
     return f"rng-{rank}.pt"
 
 
-class TrainingState:
-    """Moves the live objects of a run to a folder and back, in place."""
+class StatefulTrainer(Protocol):
+    """The parts of a trainer that change while it trains, besides the adapter."""
 
-    def __init__(self, trainer: Any, model: PeftModel, ema: AdapterEma | None = None) -> None:
+    optimizer: Any
+    lr_scheduler: Any
+
+    @property
+    def position(self) -> Position:
+        """Finished optimizer steps and the learning rate of the schedule."""
+
+    @property
+    def scaler(self) -> Any:
+        """The loss scaler of fp16 training; None in other precisions."""
+
+    @property
+    def own_parameters(self) -> Mapping[str, Tensor]:
+        """Trained parameters that belong to no adapter, by name."""
+
+    def return_to_step(self, step: int) -> None:
+        """Set the step counter; the schedule has been restored before."""
+
+
+class TrainingState:
+    """Copies the live state of a run to a folder and back, in place."""
+
+    def __init__(
+        self, trainer: StatefulTrainer, model: PeftModel, ema: AdapterEma | None = None
+    ) -> None:
         self._trainer = trainer
         self._model = model
         self._ema = ema
         self._adapter = adapter_weights(model)
-        self._others: dict[str, Tensor] = getattr(trainer, "own_parameters", {})
-        """What is trained and belongs to no adapter."""
+        self._others = trainer.own_parameters
 
     def mark(self, position: int) -> Boundary:
         """Remember the boundary before a step."""
         return Boundary(
-            step=self._trainer.state.global_step,
+            step=self._trainer.position.step,
             position=position,
             scheduler=dict(self._trainer.lr_scheduler.state_dict()),
             rng=capture_rng(),
@@ -108,8 +119,8 @@ class TrainingState:
 
     def return_to(self, boundary: Boundary) -> None:
         """Undo a step that was started but not applied: same generators, schedule and counter."""
-        self._trainer.state.global_step = boundary.step
         self._trainer.lr_scheduler.load_state_dict(boundary.scheduler)
+        self._trainer.return_to_step(boundary.step)
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
@@ -126,7 +137,7 @@ class TrainingState:
         torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
 
     def _machinery(self) -> dict[str, Any]:
-        scaler = self._trainer.accelerator.scaler
+        scaler = self._trainer.scaler
         return {
             "optimizer": capture_optimizer(self._trainer.optimizer),
             "others": {name: tensor.detach() for name, tensor in self._others.items()},
@@ -174,11 +185,11 @@ class TrainingState:
                 tensor.copy_(staged.machinery["others"][name])
         restore_optimizer(self._trainer.optimizer, staged.machinery["optimizer"])
         restore_schedule(self._trainer.lr_scheduler, staged.machinery["scheduler"])
-        if self._trainer.accelerator.scaler is not None and staged.machinery["scaler"]:
-            self._trainer.accelerator.scaler.load_state_dict(staged.machinery["scaler"])
+        if self._trainer.scaler is not None and staged.machinery["scaler"]:
+            self._trainer.scaler.load_state_dict(staged.machinery["scaler"])
         if self._ema is not None:
             _restore_average(self._ema, staged)
-        self._trainer.state.global_step = staged.counters.step
+        self._trainer.return_to_step(staged.counters.step)
         self._model.zero_grad(set_to_none=True)
         restore_rng(staged.rng)
         return staged.counters
@@ -199,7 +210,7 @@ class TrainingState:
             self._trainer.lr_scheduler.last_epoch,
             machinery["scaler"],
             machinery["averaged"],
-            self._trainer.state.global_step,
+            self._trainer.position.step,
             msgspec.msgpack.encode(counters),
         )
         return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
@@ -301,7 +312,7 @@ def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
     base_lrs = list(schedule.base_lrs)
     schedule.load_state_dict({**saved, "base_lrs": base_lrs})
     factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
-    schedule._last_lr = [lr * factor for lr, factor in zip(base_lrs, factors, strict=True)]
+    set_last_lr(schedule, [lr * factor for lr, factor in zip(base_lrs, factors, strict=True)])
 
 
 def read_counters(folder: Path) -> Counters:

@@ -1,17 +1,16 @@
-"""The one-shot commands: checkpoint, rollback, evaluate, sample, skip, note, stop."""
+"""Command executor: carries out checkpoint, rollback, evaluate, sample, skip, note and stop."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from ...config.schema import RunConfig
 from ...core.recovery import NoWayBack
 from ...core.retention import to_remove
-from ...data.batch_source import BatchSource
 from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
@@ -37,11 +36,22 @@ from ...protocol.events import (
 from ...protocol.states import RunState
 from ...run.checkpoint_store import Manifest
 from ..checkpoint.checkpointer import Checkpointer, Saved
-from ..checkpoint.training_state import Boundary, Counters, TrainingState
+from ..checkpoint.counters import Counters
 from ..event_log import EventLog
 from ..monitoring.monitor import TrainingMonitor
-from ..objectives.evaluator import Evaluator, Interrupted
-from .command_scheduler import CommandScheduler, Impossible
+from .command_scheduler import Impossible
+from .control_state import ControlState
+from .controlled_trainer import ControlledTrainer, EvalResult, EvaluationInterrupted
+
+if TYPE_CHECKING:
+    from ..checkpoint.training_state import Boundary
+
+
+class Profiler(Protocol):
+    """Takes a profile when asked."""
+
+    def ask(self, steps: int) -> None:
+        """Profile the next steps."""
 
 
 class CommandExecutor:
@@ -52,42 +62,40 @@ class CommandExecutor:
         config: RunConfig,
         *,
         event_log: EventLog,
-        commands: CommandScheduler,
-        state: TrainingState,
+        control: ControlState,
+        trainer: ControlledTrainer,
         checkpointer: Checkpointer,
-        source: BatchSource,
-        evaluator: Evaluator,
         monitor: TrainingMonitor,
+        profiler: Profiler,
+        ends_evaluation: Callable[[], bool],
     ) -> None:
         self._config = config
         self._event_log = event_log
-        self._commands = commands
-        self._state = state
+        self._control = control
+        self._trainer = trainer
         self._checkpointer = checkpointer
-        self._source = source
-        self._evaluator = evaluator
-        evaluator.interrupted = commands.ends_evaluation
+        self._data = trainer.data
         self._monitor = monitor
-        self.profile: Callable[[int], None] = lambda steps: None
-        """Begin a profile of so many steps."""
+        self._profiler = profiler
+        self._ends_evaluation = ends_evaluation
+        """Whether the run is to stop; asked between batches by all ranks together."""
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
         self._owed_at = -1
         """Step at which a planned evaluation was interrupted."""
         self._saved_at = -1
-        """Step of the last checkpoint the schedule asked for, or the one returned to."""
+        """Step of the last scheduled checkpoint, or of the checkpoint returned to."""
         self._saved: Manifest | None = None
 
     def mark(self) -> None:
-        """Remember the boundary the next step starts from."""
-        self._boundary = self._state.mark(self._source.position)
+        """Remember the boundary from which the next step starts."""
+        self._boundary = self._trainer.state.mark(self._data.position)
 
     def rewind(self) -> None:
-        """Take back a step that was started and not applied."""
+        """Undo a step that was started and not applied."""
         assert self._boundary is not None, "a step starts with mark()"
-        self._state.return_to(self._boundary)
-        self._source.position = self._boundary.position
-        self._source.current = self._source.previous
+        self._trainer.state.return_to(self._boundary)
+        self._data.rewind_to(self._boundary.position)
 
     @property
     def due(self) -> bool:
@@ -96,7 +104,7 @@ class CommandExecutor:
 
     def scheduled(self) -> None:
         """Evaluate and save where the configuration says so."""
-        step, config = self._event_log.step(), self._config
+        step, config = self._event_log.step, self._config
         evaluate = self._due(config.eval.every) or (step == 0 and config.eval.at_start)
         if evaluate and not self._evaluate_unasked():
             return
@@ -104,10 +112,10 @@ class CommandExecutor:
         if (save or self._monitor.is_best()) and self._saved_at != step:
             self._save_unasked()
         if reason := self._monitor.reason_to_stop():
-            self._commands.demand(Stop(), "early stop", reason)
+            self._control.demand(Stop(), "early stop", reason)
 
     def _due(self, every: int) -> bool:
-        step = self._event_log.step()
+        step = self._event_log.step
         return every > 0 and step > 0 and step % every == 0
 
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
@@ -143,7 +151,7 @@ class CommandExecutor:
     def finish(self) -> bool:
         """The planned steps are done: evaluate, save; False when a stop got in between."""
         self.mark()
-        if len(self._evaluator) and not self._evaluate_unasked():
+        if self._trainer.can_evaluate and not self._evaluate_unasked():
             return False
         self._save_unasked()
         return True
@@ -151,7 +159,7 @@ class CommandExecutor:
     @property
     def owes_evaluation(self) -> bool:
         """A stop got into the evaluation of this step."""
-        return self._owed_at == self._event_log.step()
+        return self._owed_at == self._event_log.step
 
     @property
     def newest(self) -> str | None:
@@ -193,15 +201,15 @@ class CommandExecutor:
         return saved.manifest
 
     def _is_here(self, manifest: Manifest) -> bool:
-        here = (self._event_log.step(), self._event_log.timeline)
+        here = (self._event_log.step, self._event_log.timeline)
         counters = self._counters()
         return (manifest.step, manifest.timeline) == here and manifest.control == _plain(counters)
 
     def _counters(self) -> Counters:
         return Counters(
-            step=self._event_log.step(),
-            position=self._source.position,
-            desired=self._commands.desired,
+            step=self._event_log.step,
+            position=self._data.position,
+            desired=self._control.settings,
             watch=self._monitor.state(),
             owes_evaluation=self.owes_evaluation,
         )
@@ -230,7 +238,7 @@ class CommandExecutor:
             self._event_log.record(CheckpointRemoved(name=name))
 
     def _roll_back(self, command: Rollback) -> tuple[str, str]:
-        from_step, old_timeline = self._event_log.step(), self._event_log.timeline
+        from_step, old_timeline = self._event_log.step, self._event_log.timeline
         before = self._event_log.state
         self._event_log.enter(RunState.ROLLING_BACK)
         try:
@@ -239,9 +247,9 @@ class CommandExecutor:
             self._event_log.enter(before)
             raise
         self._adopt(manifest, counters)
-        self._source.position += command.skip * self._config.train.accumulate
-        self._event_log.timeline = old_timeline + 1
-        self._commands.rolled_back(command)
+        self._data.skip(command.skip * self._config.train.accumulate)
+        self._event_log.open_timeline()
+        self._apply_settings_of(command)
         self._event_log.record(
             RolledBack(
                 checkpoint=manifest.name,
@@ -257,9 +265,19 @@ class CommandExecutor:
         self.mark()
         return f"{from_step}", f"{manifest.step}, timeline {self._event_log.timeline}"
 
+    def _apply_settings_of(self, command: Rollback) -> None:
+        """Put the settings that a rollback brings in force; a halt ends."""
+        settings = self._control.settings
+        if command.lr_scale is not None:
+            settings = msgspec.structs.replace(settings, lr_scale=command.lr_scale)
+        if command.clip is not None:
+            settings = msgspec.structs.replace(settings, clip=command.clip, clip_percentile=None)
+        self._control.change(settings)
+        self._control.lift_halt()
+
     def _way_back(self, anomaly: str) -> Rollback:
         try:
-            return self._monitor.recovery(anomaly, self._commands.desired)
+            return self._monitor.recovery(anomaly, self._control.settings)
         except NoWayBack as reason:
             raise Impossible(str(reason)) from None
 
@@ -272,8 +290,7 @@ class CommandExecutor:
         return manifest, counters, time.monotonic() - started
 
     def _adopt(self, manifest: Manifest, counters: Counters) -> None:
-        self._source.position = counters.position
-        self._source.current, self._source.previous = [], []
+        self._data.return_to(counters.position)
         self._monitor.restore(counters.watch)
         self._saved = None
         self._saved_at = manifest.step
@@ -283,37 +300,40 @@ class CommandExecutor:
     def _evaluate_asked(self) -> str:
         try:
             return self._evaluate(again=True)
-        except Interrupted as where:
+        except EvaluationInterrupted as where:
             raise Impossible(str(where)) from None
 
     def _evaluate_unasked(self) -> bool:
         """Evaluate as planned; False when the run is to stop before that is done."""
         try:
             self._evaluate()
-        except Interrupted as where:
-            self._owed_at = self._event_log.step()
+        except EvaluationInterrupted as where:
+            self._owed_at = self._event_log.step
             self._event_log.log("info", f"{where}; it is made up for when the run goes on")
             return False
         return True
 
     def _evaluate(self, *, again: bool = False) -> str:
-        step = self._event_log.step()
+        step = self._event_log.step
         if self._evaluated_at == step and not again:
             return ""
-        if not len(self._evaluator):
+        if not self._trainer.can_evaluate:
             raise Impossible("there are no evaluation records; set data.eval or data.eval_fraction")
-        result = self._in_state(RunState.EVALUATING, self._evaluator.evaluate)
+        result = self._in_state(RunState.EVALUATING, self._run_evaluation)
         self._evaluated_at, self._owed_at = step, -1
         self._event_log.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
         self._monitor.evaluated(result.metrics)
         for prompt in self._config.eval.samples:
-            if self._commands.ends_evaluation():
+            if self._ends_evaluation():
                 break
             self._sample(prompt)
         return f"loss {result.metrics['loss']:.4g}"
 
+    def _run_evaluation(self) -> EvalResult:
+        return self._trainer.evaluate(self._ends_evaluation)
+
     def _sample(self, prompt: str) -> str:
-        text: str = self._in_state(RunState.EVALUATING, lambda: self._evaluator.sample(prompt))
+        text: str = self._in_state(RunState.EVALUATING, lambda: self._trainer.sample(prompt))
         self._event_log.record(SampleGenerated(prompt=prompt, text=text))
         return text
 
@@ -329,19 +349,19 @@ class CommandExecutor:
         if isinstance(command, MeasureGradients):
             self._monitor.ask_gradients()
             return "", "with the next update"
-        self.profile(command.steps)
+        self._profiler.ask(command.steps)
         return "", f"the next {command.steps} steps" if command.steps > 1 else "the next step"
 
     def _skip(self, steps: int) -> tuple[str, str]:
-        old = self._source.epoch
-        self._source.position += steps * self._config.train.accumulate
+        old = self._data.epoch
+        self._data.skip(steps * self._config.train.accumulate)
         self.mark()
-        return f"epoch {old:.3f}", f"epoch {self._source.epoch:.3f}"
+        return f"epoch {old:.3f}", f"epoch {self._data.epoch:.3f}"
 
     def _stop(self, *, save: bool) -> tuple[str, str]:
         if not save:
-            return "running", f"stopped at step {self._event_log.step()}, nothing saved"
-        if self._event_log.step() == 0:
+            return "running", f"stopped at step {self._event_log.step}, nothing saved"
+        if self._event_log.step == 0:
             return "running", "stopped before the first step, so there was nothing to save"
         manifest = self._save()
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"

@@ -1,37 +1,34 @@
-"""Control at the step boundary: the one place where a person's wish meets the training loop.
+"""Command scheduler: decides at which point of a step each command takes effect.
 
-The loop asks four times per step: `at_boundary` before the batches are fetched, `interrupted`
-before every further micro-batch, `before_update` with gradients ready, `after_step` when the
-counters have moved. Commands take effect in the order they were accepted: a setting is applied at
-once unless a one-shot command before it still waits. Pause, rollback and a stop signal do not wait
-for a step to end: the step is dropped and started again later from its boundary, with the same
-data and the same random numbers.
+The step loop calls it four times per step: `at_boundary` before the batches are fetched,
+`interrupted` before every further micro-batch, `before_update` when the gradients are ready, and
+`after_step` at the end. Commands take effect in the order in which they were accepted: a setting is
+applied at once unless a one-shot command before it still waits. Pause, rollback and a stop signal
+do not wait for the end of a step: the step is dropped and later started again from its boundary,
+with the same data and the same random numbers.
 
-With several ranks the question what is new travels while a micro-batch is computed, so the answer
-costs nothing and is one micro-batch old: of a command that comes just after the question left, at
-most one more micro-batch is begun.
+With several ranks, the question whether there are new commands travels while a micro-batch is
+computed. So it costs nothing, and its answer is one micro-batch old: after a command that arrives
+just after the question was sent, at most one more micro-batch begins.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from ...core.settings import (
     Inapplicable,
-    RunSettings,
     SettingsContext,
     apply_setting,
-    clip_now,
     is_setting,
     pause_if_due,
 )
 from ...protocol.commands import (
     AnyCommand,
+    Command,
     Pause,
     Recover,
     Resume,
@@ -44,208 +41,200 @@ from ...protocol.events import CommandAccepted, CommandApplied, CommandFailed
 from ...protocol.states import RunState
 from ...run.control_log import ControlEntry
 from ..event_log import EventLog
-from .command_queue import CommandQueue
-from .offload import MemoryRelease, MemoryTaken
+from .command_queue import NewCommands
+from .control_state import ControlState
+from .memory_release import MemoryTaken
 
 _HOLD_TICK_S = 0.1
-"""How often the inbox is looked into while held; also keeps the side group alive."""
+"""Seconds between two looks at the queue while training is held; keeps the gloo group alive."""
 
 
 class Impossible(Exception):
-    """A one-shot command that could not be carried out; nothing was changed."""
+    """A one-shot command could not be carried out; nothing was changed."""
 
 
 class OneShotCommands(Protocol):
-    """The one-shot commands, carried out at a boundary on every rank."""
-
-    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
-        """Do it and return old → new as a person reads it; raises `Impossible`."""
+    """Carries out one-shot commands at a boundary, on every rank."""
 
     @property
     def due(self) -> bool:
-        """A checkpoint or an evaluation is due at this step."""
-        ...
+        """Whether a scheduled checkpoint or evaluation is due at this step."""
+
+    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+        """Carry out a command; return the old and the new value for the journal.
+
+        Raises:
+            Impossible: nothing was changed.
+        """
 
     def scheduled(self) -> None:
-        """Checkpoints and evaluations that are due at this step."""
+        """Write the checkpoints and run the evaluations that are due at this step."""
 
     def mark(self) -> None:
         """Remember this boundary."""
 
     def rewind(self) -> None:
-        """Give back what the step in progress has changed."""
+        """Undo what the dropped step has changed."""
+
+
+class Commands(Protocol):
+    """New commands, equal on every rank."""
+
+    def ask(self) -> None:
+        """Send the question for new commands."""
+
+    def look(self) -> NewCommands:
+        """Return the commands that are new since the last look."""
+
+
+class Memory(Protocol):
+    """The device memory of all ranks."""
+
+    def release(self) -> None:
+        """Free it."""
+
+    def reclaim(self) -> None:
+        """Take it back; raises `MemoryTaken`."""
+
+
+class StepConcluder(Protocol):
+    """Journals the step before, whose figures may still be on the device."""
+
+    def conclude(self) -> None:
+        """Journal the finished step; nothing if there is none."""
 
 
 class CommandScheduler:
-    """Applies settings and one-shot commands, holds the loop while paused or halted."""
+    """Applies settings, passes one-shot commands to the executor, holds the loop while paused."""
 
     def __init__(
         self,
-        command_queue: CommandQueue,
+        queue: Commands,
         event_log: EventLog,
+        control: ControlState,
+        concluder: StepConcluder,
+        memory: Memory,
         *,
-        desired: RunSettings,
-        norm_percentile: Callable[[float], float | None],
-        on_desired: Callable[[RunSettings], None],
+        obeys: frozenset[type[Command]],
     ) -> None:
-        self._command_queue = command_queue
+        self._queue = queue
         self._event_log = event_log
-        self._desired = desired
-        self.schedule_lr: Callable[[], float] = lambda: 0.0
-        """The schedule's learning rate for the next update, before scaling."""
-        self._norm_percentile = norm_percentile
-        self._on_desired = on_desired
-        self.conclude: Callable[[], None] = lambda: None
-        """Called before anything happens at a boundary: the step before has to be over."""
-        self._due: deque[ControlEntry] = deque()
-        self._executor: OneShotCommands | None = None
-        self.dropped = False
-        """The step in progress is being dropped."""
-        self.halted: str | None = None
-        """Why training may not go on by itself."""
-        self.ending = False
-        """The run ends at this boundary."""
-        self.complete = False
-        """All planned steps were done before this process came up."""
+        self._control = control
+        self._concluder = concluder
+        self._memory = memory
+        self._obeys = obeys
         self._signalled = False
 
-    def attach(self, executor: OneShotCommands, lending: MemoryRelease) -> None:
-        """Give it the hands for one-shot commands, and for the device's memory."""
-        self._executor = executor
-        self._lending = lending
-
-    @property
-    def _ops(self) -> OneShotCommands:
-        assert self._executor is not None, "attach() comes first"
-        return self._executor
-
-    @property
-    def desired(self) -> RunSettings:
-        """The settings in force."""
-        return self._desired
-
-    @desired.setter
-    def desired(self, value: RunSettings) -> None:
-        if value != self._desired:
-            self._desired = value
-            self._on_desired(value)
-
-    @property
-    def clip(self) -> float | None:
-        """Max grad norm of the next update; None is off."""
-        return clip_now(self._desired, self._norm_percentile)
-
-    def at_boundary(self) -> bool:
-        """Do what is due before a step; False when the run ends here."""
-        if self.complete:
+    def at_boundary(self, executor: OneShotCommands) -> bool:
+        """Do everything that is due before a step; False if the run ends here."""
+        control = self._control
+        if control.complete:
             return False
         if self._event_log.state is RunState.STARTING:
             self._event_log.enter(RunState.RUNNING)
-        desired = pause_if_due(self.desired, self._event_log.step())
-        if self.wanted_at_boundary or self._ops.due or desired.paused:
-            self.conclude()
-        self._ops.mark()
-        self.desired = desired
+        settings = pause_if_due(control.settings, self._event_log.step)
+        if control.wanted_at_boundary or executor.due or settings.paused:
+            self._concluder.conclude()
+        executor.mark()
+        control.change(settings)
         self._look()
-        self._perform_due()
-        if not self.ending:
-            self._ops.scheduled()
-            self._perform_due()
-        while self.held and not self.ending:
-            self._enter_hold()
-            if self.desired.release:
-                self._lending.release()
-            time.sleep(_HOLD_TICK_S)
-            self._look()
-            if not self._needs_device() or self._awake():
-                self._perform_due()
-        if self.ending:
+        self.perform_due(executor)
+        if not control.ending:
+            executor.scheduled()
+            self.perform_due(executor)
+        self._hold(executor)
+        if control.ending:
             return False
         self._event_log.enter(RunState.RUNNING)
-        self._command_queue.ask()
+        self._queue.ask()
         return True
 
-    @property
-    def wanted_at_boundary(self) -> bool:
-        """There is something to do before the next step."""
-        return bool(self._due) or self.halted is not None
-
-    @property
-    def held(self) -> bool:
-        """Training waits for a person."""
-        return self.desired.paused or self.halted is not None
+    def _hold(self, executor: OneShotCommands) -> None:
+        """Wait here while training is paused or halted, and carry out commands meanwhile."""
+        control = self._control
+        while control.held and not control.ending:
+            self._enter_hold()
+            if control.settings.release:
+                self._memory.release()
+            time.sleep(_HOLD_TICK_S)
+            self._look()
+            if not self._needs_device() or self._has_device():
+                self.perform_due(executor)
 
     def _needs_device(self) -> bool:
-        return bool(self._due) or self._signalled or not (self.held and self.desired.release)
+        control = self._control
+        return (
+            bool(control.due) or self._signalled or not (control.held and control.settings.release)
+        )
 
-    def _awake(self) -> bool:
-        """Have the device's memory back; otherwise stay held and say why."""
+    def _has_device(self) -> bool:
+        """Take the device memory back; if another process has it, refuse what waits for it."""
         try:
-            self._lending.reclaim()
+            self._memory.reclaim()
         except MemoryTaken as reason:
+            control = self._control
             self._event_log.log("error", str(reason))
-            for entry in self._due:
+            for entry in control.due:
                 self.fail(entry, str(reason))
-            self._due.clear()
-            self.desired = msgspec.structs.replace(self.desired, paused=True, release=True)
-            self.ending = self._signalled
+            control.due.clear()
+            control.change(msgspec.structs.replace(control.settings, paused=True, release=True))
+            if self._signalled:
+                control.end_run()
             return False
         return True
 
     def _enter_hold(self) -> None:
-        if self.halted is not None:
-            self._event_log.enter(RunState.HALTED, self.halted)
+        if self._control.halted is not None:
+            self._event_log.enter(RunState.HALTED, self._control.halted)
         else:
             self._event_log.enter(RunState.PAUSED)
 
     def interrupted(self) -> bool:
-        """Between micro-batches: True when this step is to be dropped."""
-        if not self.dropped:
+        """Return True, between micro-batches, if the step in progress is being dropped."""
+        control = self._control
+        if not control.dropped:
             self._look()
             urgent = any(
-                isinstance(entry.command, Pause | Recover | Rollback) for entry in self._due
+                isinstance(entry.command, Pause | Recover | Rollback) for entry in control.due
             )
-            # Looking may have concluded the step before, and dropped this one because of it.
-            self.dropped |= self.desired.paused or self._signalled or urgent
-        if not self.dropped:
-            self._command_queue.ask()
-        return self.dropped
+            if control.settings.paused or self._signalled or urgent:
+                control.drop_step()
+        # Looking may also have concluded the step before, and dropped this one because of it.
+        if not control.dropped:
+            self._queue.ask()
+        return control.dropped
 
     def ends_evaluation(self) -> bool:
-        """Between the batches of an evaluation: True when the run is to stop.
+        """Return True, between the batches of an evaluation, if the run is to stop.
 
-        What else comes meanwhile waits, as the evaluation was asked for before it.
+        Other commands wait, because the evaluation was asked for before them.
         """
         self._look(busy=True)
-        stop = self._signalled or any(isinstance(entry.command, Stop) for entry in self._due)
+        due = self._control.due
+        stop = self._signalled or any(isinstance(entry.command, Stop) for entry in due)
         if not stop:
-            self._command_queue.ask()
+            self._queue.ask()
         return stop
 
-    def obey(self) -> None:
-        """Do what waits, a stop above all."""
-        self._perform_due()
-
     def before_update(self) -> None:
-        """With gradients ready: settings that came during the step count for this update."""
-        if not self.dropped:
+        """Apply settings that arrived during the step, so that they count for its update."""
+        if not self._control.dropped:
             self._look()
-            self._command_queue.ask()
+            self._queue.ask()
 
-    def after_step(self) -> bool:
-        """Counters have moved; True when the step was dropped and has been taken back."""
-        if not self.dropped:
-            return False
-        self.dropped = False
-        self._ops.rewind()
-        return True
+    def after_step(self, executor: OneShotCommands) -> bool:
+        """Take the step back if it was dropped; return whether it was."""
+        dropped = self._control.end_step()
+        if dropped:
+            executor.rewind()
+        return dropped
 
     def _look(self, *, busy: bool = False) -> None:
-        mail = self._command_queue.look()
-        if mail.entries or mail.stop_signal:
-            self.conclude()
-        self._signalled = self._signalled or mail.stop_signal
-        for entry in mail.entries:
+        new = self._queue.look()
+        if new.entries or new.stop_signal:
+            self._concluder.conclude()
+        self._signalled = self._signalled or new.stop_signal
+        for entry in new.entries:
             self._event_log.record(
                 CommandAccepted(
                     id=entry.id,
@@ -254,42 +243,61 @@ class CommandScheduler:
                     reason=entry.reason,
                 )
             )
-            if is_setting(entry.command) and not self._due and not busy:
+            if is_setting(entry.command) and not self._control.due and not busy:
                 self._set(entry)
             else:
-                self._due.append(entry)
+                self._control.due.append(entry)
 
     def _set(self, entry: ControlEntry) -> None:
-        context = SettingsContext(self._event_log.step(), self.schedule_lr(), self._norm_percentile)
+        if refused := self._refusal(entry.command):
+            self.fail(entry, refused)
+            return
+        control, position = self._control, self._event_log.position
+        context = SettingsContext(position.step, position.schedule_lr, control.norm_percentile)
         try:
-            change = apply_setting(self.desired, entry.command, context)
+            change = apply_setting(control.settings, entry.command, context)
         except Inapplicable as reason:
             self.fail(entry, str(reason))
             return
-        self.desired = change.desired
+        control.change(change.desired)
         if isinstance(entry.command, Resume | RunSteps):
-            self.halted = None
+            control.lift_halt()
         self._applied(entry, change.old, change.new)
 
-    def _perform_due(self) -> None:
-        while self._due and not self.ending:
-            entry = self._due.popleft()
+    def _refusal(self, command: AnyCommand) -> str | None:
+        """Return why the trainer of this run cannot obey a command, or None if it can."""
+        if type(command) in self._obeys:
+            return None
+        return f"the trainer of this run does not support {describe_command(command)!r}"
+
+    def perform_due(self, executor: OneShotCommands) -> None:
+        """Carry out the commands that wait for a boundary, then a stop signal."""
+        control = self._control
+        while control.due and not control.ending:
+            entry = control.due.popleft()
             if is_setting(entry.command):
                 self._set(entry)
-                continue
+            else:
+                self._perform(entry, executor)
+        if self._signalled and not control.ending:
+            control.end_run()
             try:
-                old, new = self._ops.perform(entry.command, entry.issuer)
-            except Impossible as reason:
-                self.fail(entry, str(reason))
-                continue
-            self._applied(entry, old, new)
-            self.ending = isinstance(entry.command, Stop)
-        if self._signalled and not self.ending:
-            self.ending = True
-            try:
-                self._ops.perform(Stop(), "signal")
+                executor.perform(Stop(), "signal")
             except Impossible as reason:
                 self._event_log.log("error", f"stopping without a checkpoint: {reason}")
+
+    def _perform(self, entry: ControlEntry, executor: OneShotCommands) -> None:
+        if refused := self._refusal(entry.command):
+            self.fail(entry, refused)
+            return
+        try:
+            old, new = executor.perform(entry.command, entry.issuer)
+        except Impossible as reason:
+            self.fail(entry, str(reason))
+            return
+        self._applied(entry, old, new)
+        if isinstance(entry.command, Stop):
+            self._control.end_run()
 
     def _applied(self, entry: ControlEntry, old: str, new: str) -> None:
         self._event_log.record(
@@ -305,42 +313,22 @@ class CommandScheduler:
         )
 
     def fail(self, entry: ControlEntry, reason: str) -> None:
-        """Answer a command that had no effect."""
-        self._event_log.record(
-            CommandFailed(
-                id=entry.id,
-                command=describe_command(entry.command),
-                reason=reason,
-                issuer=entry.issuer,
-            )
-        )
-
-    def rolled_back(self, command: Rollback) -> None:
-        """Take over the settings a rollback brings; a halt is over."""
-        desired = self.desired
-        if command.lr_scale is not None:
-            desired = msgspec.structs.replace(desired, lr_scale=command.lr_scale)
-        if command.clip is not None:
-            desired = msgspec.structs.replace(desired, clip=command.clip, clip_percentile=None)
-        self.desired = desired
-        self.halted = None
-
-    def demand(self, command: AnyCommand, issuer: str = "guard", reason: str = "") -> None:
-        """Queue a command of guard or autopilot; every rank demands the same."""
-        self._due.append(
-            ControlEntry(
-                seq=0,
-                time=time.time(),
-                id=f"{issuer}-{self._event_log.step()}",
-                command=command,
-                issuer=issuer,
-                reason=reason,
-            )
-        )
+        """Record that a command had no effect."""
+        self._event_log.record(command_failed(entry, reason))
 
     def refuse_rest(self, reason: str) -> None:
-        """Answer everything still waiting, because the run ends."""
-        asked_before = self._command_queue.look().entries
-        for entry in [*self._due, *asked_before, *self._command_queue.look().entries]:
+        """Refuse every command that still waits, because the run ends."""
+        asked_before = self._queue.look().entries
+        for entry in [*self._control.due, *asked_before, *self._queue.look().entries]:
             self.fail(entry, reason)
-        self._due.clear()
+        self._control.due.clear()
+
+
+def command_failed(entry: ControlEntry, reason: str) -> CommandFailed:
+    """Return the event that says why a command had no effect."""
+    return CommandFailed(
+        id=entry.id,
+        command=describe_command(entry.command),
+        reason=reason,
+        issuer=entry.issuer,
+    )

@@ -15,6 +15,7 @@ from ...config.memory.estimate import sequences_per_micro_batch
 from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
+from ..patches import without_own_noise
 from .graph_forward import GraphForward
 from .pointwise import kernels_for
 from .static_forward import StaticForward
@@ -55,8 +56,7 @@ def fast_path(
         capture=mode != "static",
         log=log,
     )
-    # The trainer's own noise would be made for rows as long as the buffers.
-    trainer.neftune_noise_alpha = None
+    without_own_noise(trainer)
     return path, fast_fact(config, None)
 
 

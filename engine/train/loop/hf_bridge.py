@@ -1,15 +1,27 @@
-"""The hooks of the Hugging Face training loop and the calls to `StepLoop` that they make.
+"""The hooks of the Hugging Face training loop and the step hooks that they call.
 
-`SteppedTrainer` is a mixin that goes in front of a trainer class. The Hugging Face loop keeps
-forward, backward, accumulation, DDP, precision and the optimizer; at its own hooks it asks the
-`StepLoop` what may happen. The data loader that it sees has no length, so its epochs do not matter:
-steps and data positions belong to fttui, which is what makes an in-process rollback possible.
+In the order of one optimizer step:
+
+| Hugging Face hook | step hook | what it may change |
+|---|---|---|
+| `TrainerCallback.on_train_begin` | `StepLoop.begin_training` | return to a checkpoint |
+| `Trainer.get_batch_samples` | `begin_step`, `fetch` | run commands; end the run |
+| `Trainer.training_step` | `may_continue` | drop the step |
+| `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
+| `Trainer._clip_grad_norm` | `check_update` | learning rate, clipping, the verdict |
+| `optimizer.step` | `may_update`, `gated` | refuse the update |
+| `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | moving average of the weights |
+| `TrainerCallback.on_step_end` | `end_step` | journal the step, or take it back |
+
+`training_step` and `backward` are called once per micro-batch. `tests/integration/test_hook_order`
+asserts this order. The Hugging Face loop keeps forward, backward, accumulation, DDP, precision and
+the optimizer. The data loader that it sees has no length, so its epochs do not matter: steps and
+data positions belong to fttui, which is what makes an in-process rollback possible.
 """
 
 from __future__ import annotations
 
-import functools
-import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,42 +29,103 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ...config.schema import RunConfig, TrainConfig
 from ...core.profile import MICRO_BATCH
 from ...losses.cross_entropy import IGNORED
 from ...model.host_embedding import sent
+from ..cuda_graphs.eligibility import fast_path
 from ..cuda_graphs.graph_forward import GraphForward
-from ..monitoring.profiler_spans import span
-from .optimizers import OwnOptimizer
+from ..patches import guard_optimizer, poison_nonfinite, without_ddp, zero_grad_of_trained
+from ..position import Position
+from ..profiler_spans import span
+from .optimizers import Factor, OwnOptimizer
 from .step_loop import StepLoop
 from .update_gate import gate_of
 
 
 class SteppedTrainer(OwnOptimizer):
-    """Mixin over `transformers.Trainer`; `step_loop` is set before `train()`."""
+    """Mixin in front of `transformers.Trainer` that calls the step hooks; start it with `run`."""
 
     step_loop: StepLoop
     fast: GraphForward | None = None
-    """The way through the model in fast mode."""
+    """The forward pass of fast mode; None without it."""
     fast_fact = ""
-    """What to say about it once."""
+    """Whether fast mode is used, and why not, in one line."""
+
+    def __init__(
+        self,
+        *,
+        recipe: TrainConfig,
+        position: Position,
+        lr_factor: Factor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.recipe = recipe
+        self.position = position
+        self.lr_factor = lr_factor
+        super().__init__(**kwargs)
+
+    def choose_forward(
+        self, config: RunConfig, pad_id: int, log: Callable[[str, str], None]
+    ) -> None:
+        """Choose between the ordinary forward pass and that of fast mode.
+
+        Raises:
+            ConfigError: `train.fast: on`, and it is impossible here.
+        """
+        self.fast, self.fast_fact = fast_path(config, self, pad_id, log)
+
+    def run(self, step_loop: StepLoop, begin: Callable[[], None]) -> None:
+        """Train to the end of the run.
+
+        Args:
+            step_loop: the step hooks to call.
+            begin: called once, when optimizer and schedule exist.
+        """
+        trainer: Any = self
+        self.step_loop = step_loop
+        trainer.add_callback(StepCallback(step_loop, self, begin))
+        trainer.train()
+
+    @property
+    def own_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Trained parameters that belong to no adapter; part of the exact state."""
+        return {}
+
+    @property
+    def scaler(self) -> Any:
+        """The loss scaler of fp16 training; None in other precisions."""
+        return self.accelerator.scaler  # type: ignore[attr-defined]  # of the trainer
+
+    def report_position(self) -> None:
+        """Let the rest of the engine know the step and the learning rate of the schedule."""
+        trainer: Any = self
+        step, lr = int(trainer.state.global_step), float(trainer.lr_scheduler.get_last_lr()[0])
+        self.position.move_to(step, lr)
+
+    def return_to_step(self, step: int) -> None:
+        """Set the step counter; the schedule has been restored before."""
+        trainer: Any = self
+        trainer.state.global_step = step
+        self.report_position()
 
     def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
-        """What the loop trains with; the model knows what it has gradients of."""
+        """Prepare model and optimizer, and patch what slows the loop down."""
         if self.fast:
-            leave_ranks_to_themselves(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
+            without_ddp(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
             self.fast.begin()
         model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
-        forget_gradients_quickly(model)
+        zero_grad_of_trained(model)
         return model, loader
 
     def get_train_dataloader(self) -> Any:
-        """Our endless, position-controlled source."""
+        """Return the endless batch source, which is read by position."""
         return self.step_loop.source
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """The boundary before a step: what is due happens here, then the batches are fetched."""
+        """Handle the boundary before a step, then fetch its batches."""
         if not self.step_loop.begin_step():
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
             return [], None
@@ -62,7 +135,7 @@ class SteppedTrainer(OwnOptimizer):
         return batches, items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """Tokens with a label, of the step on all ranks; sent and added up without waiting."""
+        """Return the number of labelled tokens of the step on all ranks, without a host sync."""
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
         if not labels:
             return None
@@ -76,10 +149,10 @@ class SteppedTrainer(OwnOptimizer):
         return total
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """What a loss over a whole step must know before its first micro-batch."""
+        """Compute whatever the loss over a whole step needs before its first micro-batch."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """One micro-batch, unless the step is being dropped."""
+        """Run one micro-batch forward and backward, unless the step is being dropped."""
         if not self.step_loop.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
         with self.step_loop.tally.time("compute"), span(MICRO_BATCH):
@@ -89,7 +162,7 @@ class SteppedTrainer(OwnOptimizer):
         return loss
 
     def _fast_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        """What the HF trainer does, without walking over all modules and without DDP's wrapper."""
+        """Do what `Trainer.training_step` does, without DDP and a walk over all modules."""
         trainer: Any = self
         if not trainer.model.training:
             trainer.model.train()
@@ -101,14 +174,14 @@ class SteppedTrainer(OwnOptimizer):
         return loss.detach()
 
     def _prepare_input(self, data: Any) -> Any:
-        """To the device without waiting for the work that is already queued there."""
+        """Send a tensor to the device without waiting for the work queued there."""
         device = self.args.device  # type: ignore[attr-defined]  # of the trainer
         if isinstance(data, Tensor) and device.type == "cuda" and data.device.type == "cpu":
             return sent(data, device)
         return super()._prepare_input(data)  # type: ignore[misc]  # of the trainer
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Settings, clipping and the guard's verdict, between backward and update."""
+        """Apply settings, clip and judge the update, between backward pass and optimizer step."""
 
         def clip(limit: float) -> Tensor:
             if self.fast:
@@ -117,111 +190,54 @@ class SteppedTrainer(OwnOptimizer):
             return norm
 
         with span("judge"):
-            return self.step_loop.judge(clip)
+            return self.step_loop.check_update(clip)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         return grad_norm
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Not counted: walking all parameters at every micro-batch costs more than it tells."""
+        """Return 0: counting walks over all parameters at every micro-batch."""
         return 0
 
 
-def leave_ranks_to_themselves(accelerator: Any) -> None:
-    """Prepare models without DDP around them.
-
-    DDP would hold on to the nodes where gradients arrive, which belong to the stream that is
-    current when it is made; a backward pass that is captured may not reach into another stream.
-    """
-    accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
-
-
-def forget_gradients_quickly(model: Any) -> None:
-    """`zero_grad` without a walk over all modules, for which the device would wait."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-    def zero_grad(set_to_none: bool = True) -> None:
-        for parameter in trained:
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
-
-    model.zero_grad = zero_grad
-
-
-def guard_optimizer(optimizer: Any, step_loop: StepLoop) -> None:
-    """Let a refused or dropped step pass the optimizer without touching weights or state."""
-    step = optimizer.step
-
-    @functools.wraps(step)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if step_loop.may_update():
-            with span("update"), step_loop.gated():
-                return step(*args, **kwargs)
-        if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
-            optimizer.optimizer
-        ):
-            optimizer.scaler.update()
-        return None
-
-    optimizer.step = guarded
-
-
-def poison_nonfinite(accelerator: Any, step_loop: StepLoop) -> None:
-    """Make a loss that is not finite leave its mark on every gradient.
-
-    The all-reduce carries the mark to every rank, so all judge the step alike without asking, and
-    no rank waits for its device to learn that all is well.
-    """
-    backward = accelerator.backward
-
-    @functools.wraps(backward)
-    def marked(loss: Tensor, **kwargs: Any) -> None:
-        if not step_loop.may_differentiate():
-            return
-        finite = torch.isfinite(loss.detach())
-        with span("backward"):
-            backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
-
-    accelerator.backward = marked
-
-
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Tells the stepper when training begins and when a step's counters have moved."""
+    """Calls the step hooks at the start of training and when the counters of a step have moved."""
 
-    def __init__(self, step_loop: StepLoop, trainer: SteppedTrainer) -> None:
+    def __init__(
+        self, step_loop: StepLoop, trainer: SteppedTrainer, begin: Callable[[], None]
+    ) -> None:
         self._step_loop = step_loop
-        self._trainer: Any = trainer
+        self._trainer = trainer
+        self._begin = begin
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Optimizer and schedule exist: guard the one, return to a checkpoint if asked."""
-        step_loop, optimizer, accelerator = (
-            self._step_loop,
-            kwargs["optimizer"],
-            self._trainer.accelerator,
-        )
+        """Patch optimizer and backward pass, which exist now, and begin the session."""
+        step_loop, optimizer, trainer = self._step_loop, kwargs["optimizer"], self._trainer
+        trainer.report_position()
         guard_optimizer(optimizer, step_loop)
-        if self._trainer.fast:  # elsewhere gradients do not outlive the step
-            step_loop.gate = gate_of(optimizer)
-        if (scaler := accelerator.scaler) is not None:
-            step_loop.loss_scale = lambda: float(scaler.get_scale())
-        poison_nonfinite(accelerator, step_loop)
-        step_loop.begin()
+        # Without fast mode gradients do not outlive the step, so an update cannot be held back.
+        gate = gate_of(optimizer) if trainer.fast else None
+        scaler = trainer.scaler
+        step_loop.begin_training(
+            gate, None if scaler is None else lambda: float(scaler.get_scale())
+        )
+        poison_nonfinite(trainer.accelerator, step_loop)  # type: ignore[attr-defined]  # of the trainer
+        self._begin()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The weights have changed, unless the guard or the scaler refused."""
+        """Report that the weights have changed, unless guard or loss scaler refused."""
         if not kwargs["optimizer"].step_was_skipped:
             self._step_loop.optimizer_stepped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Journal the step; a dropped one is taken back and does not count."""
+        """Journal the step; one that was dropped is taken back and does not count."""
+        self._trainer.report_position()
         planned = state.global_step < args.max_steps
         counted = self._step_loop.end_step(last=not planned)
         if not counted or planned:

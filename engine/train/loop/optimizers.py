@@ -22,11 +22,11 @@ Factor = Callable[[int], float]
 
 
 class OwnOptimizer:
-    """Mixin over `transformers.Trainer`; `recipe` is set before `train()`."""
+    """Mixin in front of `transformers.Trainer` that makes the configured optimizer and schedule."""
 
     recipe: TrainConfig
-    lr_factor: Factor | None = None
-    """Takes the place of the configured schedule."""
+    lr_factor: Factor | None
+    """Replaces the configured schedule; None keeps it."""
 
     def create_optimizer(self, model: Any = None) -> Any:
         """The configured optimizer over the groups of the model."""
@@ -74,6 +74,12 @@ def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
 def rate_of(lr: float, ratio: float) -> dict[str, float]:
     """What a group holds of a learning rate: its own, and its ratio to that of the run."""
     return {"lr": lr * ratio, "lr_ratio": ratio}
+
+
+def set_lr(optimizer: Any, lr: float) -> None:
+    """Set the learning rate of the next update, in every group as a multiple of it."""
+    for group in optimizer.param_groups:
+        group.update(rate_of(lr, group["lr_ratio"]))
 
 
 def parameter_groups(

@@ -1,11 +1,10 @@
-"""One optimizer step from boundary to boundary, as our side of it.
+"""Step loop: one optimizer step from boundary to boundary, as a sequence of hooks.
 
-begin_step → fetch → (may_continue, forward, backward) × accumulate → judge → update → end_step
+begin_step → fetch → (may_continue, forward, may_backward, backward) × accumulate → check_update
+→ may_update → optimizer step → optimizer_stepped → end_step
 
-Where the device may let an update pass by itself, a step's figures are read while the next step's
-first forward pass is computed, or at the boundary if anything else is to be done there. So the
-device never waits for the host. What is read so late is as it would have been at the boundary:
-the step in progress is dropped if anything has to be done there after all.
+A trainer calls the hooks in this order (`control.controlled_trainer`); `hf_bridge` maps those of
+the Hugging Face loop to them.
 """
 
 from __future__ import annotations
@@ -19,89 +18,66 @@ import torch
 from torch import Tensor
 
 from ...core.guard import UpdateVerdict
-from ...core.memory_watch import MemoryPlanCheck
 from ...core.profile import VERDICT
 from ...data.batch_source import Batch, BatchSource
-from ...protocol.events import StepFinished
-from ..control.command_scheduler import CommandScheduler
-from ..distributed.agreement import Agreement
+from ..control.command_scheduler import CommandScheduler, OneShotCommands
+from ..control.control_state import ControlState
 from ..distributed.place import StepClock
-from ..event_log import EventLog
-from ..monitoring.gradient_flow import GradientFlow
-from ..monitoring.monitor import TrainingMonitor
 from ..monitoring.profiler import StepProfiler
-from ..monitoring.profiler_spans import span
-from .memory_meter import MemoryReading
-from .step_metrics import DeviceReading, StepMetrics, settle, start_total, summed
+from ..profiler_spans import span
+from .memory_meter import MemoryMeter
+from .step_conclusion import StepConclusion
+from .step_metrics import StepMetrics, settle, summed
 from .step_record import StepRecord
 from .update_gate import UpdateGate
 
 
 class StepLoop:
-    """Measures, guards and journals steps; the conductor decides when they may run."""
+    """Measures, guards and journals steps; the command scheduler decides when they may run."""
 
     def __init__(
         self,
         *,
         source: BatchSource,
+        control: ControlState,
         commands: CommandScheduler,
-        event_log: EventLog,
-        monitor: TrainingMonitor,
-        agreement: Agreement,
-        memory: Callable[[], MemoryReading],
+        executor: OneShotCommands,
+        conclusion: StepConclusion,
+        profiler: StepProfiler,
+        memory: MemoryMeter,
         device: torch.device,
     ) -> None:
         self.source = source
         self.tally = StepMetrics()
+        self._control = control
         self._commands = commands
-        commands.conclude = self.conclude
-        self._event_log = event_log
-        self._monitor = monitor
-        self._agreement = agreement
+        self._executor = executor
+        self._conclusion = conclusion
+        self._profiler = profiler
         self._memory = memory
         self._device = device
-        self.begin: Callable[[], None] = lambda: None
-        """Called once, when optimizer and schedule exist."""
-        self.updated: Callable[[], None] = lambda: None
-        """Called when an update has changed the weights."""
-        self.gate: UpdateGate | None = None
-        """Lets updates pass without the host; None waits for every verdict."""
-        self.profiler: StepProfiler | None = None
-        self.flow: GradientFlow | None = None
-        """Measures the flow of an update when the monitor asks for it."""
-        self.plan: MemoryPlanCheck | None = None
-        """Says when steps take more memory than planned."""
-        self.loss_scale: Callable[[], float | None] = lambda: None
-        """What fp16 training multiplies its losses with now."""
-        self._lr: Callable[[], float] = lambda: 0.0
-        self._set_lr: Callable[[float], None] = lambda lr: None
-        self._judged: StepRecord | None = None
-        """The step that is being judged; the step before, if its verdict is still to come."""
-        self._under_way = False
-        """Between the boundary and the end of a step."""
         self._micro_batch = self._micro_batches = 0
-        self._held_bytes: int | None = None
-        """Peak memory of the step before."""
         self._clock = StepClock(device)
 
-    def drive(self, schedule_lr: Callable[[], float], set_lr: Callable[[float], None]) -> None:
-        """Connect the schedule and the optimizer's learning rate."""
-        self._lr, self._set_lr = schedule_lr, set_lr
+    def begin_training(
+        self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None
+    ) -> None:
+        """Start with an optimizer: its gate, and the loss scale of fp16 training."""
+        self._conclusion.begin(gate, loss_scale)
 
     def begin_step(self) -> bool:
-        """Everything due at this boundary; False when the run ends here."""
-        if not self._commands.at_boundary():
+        """Handle everything due at this boundary; False if the run ends here."""
+        if not self._commands.at_boundary(self._executor):
             return False
-        if self.profiler:
-            self.profiler.begin_step()
+        self._profiler.begin_step()
         self.tally = StepMetrics()
         self._clock = StepClock(self._device)
         self._micro_batch = 0
-        self._under_way = True
+        self._control.begin_step()
         return True
 
     def fetch(self, micro_batches: int) -> list[Batch]:
-        """The step's micro-batches, counted."""
+        """Return the micro-batches of the step and count them."""
         with self.tally.time("data"), span("data"):
             batches = self.source.fetch(micro_batches)
             self._micro_batches = micro_batches
@@ -110,173 +86,98 @@ class StepLoop:
         return batches
 
     def may_continue(self) -> bool:
-        """Before each micro-batch: False when the step is being dropped."""
+        """Return False, before a micro-batch, if the step is being dropped."""
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._commands.interrupted()
 
-    def may_differentiate(self) -> bool:
-        """Before every backward pass; from the last one on, this rank waits for the others.
+    def may_backward(self) -> bool:
+        """Return False, before a backward pass, if the step is being dropped.
 
-        The first one would overwrite the gradients of the step before, so until here it is known
-        what became of them.
+        The first backward pass would overwrite the gradients of the step before, so that step is
+        concluded here at the latest. From the last one on, this rank waits for the others.
         """
         with span(VERDICT):
-            self.conclude()
+            self._conclusion.conclude()
         self._clock.lap()
-        return not self._commands.dropped
+        return not self._control.dropped
 
-    def judge(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Late settings, clipping, verdict; returns the gradient norm before clipping.
+    def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
+        """Apply late settings, clip, judge; return the gradient norm before clipping.
 
-        The verdict needs no word from the other ranks: a loss that is not finite on one of them
-        has made the gradients, and so their norm, not finite on all.
+        The verdict needs no message from the other ranks: a loss that is not finite on one of them
+        has made the gradients, and so their norm, not finite on all of them.
         """
-        if self._commands.dropped:
+        if self._control.dropped:
             return torch.zeros(())
         self._commands.before_update()
         started = time.perf_counter()
-        limit = self._commands.clip
+        limit = self._control.clip
         norm = clip(math.inf if limit is None else limit)
+        step = self._record(norm, limit, started)
+        self._conclusion.take(step)
+        if self._device.type == "cuda":  # while the device is busy, not after the verdict
+            self.source.prepare(self._micro_batches)
+        if self._conclusion.gate is None:
+            self._conclusion.decide(step)
+        return norm
+
+    def _record(self, norm: Tensor, limit: float | None, started: float) -> StepRecord:
+        """Begin the record of a step whose gradients are ready."""
+        gate, settings = self._conclusion.gate, self._control.settings
+        position = self._control.position
         loss = summed(self.tally, norm)
-        held = self.gate.judge(loss, norm, self._monitor.limits()) if self.gate else None
-        figures = settle(loss, norm, self.tally.parts, held)
-        desired = self._commands.desired
-        self._judged = StepRecord(
-            number=self._event_log.step() + 1,
+        held = gate.judge(loss, norm, self._conclusion.limits()) if gate else None
+        return StepRecord(
+            number=position.step + 1,
             tally=self.tally,
             clock=self._clock,
-            figures=figures,
+            figures=settle(loss, norm, self.tally.parts, held),
             held=held,
-            gradients=self.gate.gradients() if self.gate else [],
+            gradients=gate.gradients() if gate else [],
             clip=limit,
-            lr_schedule=self._lr(),
-            lr_scale=desired.lr_scale,
-            policy=desired.nonfinite,
-            memory=self._memory(),
+            lr_schedule=position.schedule_lr,
+            lr_scale=settings.lr_scale,
+            policy=settings.nonfinite,
+            memory=self._memory.read(),
             seen=self.source.seen,
             epoch=self.source.epoch,
             judged_at=started,
         )
-        self._set_lr(self._judged.lr)
-        if self._device.type == "cuda":  # need not keep it waiting after the verdict
-            self.source.prepare(self._micro_batches)
-        if self.gate is None:
-            self._decide(self._judged)
-        return norm
-
-    def _decide(self, step: StepRecord) -> None:
-        """Read the figures, measure what stands out, and give the verdict."""
-        own = step.known
-        step.loss_scale = self.loss_scale()
-        reason = self._monitor.wants_gradients(own.loss, own.grad_norm)
-        if self.flow and reason and (step.held is None or own.held):
-            self.flow.before(reason, scale=step.clip_factor)
-        step.totals = start_total(
-            own, step.tally, step.clock.lapped_s(), self._agreement, self._told(step.memory)
-        )
-        step.verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
-
-    def _told(self, now: MemoryReading) -> DeviceReading:
-        return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
 
     def may_update(self) -> bool:
-        """The optimizer may change the weights, as far as the host knows."""
-        judged = self._judged
-        refused = judged is None or judged.verdict not in (None, UpdateVerdict.APPLY)
-        return not refused and not self._commands.dropped
+        """Return False if the optimizer must not change the weights, as far as the host knows."""
+        step = self._conclusion.step
+        refused = step is None or step.verdict not in (None, UpdateVerdict.APPLY)
+        return not refused and not self._control.dropped
 
     def gated(self) -> AbstractContextManager[None]:
-        """The update within is made if the device lets it pass."""
-        held = self._judged.held if self._judged else None
-        return nullcontext() if self.gate is None or held is None else self.gate.closed_if(held)
+        """Return a context in which the device itself can refuse the optimizer step."""
+        gate, step = self._conclusion.gate, self._conclusion.step
+        held = step.held if step else None
+        return nullcontext() if gate is None or held is None else gate.closed_if(held)
 
     def optimizer_stepped(self) -> None:
-        """The weights have changed; behind a gate that is not known yet."""
-        if self.gate is None and self.may_update():
-            self.updated()
+        """Take note that the weights have changed; behind a gate that is not known yet."""
+        if self._conclusion.gate is None and self.may_update():
+            self._conclusion.updated()
 
     def end_step(self, *, last: bool = False) -> bool:
-        """Counters have moved: journal the step; False when it was dropped and taken back.
+        """Journal the step after its counters have moved; False if it was dropped and taken back.
 
         Args:
             last: no other step follows.
         """
-        self._under_way = False
-        if self._commands.after_step():
-            self._profiled(counted=False)
+        if self._commands.after_step(self._executor):
+            self._profiler.end_step(self.tally.tokens, counted=False, conclude=self.conclude)
             return False
-        judged = self._judged
-        assert judged is not None, "judge() comes before end_step()"
-        judged.end()
-        if self.gate is None or last:
+        step = self._conclusion.step
+        assert step is not None, "check_update() comes before end_step()"
+        step.end()
+        if self._conclusion.gate is None or last:
             self.conclude()
-        self._profiled(counted=True)
+        self._profiler.end_step(self.tally.tokens, counted=True, conclude=self.conclude)
         return True
 
     def conclude(self) -> None:
-        """Journal the step whose update has been asked for; nothing when there is none.
-
-        If that leaves something to do at its boundary, the step in progress is dropped.
-        """
-        step = self._judged
-        if step is None or not step.ended:
-            return
-        held = self.gate is not None and self._pass_late(self.gate, step)
-        self._judged = None
-        self._finish(step)
-        if self._under_way and (held or self._commands.wanted_at_boundary):
-            self._commands.dropped = True
-
-    def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
-        """Decide on an update that the device may have held back; whether it has."""
-        step.step_s = step.clock.took_s()
-        held = step.known.held
-        for parameter, gradient in step.gradients if held else ():
-            parameter.grad = gradient
-        self._decide(step)
-        if held and step.verdict is UpdateVerdict.APPLY:
-            self._set_lr(step.lr)
-            gate.step()
-            self._set_lr(self._lr())
-        for parameter, _ in step.gradients if held else ():
-            parameter.grad = None
-        if step.verdict is UpdateVerdict.APPLY:
-            self.updated()
-        return held
-
-    def _finish(self, step: StepRecord) -> None:
-        event = step.event()
-        self._held_bytes = step.held_bytes(reserves=self._reserves)
-        self._event_log.record(event)
-        if self.flow and self.flow.measuring:
-            self._event_log.record(self.flow.after())
-        self._monitor.observe(event, step.seen)
-        self._compare(event)
-        self._act(step)
-
-    def _compare(self, event: StepFinished) -> None:
-        if self.plan is None:
-            return
-        own = event.mem_reserved_bytes if self._reserves else event.mem_allocated_bytes
-        said = self.plan.over(max([own or 0, *event.rank_mem_bytes]))
-        if said is not None:
-            self._event_log.log("warning", said)
-
-    @property
-    def _reserves(self) -> bool:
-        """Graphs keep their memory, so what is allocated does not say what is taken."""
-        return self.plan is not None and self.plan.measure == "reserved"
-
-    def _profiled(self, *, counted: bool) -> None:
-        if self.profiler:
-            self.profiler.end_step(self.tally.tokens, counted=counted)
-
-    def _act(self, step: StepRecord) -> None:
-        way_back = self._monitor.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
-        if way_back is not None:
-            self._commands.demand(way_back)
-        elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
-            self._commands.halted = self._monitor.reason
-        if wanted := self._monitor.wanted(self._commands.desired.autopilot):
-            command, reason = wanted
-            self._commands.demand(command, "autopilot", reason)
+        """Journal the step whose update has been asked for; nothing if there is none."""
+        self._conclusion.conclude()

@@ -1,15 +1,14 @@
-"""The device lets an update pass by itself if it is beyond suspicion; any other waits for the host.
+"""Update gate: the device applies an update by itself while loss and norm are within limits.
 
-So the host need not know a step's loss before the device goes on. The fused optimizers take a
-tensor, made for loss scaling, that says that the gradients are of no use: then they change neither
-weights nor state. Here it says that the update is held back. The gradients stay where they are, and
-the host decides when it has read the figures.
+So the host need not know the loss of a step before the device goes on. The fused optimizers accept
+a tensor, made for loss scaling, that says that the gradients are unusable: then they change neither
+weights nor state. Here it holds an update back. The gradients stay in place, and the host decides
+when it has read the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,24 +17,25 @@ from torch import Tensor
 from torch.optim import Adam
 
 from ...core.guard import Limits
+from ..patches import refuse_update_if
 
 Gradients = list[tuple[Tensor, Tensor | None]]
-"""Parameters, each with its gradient."""
+"""Trained parameters, each with its gradient."""
 
 
 class UpdateGate:
-    """In front of one optimizer."""
+    """The gate in front of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer
 
     def judge(self, loss: Tensor, grad_norm: Tensor, limits: Limits) -> Tensor:
-        """Whether the update is held back, [] fp32, 1 or 0; the same on every rank.
+        """Return 1 if the update is held back and 0 if not, [] fp32, the same on every rank.
 
         Args:
-            loss: [], this rank's.
+            loss: [], the loss of this rank.
             grad_norm: [], before clipping.
-            limits: of updates that may pass.
+            limits: largest loss and norm of an update that may pass.
         """
         passes = (loss.float() <= limits.loss) & (grad_norm.float() <= limits.grad_norm)
         held = (~passes).float()
@@ -43,29 +43,24 @@ class UpdateGate:
             dist.all_reduce(held, op=dist.ReduceOp.MAX)
         return held
 
-    @contextmanager
-    def closed_if(self, held: Tensor) -> Iterator[None]:
-        """Steps of the optimizer within change nothing if `held` is 1."""
-        self._optimizer.found_inf = held
-        try:
-            yield
-        finally:
-            del self._optimizer.found_inf
+    def closed_if(self, held: Tensor) -> AbstractContextManager[None]:
+        """Return a context in which steps of the optimizer change nothing if `held` is 1."""
+        return refuse_update_if(self._optimizer, held)
 
     def gradients(self) -> Gradients:
-        """What the optimizer changes, each with its gradient."""
+        """Return the parameters that the optimizer changes, each with its gradient."""
         groups = self._optimizer.param_groups
         return [(parameter, parameter.grad) for group in groups for parameter in group["params"]]
 
     def step(self) -> None:
-        """The update after all."""
+        """Apply an update that the device held back."""
         self._optimizer.step()
 
 
 def gate_of(optimizer: Any) -> UpdateGate | None:
-    """The gate in front of what accelerate has prepared; None where it has to be the host's word.
+    """Return the gate for an optimizer prepared by accelerate, or None if the host has to decide.
 
-    A loss scaler has a use of its own for the tensor.
+    Only fused optimizers have the tensor, and a loss scaler uses it for itself.
     """
     inner = optimizer.optimizer
     fused = isinstance(inner, Adam) and all(group["fused"] for group in inner.param_groups)

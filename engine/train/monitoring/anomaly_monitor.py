@@ -127,7 +127,7 @@ class AnomalyMonitor:
             seen: the examples that this rank trained on.
             refused: why the guard refused the update; empty if it was applied.
         """
-        record = detector_record(event, self._event_log.step(), leads=self._leads)
+        record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)
         self.state.loss.push(event.loss)
         self.state.norms.push(event.grad_norm, clipped=event.clipped)
@@ -135,7 +135,7 @@ class AnomalyMonitor:
 
     def evaluated(self, loss: float) -> list[RecoveryCall]:
         """Add an evaluation loss: raise its alerts and return calls for recovery."""
-        record = {"step": self._event_log.step(), "eval_loss": loss}
+        record = {"step": self._event_log.step, "eval_loss": loss}
         return self._raise_all(self._detector.update(record), None, "")
 
     def _raise_all(

@@ -85,7 +85,7 @@ class AnomalyReporter:
             case AutopilotDecided(decision=decision, command=command, reason=why):
                 self._amend(autopilot=f"{decision} `{command}`: {why}")
             case CommandApplied(command=command, new=new):
-                step = self._event_log.step()
+                step = self._event_log.step
                 self._tried.append(f"step {step}: {command}")
                 if command.startswith(("recover", "rollback")):
                     self._answer(f"step {event.old} → {new}, `{command}`, {event.issuer}")
@@ -98,7 +98,7 @@ class AnomalyReporter:
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
             case GradientsMeasured():
-                self._flow, self._flow_step = event, self._event_log.step()
+                self._flow, self._flow_step = event, self._event_log.step
                 self._add_modules()
             case _:
                 pass
@@ -216,7 +216,7 @@ class AnomalyReporter:
     def _modules(self) -> list[Module]:
         """Flow of the update the alert is about; empty when it was not measured."""
         flow = self._flow
-        if flow is None or self._flow_step != self._event_log.step():
+        if flow is None or self._flow_step != self._event_log.step:
             return []
         notes = dict.fromkeys(flow.dead, "dead") | dict.fromkeys(flow.exploding, "exploding")
         rows = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from ...core.lr_range import LrRange, Sweep
 from ...protocol.commands import Stop
@@ -13,15 +12,15 @@ from ..event_log import EventLog
 
 
 class LrRangeTest:
-    """Sweeps the rate instead of following the schedule, and ends the run when enough is seen.
+    """Watches the losses of a learning rate sweep and ends the run when it has seen enough.
 
-    What was found is journaled with the last step.
+    The trainer follows `LrRange.factor` instead of the schedule. The result is journaled with the
+    last step.
     """
 
     def __init__(
         self,
         wanted: LrRange,
-        trainer: Any,
         event_log: EventLog,
         demand: Callable[[Stop, str, str], None],
     ) -> None:
@@ -30,7 +29,6 @@ class LrRangeTest:
         self._demand = demand
         self._sweep = Sweep()
         self._ending = False
-        trainer.lr_factor = wanted.factor
         event_log.listen(self._heard)
 
     def _heard(self, event: AnyEvent) -> None:
@@ -38,7 +36,7 @@ class LrRangeTest:
             return
         # A refused update leaves the loss as it was, and several of them would hold the run.
         self._sweep.add(event.lr, math.nan if event.skipped else event.loss)
-        if self._sweep.diverged or self._event_log.step() >= self._wanted.steps:
+        if self._sweep.diverged or self._event_log.step >= self._wanted.steps:
             self._ending = True
             self._publish()
             reason = "the loss diverged" if self._sweep.diverged else "the highest rate is reached"

@@ -81,7 +81,7 @@ class TrainingMonitor:
 
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Add an evaluation; raise its anomalies."""
-        self._selection.evaluated(self._event_log.step(), metrics)
+        self._selection.evaluated(self._event_log.step, metrics)
         for call in self._anomalies.evaluated(metrics["loss"]):
             self._planner.call(call)
 
@@ -108,7 +108,7 @@ class TrainingMonitor:
 
     def is_best(self) -> bool:
         """Whether this step was evaluated and is the best so far by `checkpoint.best`."""
-        return self._selection.is_best(self._event_log.step())
+        return self._selection.is_best(self._event_log.step)
 
     def reason_to_stop(self) -> str | None:
         """Return why early stopping ends the run at this step, or None to continue."""
@@ -116,7 +116,7 @@ class TrainingMonitor:
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return the quality fields of a checkpoint's manifest, were it written now."""
-        step, seen, selected = self._event_log.step(), self._anomalies.state, self._selection.state
+        step, seen, selected = self._event_log.step, self._anomalies.state, self._selection.state
         loss, eval_loss = seen.loss.value, selected.eval_loss
         return {
             "good": is_good(step, loss, eval_loss, selected.best_eval_loss, seen.alerts),

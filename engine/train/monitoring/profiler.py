@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from ...config.schema import RunConfig
 from ...core.profile import STEP, Activity, ProfileContext, Recording, summarise
 from ..event_log import EventLog
-from .profiler_spans import PREFIX, record_spans, span
+from ..profiler_spans import PREFIX, record_spans, span
 
 WARM_UP_STEPS = 3
 """The first steps of a process build and measure what the later ones use."""
@@ -41,6 +41,7 @@ class StepProfiler:
         rank: int = 0,
         *,
         fast: bool = False,
+        on_done: Callable[[], None] | None = None,
     ) -> None:
         self._config = config
         self._model = model
@@ -53,10 +54,8 @@ class StepProfiler:
         self._profile: profile | None = None
         self._span: AbstractContextManager[object] | None = None
         self._tokens = 0
-        self.done: Callable[[], None] = lambda: None
-        """Called when a profile has been told."""
-        self.conclude: Callable[[], None] = lambda: None
-        """Called before one is told: its last step is told of first."""
+        self._on_done = on_done
+        """Called when a profile has been recorded."""
 
     def ask(self, steps: int, after: int = 0) -> None:
         """Profile the steps that follow the next few."""
@@ -85,12 +84,13 @@ class StepProfiler:
             self._profile.start()
         record_spans(on=True)
 
-    def end_step(self, tokens: int, *, counted: bool) -> None:
-        """The step ended; one that was dropped does not belong to the profile.
+    def end_step(self, tokens: int, *, counted: bool, conclude: Callable[[], None]) -> None:
+        """End a step of the profile; one that was dropped does not belong to it.
 
         Args:
-            tokens: of this rank.
-            counted: it was not dropped.
+            tokens: tokens of the step on this rank.
+            counted: whether the step was not dropped.
+            conclude: journals the step; called before the profile that ends with it is recorded.
         """
         if self._profile is None:
             return
@@ -105,7 +105,7 @@ class StepProfiler:
         self._left -= 1
         if not self._left:
             taken = self._end()
-            self.conclude()
+            conclude()
             self._tell(taken)
 
     def _sync(self) -> None:
@@ -126,11 +126,12 @@ class StepProfiler:
         found = summarise(recording, self._setting(steps), trace)
         if found is not None:
             self._event_log.record(found)
-        self.done()
+        if self._on_done is not None:
+            self._on_done()
 
     def _save(self, taken: profile) -> str:
         """The trace, packed; its name, or nothing where it cannot be kept."""
-        name = f"step-{self._event_log.step()}-rank-{self._rank}.json.gz"
+        name = f"step-{self._event_log.step}-rank-{self._rank}.json.gz"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             plain = self._folder / f"{name}.part"

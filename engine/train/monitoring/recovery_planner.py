@@ -126,7 +126,7 @@ class RecoveryPlanner:
         return _rollbacks.decode(shared) if shared else None
 
     def _plan_way_back(self, alerts: Sequence[Alert]) -> Rollback | None:
-        step = self._event_log.step()
+        step = self._event_log.step
         refused = Alert(id="guard", kind="nonfinite", severity=ALARM, step=step, headline="")
         found = self.good_checkpoint(refused, alerts)
         if found is None:
@@ -177,7 +177,7 @@ class RecoveryPlanner:
             manifests,
             self.state.recoveries,
             RecoveryContext(
-                step=self._event_log.step(),
+                step=self._event_log.step,
                 timeline=self._event_log.timeline,
                 lr_scale=settings.lr_scale,
                 lr_scales=_lr_scales(manifests),
@@ -201,7 +201,7 @@ class RecoveryPlanner:
         Args:
             alerts: recent alerts, oldest first.
         """
-        probation, step = self.state.recoveries.probation, self._event_log.step()
+        probation, step = self.state.recoveries.probation, self._event_log.step
         if probation is None:
             return
         failed = next((a for a in alerts if _fails(a, probation)), None)

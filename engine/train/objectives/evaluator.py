@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,21 +19,10 @@ from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.masks import Texts
 from ...model.hidden import HiddenStates, lm_head_of
 from ..checkpoint.rng import capture_rng, restore_rng
+from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from ..trainers.preference import evaluate_judged
 from .contrastive import PairTexts, across_ranks, join, retrieval
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """One evaluation."""
-
-    metrics: dict[str, float]
-    seconds: float
-
-
-class Interrupted(Exception):
-    """The run is to stop: the evaluation was left between two batches, on all ranks alike."""
 
 
 class Evaluator:
@@ -61,27 +49,29 @@ class Evaluator:
         self._progress = progress
         self._weights = weights
         """Puts the weights to evaluate into the model for a while."""
-        self.interrupted: Callable[[], bool] = lambda: False
-        """Whether the run is to stop; asked before each batch by all ranks together."""
 
     def __len__(self) -> int:
         """Held-out examples."""
         return len(self._examples)
 
-    def evaluate(self) -> EvalResult:
-        """Loss and the task's metrics over all held-out examples.
+    def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
+        """Return the loss and the metrics of the task over all held-out examples.
+
+        Args:
+            interrupted: asked before each batch by all ranks together; True ends the evaluation.
 
         Raises:
-            Interrupted: the run is to stop; nothing was changed.
+            EvaluationInterrupted: the run is to stop; nothing was changed.
         """
         started = time.monotonic()
+        batches = self._batches(interrupted)
         with self._quietly(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in JUDGED:
-                metrics = self._judged()
+                metrics = evaluate_judged(self._trainer.objective, batches, self._sums)
             elif self._config.task == "contrastive":
-                metrics = self._pairs(hidden)
+                metrics = self._pairs(hidden, batches)
             else:
-                metrics = self._text(hidden)
+                metrics = self._text(hidden, batches)
         return EvalResult(metrics, time.monotonic() - started)
 
     @contextmanager
@@ -99,15 +89,17 @@ class Evaluator:
             model.train(was_training)
             restore_rng(rng)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self, interrupted: Callable[[], bool]) -> Iterator[Batch]:
         """This rank's batches; as many rounds as the rank with the most, which is rank 0."""
         size = self._config.eval.batch or self._config.train.batch
         ranks = self._agreement.world_size
         own = self._examples[self._agreement.rank :: ranks]
         total = math.ceil(math.ceil(len(self._examples) / ranks) / size)
         for number in range(total):
-            if self.interrupted():
-                raise Interrupted(f"evaluation interrupted after {number} of {total} batches")
+            if interrupted():
+                raise EvaluationInterrupted(
+                    f"evaluation interrupted after {number} of {total} batches"
+                )
             if examples := own[number * size : (number + 1) * size]:
                 batch = self._collate(examples)
                 batch.pop("ids", None)
@@ -120,10 +112,10 @@ class Evaluator:
         )
         return hidden.take()
 
-    def _text(self, hidden: HiddenStates) -> dict[str, float]:
+    def _text(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
         head = lm_head_of(self._trainer.model)
         ce_sum = tokens = 0.0
-        for batch in self._batches():
+        for batch in batches:
             loss, count = selected_cross_entropy(
                 self._forward(hidden, batch), batch["labels"], head
             )
@@ -132,13 +124,13 @@ class Evaluator:
         loss_mean = ce_sum / max(tokens, 1.0)
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
-    def _pairs(self, hidden: HiddenStates) -> dict[str, float]:
+    def _pairs(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
         """Every held-out anchor against all held-out texts, however many a batch holds."""
         head = lm_head_of(self._trainer.model)
         config, objective = self._config.contrastive, self._trainer.objective
         parts = [self._no_texts()]
         ce_sum = tokens = 0.0
-        for batch in self._batches():
+        for batch in batches:
             states = self._forward(hidden, batch)
             parts.append(objective.pool(states, batch))
             if config.ce_weight > 0:
@@ -163,10 +155,6 @@ class Evaluator:
             **{name: total / anchors for name, total in measures.items()},
             **({"triplet_accuracy": right / triplets} if triplets else {}),
         }
-
-    def _judged(self) -> dict[str, float]:
-        objective = self._trainer.objective
-        return evaluate_judged(objective, self._batches(), self._sums)
 
     def _no_texts(self) -> PairTexts:
         """What a rank without any example has, so that all ranks gather the same shapes."""

@@ -74,16 +74,6 @@ def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: 
     }
 
 
-def on_one_device(arguments: Any) -> Any:
-    """The same arguments for a process that uses one device, however many it can see.
-
-    A rank has one; left alone, transformers would spread a single process over all of them.
-    """
-    _ = arguments.device  # counts what can be seen, once
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
-
-
 def _optimizer(config: RunConfig, device: torch.device) -> str:
     """One kernel for all weights on a GPU, unless there is a loss scale for it to know of."""
     name = _OPTIMIZERS[config.train.optimizer]

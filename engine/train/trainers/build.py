@@ -25,10 +25,8 @@ from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
 from ...model.hidden import HiddenStates, lm_head_of
-from ..cuda_graphs.eligibility import fast_path
-from ..loop.hf_bridge import StepCallback, SteppedTrainer
-from ..loop.optimizers import rate_of
-from ..loop.step_loop import StepLoop
+from ..loop.hf_bridge import SteppedTrainer
+from ..loop.optimizers import Factor, rate_of
 from ..objectives.contrastive import PairObjective, PairTexts
 from ..objectives.gradcache import (
     StepCache,
@@ -37,7 +35,8 @@ from ..objectives.gradcache import (
     graphs_kept,
     look_ahead,
 )
-from .arguments import on_one_device
+from ..patches import on_one_device
+from ..position import Position
 from .preference import PreferenceTrainer
 
 
@@ -296,26 +295,34 @@ def build_trainer(
     model: PeftModel,
     tokenizer: Any,
     arguments: dict[str, Any],
-    step_loop: StepLoop,
+    position: Position,
     log: Callable[[str, str], None],
+    lr_factor: Factor | None = None,
 ) -> AnyTrainer:
-    """The trainer of the configured task, under the stepper's control."""
+    """Build the trainer of the configured task.
+
+    Args:
+        config: the run.
+        model: with its adapter.
+        tokenizer: of the model.
+        arguments: keyword arguments of the Hugging Face and TRL trainers.
+        position: moved by the trainer as it trains.
+        log: writes a line (level, text) to the log of the run.
+        lr_factor: replaces the configured schedule; None keeps it.
+    """
     trainer: AnyTrainer
+    common = {"recipe": config.train, "position": position, "lr_factor": lr_factor, "model": model}
     if config.task in JUDGED:
-        trainer = PreferenceTrainer(
-            config, model=model, args=on_one_device(TrainingArguments(**arguments))
-        )
+        args = on_one_device(TrainingArguments(**arguments))
+        trainer = PreferenceTrainer(config, args=args, **common)
     elif config.task == "contrastive":
-        trainer = _pair_trainer(config, model, arguments)
+        args = on_one_device(TrainingArguments(**arguments))
+        trainer = PairTrainer(config, args=args, **common)
     else:
-        trainer = _text_trainer(config, model, tokenizer, arguments)
+        trainer = _text_trainer(config, tokenizer, arguments, common)
     require_ranks(trainer.accelerator.num_processes, config.train.devices)
-    trainer.step_loop = step_loop
-    pad_id = int(tokenizer.pad_token_id)
-    trainer.fast, trainer.fast_fact = fast_path(config, trainer, pad_id, log)
-    trainer.recipe = config.train
+    trainer.choose_forward(config, int(tokenizer.pad_token_id), log)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(StepCallback(step_loop, trainer))
     return trainer
 
 
@@ -333,18 +340,15 @@ def require_ranks(got: int, asked: int) -> None:
         )
 
 
-def _pair_trainer(config: RunConfig, model: PeftModel, arguments: dict[str, Any]) -> PairTrainer:
-    return PairTrainer(config, model=model, args=on_one_device(TrainingArguments(**arguments)))
-
-
 def _text_trainer(
-    config: RunConfig, model: PeftModel, tokenizer: Any, arguments: dict[str, Any]
+    config: RunConfig, tokenizer: Any, arguments: dict[str, Any], common: dict[str, Any]
 ) -> TextTrainer:
+    model = common["model"]
     dtypes = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
     trainer = TextTrainer(
         config.contrastive,
         config.train.label_smoothing,
-        model=model,
+        **common,
         args=on_one_device(SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True})),
         train_dataset=_placeholder(),
         data_collator=lambda rows: rows,

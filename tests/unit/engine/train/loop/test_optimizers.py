@@ -13,9 +13,9 @@ from transformers import TrainingArguments, get_scheduler
 
 from fttui.engine.config.plan import Plan
 from fttui.engine.config.schema import LrRatios, RunConfig, TrainConfig
-from fttui.engine.train.loop.optimizers import one_cycle, parameter_groups
-from fttui.engine.train.session import set_lr
-from fttui.engine.train.trainers.arguments import on_one_device, trainer_arguments
+from fttui.engine.train.loop.optimizers import one_cycle, parameter_groups, set_lr
+from fttui.engine.train.patches import on_one_device
+from fttui.engine.train.trainers.arguments import trainer_arguments
 
 STEPS = 100
 
@@ -41,11 +41,9 @@ def test_b_matrices_have_a_rate_of_their_own() -> None:
 
 
 def test_a_rate_set_while_training_keeps_the_ratios() -> None:
-    class Trainer:
-        optimizer = torch.optim.AdamW(groups(lora_b=16))
-
-    set_lr(Trainer, 0.01)  # type: ignore[arg-type]  # only the optimizer is used
-    assert [g["lr"] for g in Trainer.optimizer.param_groups] == pytest.approx([0.01, 0.01, 0.16])
+    optimizer = torch.optim.AdamW(groups(lora_b=16))
+    set_lr(optimizer, 0.01)
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.01, 0.01, 0.16])
 
 
 def factors(schedule: str, **more: Any) -> list[float]:

@@ -1,61 +1,19 @@
-"""Lending the GPU out while a run is paused: everything on it goes to host memory and returns.
+"""Device offload: moves all tensors of a paused run to host memory and back.
 
-Only the bytes behind the tensors move: each storage is emptied where it stands and filled again.
-So it does not matter who else holds or views a tensor (DDP, an autograd graph, a library's cache):
-the memory is free in any case, nothing has to be put together again, and no bit changes.
+Only the bytes behind the tensors move: each storage is resized to zero in place and filled again
+later. So it does not matter who else holds or views a tensor (DDP, an autograd graph, the cache of
+a library): the memory is free in any case, no object has to be rebuilt, and no bit changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
 from ..checkpoint.ema import AdapterEma
-from ..distributed.agreement import Agreement, attempt
-
-
-class MemoryTaken(Exception):
-    """Somebody else has the memory; everything stays released."""
-
-
-class MemoryRelease:
-    """Releases the memory of all ranks' devices and takes it back, on all of them or on none."""
-
-    def __init__(
-        self, offload: DeviceOffload, agreement: Agreement, log: Callable[[str, str], None]
-    ) -> None:
-        self._offload = offload
-        self._agreement = agreement
-        self._log = log
-        self._lent = False
-
-    def release(self) -> None:
-        """Lend the memory out, unless that is done already."""
-        if self._lent:
-            return
-        self._lent = True
-        freed = self._offload.release()
-        text = f"{freed / 2**30:.2f} GiB of GPU memory released until training goes on"
-        self._log("info", text if freed else "there is no GPU memory to release")
-
-    def reclaim(self) -> None:
-        """Take the memory back, if it is lent.
-
-        Raises:
-            Taken: a rank could not have it back.
-        """
-        if not self._lent:
-            return
-        if errors := self._agreement.errors(attempt(self._offload.reclaim)):
-            self._offload.release()
-            raise MemoryTaken(
-                f"the GPU's memory cannot be taken back: {'; '.join(errors)}; "
-                "end what else uses it, then try again"
-            )
-        self._lent = False
 
 
 class DeviceOffload:

@@ -1,0 +1,37 @@
+"""The interface of the exact training state: capture, write, read and restore it; no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from .counters import Counters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .training_state import Boundary, StagedState
+
+
+class ExactState(Protocol):
+    """Everything that training changes: capture it, write it, read it and put it back."""
+
+    def mark(self, position: int) -> Boundary:
+        """Return what a step that starts at this data position may have to give back."""
+
+    def return_to(self, boundary: Boundary) -> None:
+        """Undo a step that was started but not applied."""
+
+    def save_shared(self, folder: Path, counters: Counters) -> None:
+        """Write the part of the state that is equal on every rank; called on rank 0."""
+
+    def save_own(self, folder: Path, rank: int) -> None:
+        """Write the part of the state that belongs to one rank."""
+
+    def stage(self, folder: Path, rank: int) -> StagedState:
+        """Read and check a checkpoint without changing anything live."""
+
+    def apply(self, staged: StagedState) -> Counters:
+        """Put a staged checkpoint in place."""
+
+    def fingerprint(self, counters: Counters) -> bytes:
+        """Return a checksum of the live state that is equal on every rank."""

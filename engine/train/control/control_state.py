@@ -1,0 +1,114 @@
+"""Control state: the settings in force, the commands due, and what drops, holds or ends training.
+
+The scheduler fills it with commands, the executor and the step conclusion read and change it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ...core.settings import RunSettings, clip_now
+from ...protocol.commands import AnyCommand
+from ...run.control_log import ControlEntry
+from ..position import Position
+
+
+class ControlState:
+    """What control has decided so far; every rank holds the same state at the same boundary."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        position: Position,
+        *,
+        norm_percentile: Callable[[float], float | None],
+        store: Callable[[RunSettings], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self.position = position
+        self.norm_percentile = norm_percentile
+        """Percentile of recent gradient norms; None while there are none."""
+        self._store = store
+        self._clock = clock
+        self.due: deque[ControlEntry] = deque()
+        """Commands that wait for a boundary, in the order in which they were accepted."""
+        self.halted: str | None = None
+        """Why training is halted until a command resumes it; None while it is not."""
+        self.ending = False
+        """Whether the run ends at this boundary."""
+        self.complete = False
+        """Whether all planned steps were done before this process started."""
+        self.dropped = False
+        """Whether the step in progress is being dropped."""
+        self._in_step = False
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings in force."""
+        return self._settings
+
+    def change(self, settings: RunSettings) -> None:
+        """Put settings in force and store them for the next process."""
+        if settings != self._settings:
+            self._settings = settings
+            self._store(settings)
+
+    @property
+    def clip(self) -> float | None:
+        """Max gradient norm of the next update; None if clipping is off."""
+        return clip_now(self._settings, self.norm_percentile)
+
+    @property
+    def held(self) -> bool:
+        """Whether training is paused or halted."""
+        return self._settings.paused or self.halted is not None
+
+    @property
+    def wanted_at_boundary(self) -> bool:
+        """Whether a command or a halt has to be handled before the next step."""
+        return bool(self.due) or self.halted is not None
+
+    def demand(self, command: AnyCommand, issuer: str = "guard", reason: str = "") -> None:
+        """Queue a command of the engine itself; every rank demands the same one."""
+        self.due.append(
+            ControlEntry(
+                seq=0,
+                time=self._clock(),
+                id=f"{issuer}-{self.position.step}",
+                command=command,
+                issuer=issuer,
+                reason=reason,
+            )
+        )
+
+    def halt(self, reason: str) -> None:
+        """Halt training at the next boundary."""
+        self.halted = reason
+
+    def lift_halt(self) -> None:
+        """Let training go on after a halt."""
+        self.halted = None
+
+    def end_run(self) -> None:
+        """End the run at this boundary."""
+        self.ending = True
+
+    def mark_complete(self) -> None:
+        """Note that no planned step is left, so that none is trained."""
+        self.complete = True
+
+    def begin_step(self) -> None:
+        """Note that a step is in progress."""
+        self._in_step = True
+
+    def drop_step(self) -> None:
+        """Drop the step in progress; between two steps there is none."""
+        self.dropped = self.dropped or self._in_step
+
+    def end_step(self) -> bool:
+        """Note that no step is in progress; return whether the one that was has been dropped."""
+        dropped, self.dropped, self._in_step = self.dropped, False, False
+        return dropped

@@ -1,0 +1,137 @@
+"""The interface between the thing that trains and everything that controls and observes it.
+
+A trainer calls the `StepHooks` in this order; `step_loop.StepLoop` implements them:
+
+    begin_step → fetch → (may_continue → forward → may_backward → backward) × accumulate
+      → check_update → may_update → optimizer step → optimizer_stepped → end_step
+
+Control, checkpoints and monitoring see the trainer only as a `ControlledTrainer`. The engine's own
+implementation is `trainers.controlled`; a plain PyTorch loop in the tests is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...protocol.commands import COMMANDS, Command
+from ..checkpoint.exact_state import ExactState
+from ..position import Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALL_COMMANDS: frozenset[type[Command]] = frozenset(spec.kind for spec in COMMANDS)
+"""For a trainer that can obey every command."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """The metrics of one evaluation, and how long it took."""
+
+    metrics: dict[str, float]
+    seconds: float
+
+
+class EvaluationInterrupted(Exception):
+    """The run is to stop, so the evaluation ended between two batches, on every rank alike."""
+
+
+class DataPosition(Protocol):
+    """The position of a trainer in its data, in micro-batches of this rank."""
+
+    @property
+    def position(self) -> int:
+        """Micro-batches consumed since the start of the run."""
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the data."""
+
+    def rewind_to(self, position: int) -> None:
+        """Go back to the boundary of a step that was dropped."""
+
+    def return_to(self, position: int) -> None:
+        """Go to the position of a checkpoint."""
+
+    def skip(self, micro_batches: int) -> None:
+        """Leave out the next micro-batches."""
+
+
+class ControlledTrainer(Protocol):
+    """What control, checkpoints and monitoring may ask of a trainer."""
+
+    @property
+    def position(self) -> Position:
+        """Finished optimizer steps and the learning rate of the schedule."""
+
+    @property
+    def obeys(self) -> frozenset[type[Command]]:
+        """The commands that this trainer can carry out; others are refused with the reason."""
+
+    @property
+    def state(self) -> ExactState:
+        """The exact training state."""
+
+    @property
+    def data(self) -> DataPosition:
+        """The position in the data."""
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the next update in every parameter group."""
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether there are held-out examples."""
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
+        """Evaluate on the held-out examples; every rank enters this together.
+
+        Args:
+            interrupted: asked between batches by all ranks together; True ends the evaluation.
+
+        Raises:
+            EvaluationInterrupted: the run is to stop; nothing was changed.
+        """
+
+    def sample(self, prompt: str) -> str:
+        """Generate text from the current weights."""
+
+    def release_memory(self) -> int:
+        """Free the memory of this rank's device and return the number of bytes freed."""
+
+    def reclaim_memory(self) -> None:
+        """Take the memory of this rank's device back; raises if another process holds it."""
+
+
+class StepHooks(Protocol):
+    """The calls that a trainer makes during one optimizer step, in this order."""
+
+    def begin_step(self) -> bool:
+        """Handle everything due before a step; False if the run ends here."""
+
+    def fetch(self, micro_batches: int) -> list[Any]:
+        """Return the micro-batches of the step."""
+
+    def may_continue(self) -> bool:
+        """Return False, before a micro-batch, if the step is being dropped."""
+
+    def may_backward(self) -> bool:
+        """Return False, before a backward pass, if the step is being dropped."""
+
+    def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
+        """Clip the gradients, judge the update, and return the gradient norm before clipping."""
+
+    def may_update(self) -> bool:
+        """Return False if the optimizer must not change the weights."""
+
+    def gated(self) -> AbstractContextManager[None]:
+        """Return a context in which the device itself can refuse the optimizer step."""
+
+    def optimizer_stepped(self) -> None:
+        """Take note that the optimizer has changed the weights."""
+
+    def end_step(self, *, last: bool = False) -> bool:
+        """Journal the step; False if it was dropped and has been taken back."""

@@ -1,0 +1,167 @@
+"""Controlled session: builds everything that controls and records a trainer, in dependency order.
+
+It knows the trainer only as a `ControlledTrainer`, so it serves any training loop that calls the
+step hooks of `step_loop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..config.schema import RunConfig
+from ..core.memory_watch import MemoryPlanCheck
+from ..data.batch_source import BatchSource
+from ..protocol.events import AnomalyResolved, RolledBack
+from ..protocol.states import RunState
+from ..run.checkpoint_store import Manifest
+from ..run.journal_summary import JournalSummary
+from ..run.run_dir import RunDirectory
+from .checkpoint.checkpointer import Checkpointer
+from .control.command_executor import CommandExecutor
+from .control.command_queue import CommandQueue
+from .control.command_scheduler import CommandScheduler
+from .control.control_state import ControlState
+from .control.controlled_trainer import ControlledTrainer
+from .control.memory_release import MemoryRelease
+from .distributed.agreement import Agreement
+from .event_log import EventLog
+from .loop.memory_meter import MemoryMeter
+from .loop.step_conclusion import Flow, StepConclusion
+from .loop.step_loop import StepLoop
+from .monitoring.monitor import TrainingMonitor
+from .monitoring.profiler import StepProfiler
+
+
+@dataclass(frozen=True)
+class SessionOutcome:
+    """How a session ended."""
+
+    state: RunState
+    checkpoint: str | None
+    """The newest complete checkpoint."""
+
+
+@dataclass(frozen=True)
+class SessionParts:
+    """What a controlled session is built around."""
+
+    config: RunConfig
+    run: RunDirectory
+    incarnation: int
+    """Which engine process of the run this is."""
+    agreement: Agreement
+    event_log: EventLog
+    monitor: TrainingMonitor
+    queue: CommandQueue
+    control: ControlState
+    trainer: ControlledTrainer
+    source: BatchSource
+    """The source of the batches that the step hook `fetch` returns."""
+    device: torch.device
+    flow: Flow
+    profiler: StepProfiler
+    memory_plan: MemoryPlanCheck | None = None
+    after_update: Sequence[Callable[[], None]] = ()
+    """Called whenever an update has changed the weights."""
+
+
+class ControlledSession:
+    """The control around one trainer, from its first step to its last."""
+
+    def __init__(self, parts: SessionParts) -> None:
+        event_log, control, trainer = parts.event_log, parts.control, parts.trainer
+        self._event_log = event_log
+        self._control = control
+        self._monitor = parts.monitor
+        conclusion = StepConclusion(
+            event_log,
+            control,
+            parts.monitor,
+            parts.agreement,
+            set_lr=trainer.set_lr,
+            flow=parts.flow,
+            memory_plan=parts.memory_plan,
+            after_update=parts.after_update,
+        )
+        self._commands = CommandScheduler(
+            parts.queue,
+            event_log,
+            control,
+            conclusion,
+            MemoryRelease(trainer, parts.agreement, event_log.log),
+            obeys=trainer.obeys,
+        )
+        self._executor = CommandExecutor(
+            parts.config,
+            event_log=event_log,
+            control=control,
+            trainer=trainer,
+            checkpointer=Checkpointer(parts.run, trainer.state, parts.agreement, parts.incarnation),
+            monitor=parts.monitor,
+            profiler=parts.profiler,
+            ends_evaluation=self._commands.ends_evaluation,
+        )
+        self.step_loop = StepLoop(
+            source=parts.source,
+            control=control,
+            commands=self._commands,
+            executor=self._executor,
+            conclusion=conclusion,
+            profiler=parts.profiler,
+            memory=MemoryMeter(parts.device),
+            device=parts.device,
+        )
+
+    def resume(
+        self, checkpoint: str | None, history: JournalSummary, steps: int
+    ) -> Manifest | None:
+        """Return to a checkpoint before the first step, on a new timeline if steps are lost.
+
+        Args:
+            checkpoint: name of the checkpoint; None starts from the beginning.
+            history: what earlier processes of this run journaled.
+            steps: number of optimizer steps planned in all.
+        """
+        resumed = self._executor.resume_from(checkpoint) if checkpoint else None
+        if resumed and resumed.step >= steps:
+            self._control.mark_complete()
+        self._open_timeline(history, resumed)
+        return resumed
+
+    def _open_timeline(self, history: JournalSummary, resumed: Manifest | None) -> None:
+        """Open a new timeline if the journal holds steps after the checkpoint."""
+        log = self._event_log
+        to_step = resumed.step if resumed else 0
+        if history.step <= to_step:
+            return
+        log.record(
+            RolledBack(
+                checkpoint=resumed.name if resumed else "the beginning",
+                from_step=history.step,
+                to_step=to_step,
+                old_timeline=history.timeline,
+                new_timeline=log.open_timeline(),
+            )
+        )
+        for anomaly, step in history.unresolved.items():
+            if step > to_step:
+                log.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
+
+    def conclude(self) -> SessionOutcome:
+        """Save what has to be saved at the end of the run and refuse the commands that wait."""
+        control, executor = self._control, self._executor
+        if not control.ending and (executor.owes_evaluation or not control.complete):
+            if not executor.finish():
+                self._commands.perform_due(executor)
+        elif control.complete:
+            text = "all planned steps were done before; raise train.steps to go on"
+            self._event_log.log("warning", text)
+        state = RunState.STOPPED if control.ending else RunState.FINISHED
+        self._commands.refuse_rest(
+            "the run was stopped" if control.ending else "the run has finished"
+        )
+        self._monitor.end()
+        return SessionOutcome(state, executor.newest)

@@ -1,0 +1,171 @@
+"""Step conclusion: gives a step its verdict, journals it, and lets the anomaly monitor observe it.
+
+Where the device itself can let an update pass, the figures of a step are read during the first
+forward pass of the next step, or at the boundary if anything else is to be done there. So the
+device never waits for the host. If the late verdict leaves something to do at the boundary, the
+step in progress is dropped, so that the result is the same as with a verdict at the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ...core.guard import Limits, UpdateVerdict
+from ...core.memory_watch import MemoryPlanCheck
+from ...protocol.events import GradientsMeasured, StepFinished
+from ..control.control_state import ControlState
+from ..distributed.agreement import Agreement
+from ..event_log import EventLog
+from ..monitoring.monitor import TrainingMonitor
+from .memory_meter import MemoryReading
+from .step_metrics import DeviceReading, start_total
+from .step_record import StepRecord
+from .update_gate import UpdateGate
+
+
+class Flow(Protocol):
+    """Measures the gradient flow of one update."""
+
+    @property
+    def measuring(self) -> bool:
+        """Whether the update at hand is being measured."""
+
+    def before(self, reason: str, *, scale: float) -> None:
+        """Measure the gradients before the optimizer uses them."""
+
+    def after(self) -> GradientsMeasured:
+        """Measure what the update has changed."""
+
+
+class StepConclusion:
+    """Holds the step whose update was asked for, until its verdict is known and journaled."""
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        control: ControlState,
+        monitor: TrainingMonitor,
+        agreement: Agreement,
+        *,
+        set_lr: Callable[[float], None],
+        flow: Flow,
+        memory_plan: MemoryPlanCheck | None = None,
+        after_update: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        self._event_log = event_log
+        self._control = control
+        self._monitor = monitor
+        self._agreement = agreement
+        self._set_lr = set_lr
+        self._flow = flow
+        self._memory_plan = memory_plan
+        """Reports when steps take more memory than planned; None without a plan."""
+        self._after_update = after_update
+        """Called whenever an update has changed the weights."""
+        self.gate: UpdateGate | None = None
+        """Lets updates pass without the host; None waits for every verdict."""
+        self._loss_scale: Callable[[], float] | None = None
+        self.step: StepRecord | None = None
+        """The step being judged, or the step before while its verdict is still to come."""
+        self._held_bytes: int | None = None
+        """Peak memory of the step before."""
+
+    def begin(self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None) -> None:
+        """Start with an optimizer: its gate, and the loss scale of fp16 training."""
+        self.gate, self._loss_scale = gate, loss_scale
+
+    def limits(self) -> Limits:
+        """Return the largest loss and gradient norm with which an update may pass the gate."""
+        return self._monitor.limits()
+
+    def take(self, step: StepRecord) -> None:
+        """Take a step whose gradients are ready; without a gate it is judged at once."""
+        self.step = step
+        self._set_lr(step.lr)
+
+    def decide(self, step: StepRecord) -> None:
+        """Read the figures of a step, measure its gradients if needed, and give the verdict."""
+        own = step.known
+        step.loss_scale = self._loss_scale() if self._loss_scale else None
+        reason = self._monitor.wants_gradients(own.loss, own.grad_norm)
+        if reason and (step.held is None or own.held):
+            self._flow.before(reason, scale=step.clip_factor)
+        step.totals = start_total(
+            own, step.tally, step.clock.lapped_s(), self._agreement, self._reading(step.memory)
+        )
+        step.verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
+
+    def _reading(self, now: MemoryReading) -> DeviceReading:
+        return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
+
+    def updated(self) -> None:
+        """Call everything that follows a change of the weights."""
+        for follow in self._after_update:
+            follow()
+
+    def conclude(self) -> None:
+        """Journal the step whose update has been asked for; nothing if there is none.
+
+        If that leaves something to do at its boundary, the step in progress is dropped.
+        """
+        step = self.step
+        if step is None or not step.ended:
+            return
+        held = self.gate is not None and self._pass_late(self.gate, step)
+        self.step = None
+        self._journal(step)
+        if held or self._control.wanted_at_boundary:
+            self._control.drop_step()
+
+    def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
+        """Decide on an update that the device may have held back; return whether it has."""
+        step.step_s = step.clock.took_s()
+        held = step.known.held
+        for parameter, gradient in step.gradients if held else ():
+            parameter.grad = gradient
+        self.decide(step)
+        if held and step.verdict is UpdateVerdict.APPLY:
+            self._set_lr(step.lr)
+            gate.step()
+            self._set_lr(self._event_log.position.schedule_lr)
+        for parameter, _ in step.gradients if held else ():
+            parameter.grad = None
+        if step.verdict is UpdateVerdict.APPLY:
+            self.updated()
+        return held
+
+    def _journal(self, step: StepRecord) -> None:
+        event = step.event()
+        self._held_bytes = step.held_bytes(reserves=self._reserves)
+        self._event_log.record(event)
+        if self._flow.measuring:
+            self._event_log.record(self._flow.after())
+        self._monitor.observe(event, step.seen)
+        self._compare(event)
+        self._act(step)
+
+    def _compare(self, event: StepFinished) -> None:
+        """Warn where a step takes more memory than planned."""
+        if self._memory_plan is None:
+            return
+        own = event.mem_reserved_bytes if self._reserves else event.mem_allocated_bytes
+        warning = self._memory_plan.over(max([own or 0, *event.rank_mem_bytes]))
+        if warning is not None:
+            self._event_log.log("warning", warning)
+
+    @property
+    def _reserves(self) -> bool:
+        """Whether reserved memory counts: graphs keep theirs, so allocated memory misses it."""
+        return self._memory_plan is not None and self._memory_plan.measure == "reserved"
+
+    def _act(self, step: StepRecord) -> None:
+        """Queue what guard and autopilot demand because of this step."""
+        back = self._monitor.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
+        if back is not None:
+            self._control.demand(back)
+        elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
+            self._control.halt(self._monitor.reason)
+        if wanted := self._monitor.wanted(self._control.settings.autopilot):
+            command, reason = wanted
+            self._control.demand(command, "autopilot", reason)

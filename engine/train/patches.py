@@ -1,0 +1,134 @@
+"""The table of patches: every place where fttui changes an object of another library, and why.
+
+| object and attribute | patch | reason |
+|---|---|---|
+| `accelerator.prepare_model` | `without_ddp` | captured graphs cannot use the hooks of DDP |
+| `accelerator.backward` | `poison_nonfinite` | a non-finite loss has to reach every rank |
+| `model.zero_grad` | `zero_grad_of_trained` | the walk over all modules makes the device wait |
+| `optimizer.step` | `guard_optimizer` | a refused update must not change weights or state |
+| `optimizer.found_inf` | `refuse_update_if` | fused optimizers skip an update on the device by it |
+| `arguments._n_gpu` | `on_one_device` | a rank uses one device, however many are visible |
+| `schedule._last_lr` | `set_last_lr` | a restored schedule reports the configured rate |
+| `trainer.neftune_noise_alpha` | `without_own_noise` | graphs add the noise themselves |
+
+A test asserts that no other module of `engine/train` sets an attribute of a foreign object.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .profiler_spans import span
+
+
+class UpdateHooks(Protocol):
+    """The step hooks that the patches of backward pass and optimizer call."""
+
+    def may_backward(self) -> bool:
+        """Return False, before a backward pass, if the step is being dropped."""
+
+    def may_update(self) -> bool:
+        """Return False if the optimizer must not change the weights."""
+
+    def gated(self) -> AbstractContextManager[None]:
+        """Return a context in which the device itself can refuse the optimizer step."""
+
+
+def without_ddp(accelerator: Any) -> None:
+    """Let the accelerator prepare models without DDP around them.
+
+    DDP would keep the autograd nodes in which gradients arrive. They belong to the stream that is
+    current when they are made, and a backward pass that is captured may not reach another stream.
+    """
+    accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
+
+
+def zero_grad_of_trained(model: Any) -> None:
+    """Let `zero_grad` touch only trained parameters, without a walk over all modules."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def zero_grad(set_to_none: bool = True) -> None:
+        for parameter in trained:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    model.zero_grad = zero_grad
+
+
+def guard_optimizer(optimizer: Any, hooks: UpdateHooks) -> None:
+    """Keep the optimizer from touching weights and state in a refused or dropped step."""
+    step = optimizer.step
+
+    @functools.wraps(step)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if hooks.may_update():
+            with span("update"), hooks.gated():
+                return step(*args, **kwargs)
+        if optimizer.scaler is not None and optimizer.scaler._found_inf_per_device(
+            optimizer.optimizer
+        ):
+            optimizer.scaler.update()
+        return None
+
+    optimizer.step = guarded
+
+
+def poison_nonfinite(accelerator: Any, hooks: UpdateHooks) -> None:
+    """Make every gradient of a rank NaN if its loss is not finite.
+
+    The all-reduce carries the NaN to every rank. So all ranks judge the step alike without a
+    message, and no rank waits for its device to learn that a loss is finite.
+    """
+    backward = accelerator.backward
+
+    @functools.wraps(backward)
+    def marked(loss: Tensor, **kwargs: Any) -> None:
+        if not hooks.may_backward():
+            return
+        finite = torch.isfinite(loss.detach())
+        with span("backward"):
+            backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
+
+    accelerator.backward = marked
+
+
+@contextmanager
+def refuse_update_if(optimizer: Any, held: Tensor) -> Iterator[None]:
+    """Let steps of a fused optimizer change nothing while the tensor `held`, [] fp32, is 1."""
+    optimizer.found_inf = held
+    try:
+        yield
+    finally:
+        del optimizer.found_inf
+
+
+def on_one_device(arguments: Any) -> Any:
+    """Return the arguments for a process that uses one device, however many it can see.
+
+    Each rank has one device; by default transformers would spread a single process over all.
+    """
+    _ = arguments.device  # counts the visible devices, once
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def set_last_lr(schedule: Any, lrs: list[float]) -> None:
+    """Set the learning rates that a schedule reports until its next step."""
+    schedule._last_lr = lrs
+
+
+def without_own_noise(trainer: Any) -> None:
+    """Keep the trainer from adding NEFTune noise, which graphs add themselves.
+
+    The noise of the trainer would be drawn for rows as long as the static buffers.
+    """
+    trainer.neftune_noise_alpha = None

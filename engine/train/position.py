@@ -1,0 +1,19 @@
+"""The position of a run in its training: written by the trainer, read by all other parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Position:
+    """The number of finished optimizer steps, and the learning rate that the schedule sets next."""
+
+    step: int = 0
+    """Optimizer steps finished."""
+    schedule_lr: float = 0.0
+    """Learning rate of the schedule for the next update, before the LR scale is applied."""
+
+    def move_to(self, step: int, schedule_lr: float) -> None:
+        """Set both values after a step, a rollback or a resume; called by the trainer alone."""
+        self.step, self.schedule_lr = step, schedule_lr

@@ -1,0 +1,29 @@
+"""What a training session starts from; known before the training stack is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..core.lr_range import LrRange
+from ..run.journal_summary import JournalSummary
+from ..run.run_dir import RunDirectory
+from .distributed.elastic import LaunchAttempt
+
+
+@dataclass(frozen=True)
+class SessionStart:
+    """The state of a run when its engine process starts."""
+
+    run: RunDirectory
+    history: JournalSummary
+    """What earlier processes of this run journaled."""
+    resume: str | None = None
+    """Checkpoint to resume from; None starts from the beginning."""
+    control_seq: int = 0
+    """Newest command at the start; later ones are for this process. 0 on every rank but 0."""
+    attempt: LaunchAttempt = field(default_factory=LaunchAttempt)
+    """Which start of the ranks this is."""
+    profile_steps: int = 0
+    """Number of steps of a run that is only profiled; 0 trains."""
+    lr_range: LrRange | None = None
+    """Learning rates of a run that only sweeps them; None trains."""

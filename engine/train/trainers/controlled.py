@@ -1,0 +1,78 @@
+"""The engine's own trainer as control, checkpoints and monitoring see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...data.batch_source import BatchSource
+from ...protocol.commands import Command
+from ..checkpoint.exact_state import ExactState
+from ..control.controlled_trainer import ALL_COMMANDS, EvalResult
+from ..loop.optimizers import set_lr
+from ..objectives.evaluator import Evaluator
+from ..position import Position
+from .build import AnyTrainer
+from .device_offload import DeviceOffload
+
+
+class EngineTrainer:
+    """Implements `ControlledTrainer` by a Hugging Face trainer and the parts around it."""
+
+    def __init__(
+        self,
+        trainer: AnyTrainer,
+        data: BatchSource,
+        state: ExactState,
+        evaluator: Evaluator,
+        offload: DeviceOffload,
+    ) -> None:
+        self._trainer = trainer
+        self._data = data
+        self._state = state
+        self._evaluator = evaluator
+        self._offload = offload
+
+    @property
+    def position(self) -> Position:
+        """Finished optimizer steps and the learning rate of the schedule."""
+        return self._trainer.position
+
+    @property
+    def obeys(self) -> frozenset[type[Command]]:
+        """All commands."""
+        return ALL_COMMANDS
+
+    @property
+    def state(self) -> ExactState:
+        """The exact training state."""
+        return self._state
+
+    @property
+    def data(self) -> BatchSource:
+        """The source of this rank's batches."""
+        return self._data
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the next update, in every group as a multiple of it."""
+        set_lr(self._trainer.optimizer, lr)
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether there are held-out examples."""
+        return len(self._evaluator) > 0
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
+        """Evaluate the current adapter, or its moving average if the run keeps one."""
+        return self._evaluator.evaluate(interrupted)
+
+    def sample(self, prompt: str) -> str:
+        """Generate text from the current adapter."""
+        return self._evaluator.sample(prompt)
+
+    def release_memory(self) -> int:
+        """Move everything on this rank's device to the host."""
+        return self._offload.release()
+
+    def reclaim_memory(self) -> None:
+        """Move everything back to this rank's device."""
+        self._offload.reclaim()
