@@ -17,7 +17,7 @@ _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per recor
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseModel:
     """The model that was trained on."""
 
     name: str
@@ -28,7 +28,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """What a model card is made of."""
 
     config: RunConfig
@@ -36,7 +36,7 @@ class Card:
     """The resolved configuration, YAML."""
     manifest: Manifest
     story: Story
-    base: Base
+    base: BaseModel
     merged: bool
     averaged: bool
     notes: Sequence[str] = ()

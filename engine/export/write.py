@@ -21,7 +21,7 @@ from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError
 from ..model.load import load_model, load_tokenizer
 from ..model.package_model import PREFIX
-from .card import Base, Card, without_folders
+from .card import BaseModel, ModelCard, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
@@ -149,7 +149,7 @@ def _finish(
     tokenizer.save_pretrained(str(folder))
     for file in folder.glob("*.safetensors"):
         file.chmod(folder.stat().st_mode & 0o666)  # as the other files: the library makes them 0600
-    card = Card(
+    card = ModelCard(
         config=config,
         config_text=dump_config(without_folders(config)),
         manifest=adapter.manifest,
@@ -162,17 +162,17 @@ def _finish(
     (folder / "README.md").write_text(card.text(), encoding="utf-8")
 
 
-def describe_base(model: ModelConfig, source: str) -> Base:
+def describe_base(model: ModelConfig, source: str) -> BaseModel:
     """Name and license of the base, as far as they are known here."""
     if model.id.startswith(PREFIX):
         package = model.id.removeprefix(PREFIX)
-        return Base(f"SmolLM2-135M-Instruct ({package})", None, _package_license(package))
+        return BaseModel(f"SmolLM2-135M-Instruct ({package})", None, _package_license(package))
     folder = Path(source)
     if folder.is_dir():
-        return Base(folder.name, None, _card_license(folder / "README.md"))
+        return BaseModel(folder.name, None, _card_license(folder / "README.md"))
     cached = try_to_load_from_cache(source, "README.md", revision=model.revision)
     known = _card_license(Path(cached)) if isinstance(cached, str) else None
-    return Base(model.id, model.id, known)
+    return BaseModel(model.id, model.id, known)
 
 
 def _package_license(package: str) -> str | None:

@@ -42,7 +42,7 @@ _MEASURE_EVERY_S = 0.05
 _log = logging.getLogger("hub")
 
 
-class _Terminated:
+class _TerminationSignal:
     """Set by SIGTERM."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         return 2
     os.umask(0o077)
     _bound_resources()
-    terminated = _Terminated()
+    terminated = _TerminationSignal()
     run = RunDirectory(Path(arguments[0]).absolute())
     try:
         run.identity()
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
 
 
-def _serve(run: RunDirectory, terminated: _Terminated) -> int:
+def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     control = ControlWriter(run)
     if (other := read_endpoint(run)) is not None and other.alive:
         _log.error("hub %d serves %s although the lock was free", other.pid, run.path)
@@ -91,7 +91,7 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
         remember_run(run)
         _log.info("serving %s from %s", run.path, folder)
         announced = time.monotonic()
-        growth = _Growth()
+        growth = _ResourceGrowth()
         while not (terminated.asked or hub.done() or growth.too_much()):
             hub.turn()
             if time.monotonic() - announced > _ANNOUNCE_EVERY_S:
@@ -105,7 +105,7 @@ def _serve(run: RunDirectory, terminated: _Terminated) -> int:
     return 0
 
 
-class _Growth:
+class _ResourceGrowth:
     """How much memory and how many descriptors viewers have cost this process."""
 
     def __init__(self) -> None:

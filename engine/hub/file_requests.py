@@ -9,7 +9,7 @@ from ..run.reports import read_report
 from ..run.run_dir import RunDirectory
 
 
-def from_folder(run: RunDirectory, message: FetchReport | FetchConfig) -> AnyHubMessage:
+def answer_from_folder(run: RunDirectory, message: FetchReport | FetchConfig) -> AnyHubMessage:
     """The reply."""
     if isinstance(message, FetchConfig):
         return read_configs(run, message.ref)

@@ -34,9 +34,9 @@ from ..run.control_log import ControlWriter
 from ..run.heartbeat import HubStatus, build_beat
 from ..run.process_marks import read_engine_status
 from ..run.run_dir import RunDirectory
-from .file_requests import from_folder
-from .history import JournalIndex
+from .file_requests import answer_from_folder
 from .intake import Intake
+from .journal_index import JournalIndex
 from .live_status import LiveStatus
 from .sockets import HubSockets
 from .viewers import Viewer, Viewers
@@ -73,7 +73,7 @@ class Hub:
         self.counters = ErrorCounts()
         while records := self._history.advance():
             self._observe(records)
-        self._look()
+        self._update_engine()
 
     def turn(self) -> None:
         """Wait briefly, then do what is due: new records, requests, the heartbeat."""
@@ -108,14 +108,14 @@ class Hub:
         for payload in records:
             self._status.add(payload)
 
-    def _look(self) -> None:
+    def _update_engine(self) -> None:
         self._status.update_engine(read_engine_status(self._run))
 
     def _beat(self) -> None:
         now = time.monotonic()
         self._next_beat = now + BEAT_S
-        self._look()
-        for viewer in self._viewers.forget_silent(now):
+        self._update_engine()
+        for viewer in self._viewers.drop_silent(now):
             self._intake.release(viewer)
         controller = self._intake.controller
         hub = HubStatus(
@@ -144,7 +144,7 @@ class Hub:
         self._sockets.reply(connection, encode(reply))
 
     def _answer(self, connection: bytes, message: AnyClientMessage) -> AnyHubMessage:
-        viewer = self._viewers.hear(connection, time.monotonic())
+        viewer = self._viewers.refresh(connection, time.monotonic())
         if viewer is not None and viewer.read_only:
             match message:
                 case SubmitCommand(ref=ref, id=id_):
@@ -158,7 +158,7 @@ class Hub:
             case FetchHistory(ref=ref, after_seq=after_seq, max_bytes=max_bytes):
                 reply = self._history.chunk(ref, after_seq, max_bytes)
             case FetchReport() | FetchConfig():
-                reply = from_folder(self._run, message)
+                reply = answer_from_folder(self._run, message)
             case SubmitCommand():
                 reply = self._submit(message)
             case TakeControl() | ReleaseControl():
@@ -183,7 +183,7 @@ class Hub:
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
         self._publish_new()
         # An engine that has just come up may be asked at once, not from the next heartbeat on.
-        self._look()
+        self._update_engine()
         before = self._intake.controller
         reply = self._intake.submit(message, state=self._status.state, now=time.time())
         if self._intake.controller != before:

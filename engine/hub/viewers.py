@@ -38,14 +38,14 @@ class Viewers:
         self._by_connection[connection] = viewer
         self.last_heard = viewer.heard
 
-    def hear(self, connection: bytes, now: float) -> Viewer | None:
+    def refresh(self, connection: bytes, now: float) -> Viewer | None:
         """Something came over a connection; who it was, None before a hello."""
         viewer = self._by_connection.get(connection)
         if viewer is not None:
             viewer.heard = self.last_heard = now
         return viewer
 
-    def forget_silent(self, now: float) -> list[str]:
+    def drop_silent(self, now: float) -> list[str]:
         """Drop viewers that have been silent too long; returns their ids."""
         silent = [c for c, v in self._by_connection.items() if now - v.heard > SILENT_S]
         return [self._by_connection.pop(connection).id for connection in silent]

@@ -65,15 +65,15 @@ class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where its frame begins in the journal file; a hint."""
 
 
-class _Talk(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+class _BridgeProtocol(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
     pass
 
 
-class ListRuns(_Talk, frozen=True, kw_only=True, tag="ListRuns"):
+class ListRuns(_BridgeProtocol, frozen=True, kw_only=True, tag="ListRuns"):
     """Viewer → bridge: which runs are there?"""
 
 
-class Open(_Talk, frozen=True, kw_only=True, tag="Open"):
+class Open(_BridgeProtocol, frozen=True, kw_only=True, tag="Open"):
     """Viewer → bridge: serve this run from here on."""
 
     version: tuple[int, int]
@@ -88,20 +88,20 @@ class Open(_Talk, frozen=True, kw_only=True, tag="Open"):
     """The newest record the viewer has; None for none."""
 
 
-class Received(_Talk, frozen=True, kw_only=True, tag="Received"):
+class Received(_BridgeProtocol, frozen=True, kw_only=True, tag="Received"):
     """Viewer → bridge, at least once a second: how much of the stream has arrived."""
 
     total_bytes: int
 
 
-class Runs(_Talk, frozen=True, kw_only=True, tag="Runs"):
+class Runs(_BridgeProtocol, frozen=True, kw_only=True, tag="Runs"):
     """Bridge → viewer: answer to `ListRuns`."""
 
     table: bytes
     """MessagePack of a list of `RunSummary`, newest first."""
 
 
-class Opened(_Talk, frozen=True, kw_only=True, tag="Opened"):
+class Opened(_BridgeProtocol, frozen=True, kw_only=True, tag="Opened"):
     """Bridge → viewer: the run is served; records after `from_seq` follow."""
 
     run: str
@@ -117,14 +117,14 @@ class Opened(_Talk, frozen=True, kw_only=True, tag="Opened"):
     """Empty when this viewer may ask for commands."""
 
 
-class Failed(_Talk, frozen=True, kw_only=True, tag="Failed"):
+class Failed(_BridgeProtocol, frozen=True, kw_only=True, tag="Failed"):
     """Bridge → viewer: it cannot go on; it exits with `code`."""
 
     code: int
     reason: str
 
 
-class Records(_Talk, frozen=True, kw_only=True, tag="Records"):
+class Records(_BridgeProtocol, frozen=True, kw_only=True, tag="Records"):
     """Bridge → viewer: the next records of the journal."""
 
     block: bytes
@@ -135,7 +135,7 @@ class Records(_Talk, frozen=True, kw_only=True, tag="Records"):
     """Where the frame of the last of them begins."""
 
 
-class Preview(_Talk, frozen=True, kw_only=True, tag="Preview"):
+class Preview(_BridgeProtocol, frozen=True, kw_only=True, tag="Preview"):
     """Bridge → viewer: a thinned picture of records still to come; real records, with holes."""
 
     block: bytes
@@ -144,7 +144,7 @@ class Preview(_Talk, frozen=True, kw_only=True, tag="Preview"):
     extends: bool = False
 
 
-class Pulse(_Talk, frozen=True, kw_only=True, tag="Pulse"):
+class Pulse(_BridgeProtocol, frozen=True, kw_only=True, tag="Pulse"):
     """Bridge → viewer, once a second."""
 
     time: float
@@ -154,25 +154,25 @@ class Pulse(_Talk, frozen=True, kw_only=True, tag="Pulse"):
     engine_alive: bool
 
 
-ViewerTalk = ListRuns | Open | Received
-BridgeTalk = Runs | Opened | Failed | Records | Preview | Pulse
+BridgeRequest = ListRuns | Open | Received
+BridgeMessage = Runs | Opened | Failed | Records | Preview | Pulse
 
-_viewer_talk: msgspec.msgpack.Decoder[ViewerTalk] = msgspec.msgpack.Decoder(ViewerTalk)
-_bridge_talk: msgspec.msgpack.Decoder[BridgeTalk] = msgspec.msgpack.Decoder(BridgeTalk)
+_bridge_requests: msgspec.msgpack.Decoder[BridgeRequest] = msgspec.msgpack.Decoder(BridgeRequest)
+_bridge_messages: msgspec.msgpack.Decoder[BridgeMessage] = msgspec.msgpack.Decoder(BridgeMessage)
 
 
-def decode_viewer_talk(data: bytes) -> ViewerTalk:
+def decode_bridge_request(data: bytes) -> BridgeRequest:
     """What a viewer says to the bridge."""
     try:
-        return _viewer_talk.decode(data)
+        return _bridge_requests.decode(data)
     except UNDECODABLE as error:
         raise DecodeError(str(error)) from None
 
 
-def decode_bridge_talk(data: bytes) -> BridgeTalk | None:
+def decode_bridge_message(data: bytes) -> BridgeMessage | None:
     """What the bridge says to a viewer; None for a kind this version does not know."""
     try:
-        return _bridge_talk.decode(data)
+        return _bridge_messages.decode(data)
     except UNDECODABLE as error:
         if "Invalid value" in str(error):
             return None

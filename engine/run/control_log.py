@@ -41,7 +41,7 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
-def decision_on(run: RunDirectory, id_: str) -> ControlEntry | None:
+def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
     """What was decided about a command, also when no hub is there to ask."""
     for payload in FrameReader(run.control):
         entry = _decoder.decode(payload)

@@ -11,7 +11,7 @@ from msgspec import inspect
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import AnyEvent, Record
 from fttui.engine.protocol.requests import AnyClientMessage, AnyHubMessage, Beat, SubmitCommand
-from fttui.engine.protocol.ssh_protocol import BridgeTalk, ViewerTalk
+from fttui.engine.protocol.ssh_protocol import BridgeMessage, BridgeRequest
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -67,7 +67,7 @@ def all_messages() -> dict[str, msgspec.Struct]:
         found[f"Record/{kind.__name__}"] = record(example(kind))
     for kind in (*get_args(AnyClientMessage), *get_args(AnyHubMessage)):
         found[kind.__name__] = example(kind)
-    for kind in (*get_args(ViewerTalk), *get_args(BridgeTalk)):
+    for kind in (*get_args(BridgeRequest), *get_args(BridgeMessage)):
         found[kind.__name__] = example(kind)
     for kind in get_args(AnyCommand):
         submitted = msgspec.structs.replace(example(SubmitCommand), command=example(kind))

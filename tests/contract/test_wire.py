@@ -27,12 +27,12 @@ from fttui.engine.protocol.events import StepFinished
 from fttui.engine.protocol.requests import AnyClientMessage
 from fttui.engine.protocol.ssh_protocol import (
     MAGIC,
-    BridgeTalk,
+    BridgeMessage,
+    BridgeRequest,
     FrameKind,
     Greeting,
-    ViewerTalk,
-    decode_bridge_talk,
-    decode_viewer_talk,
+    decode_bridge_message,
+    decode_bridge_request,
     frames_of,
 )
 
@@ -52,10 +52,10 @@ def decoder(message: msgspec.Struct) -> Callable[[bytes], msgspec.Struct | None]
         return decode_beat
     if type(message).__name__ == "Record":
         return decode_record
-    if isinstance(message, ViewerTalk):
-        return decode_viewer_talk
-    if isinstance(message, BridgeTalk):
-        return decode_bridge_talk
+    if isinstance(message, BridgeRequest):
+        return decode_bridge_request
+    if isinstance(message, BridgeMessage):
+        return decode_bridge_message
     return decode_client if isinstance(message, AnyClientMessage) else decode_hub
 
 

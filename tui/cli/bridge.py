@@ -38,9 +38,9 @@ def _bridge(options: argparse.Namespace) -> int:
     from importlib.metadata import version
 
     from fttui.engine.hub.ssh_bridge.main import serve
-    from fttui.engine.hub.ssh_bridge.server import BridgeTerms
+    from fttui.engine.hub.ssh_bridge.server import BridgeOptions
 
-    terms = BridgeTerms(
+    terms = BridgeOptions(
         runs=root,
         version=version("fttui"),
         run=options.run,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.run.control_log import decision_on
+from fttui.engine.run.control_log import find_decision
 from fttui.engine.run.heartbeat import beat_from_folder
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.reports import read_report
@@ -40,7 +40,7 @@ def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Itera
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
     """What a hub that is gone decided about a command."""
-    if (entry := decision_on(run, id_)) is not None:
+    if (entry := find_decision(run, id_)) is not None:
         accepted = entry.rejected is None
         return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
     reason = "the run ended before the command reached it"

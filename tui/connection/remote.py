@@ -50,7 +50,7 @@ from fttui.engine.protocol.ssh_protocol import (
     Preview,
     Pulse,
     Records,
-    decode_bridge_talk,
+    decode_bridge_message,
 )
 
 from ..view_model.connection_port import (
@@ -217,7 +217,7 @@ class RemoteSession:
                 self._on_talk(payload)
 
     def _on_talk(self, payload: bytes) -> None:
-        match decode_bridge_talk(payload):
+        match decode_bridge_message(payload):
             case Records() as records:
                 self._on_records(records)
             case Preview() as preview if preview.head_seq > self._merger.last_seq:

@@ -49,7 +49,7 @@ class HubClient:
         """To be polled for reading."""
         return [s for s in (self._requests, self._beats) if s is not None]
 
-    def tend(self, now: float) -> None:
+    def maintain(self, now: float) -> None:
         """Notice that the hub or the engine came or went; say that the viewer is still there."""
         if now >= self._look_at:
             self._look_at = now + _LOOK_S

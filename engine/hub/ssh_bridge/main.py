@@ -6,13 +6,13 @@ import os
 import resource
 import signal
 
-from .server import BridgeServer, BridgeTerms
+from .server import BridgeOptions, BridgeServer
 from .stream import FrameStream
 
 _ADDRESS_SPACE_BYTES = 4 * 1024**3
 
 
-def serve(terms: BridgeTerms) -> int:
+def serve(options: BridgeOptions) -> int:
     """Serve a viewer over this process's standard input and output; returns the exit code."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -22,4 +22,4 @@ def serve(terms: BridgeTerms) -> int:
     # Whatever a library prints must not get between the frames.
     sending = os.dup(1)
     os.dup2(2, 1)
-    return BridgeServer(FrameStream(0, sending), terms).run()
+    return BridgeServer(FrameStream(0, sending), options).run()

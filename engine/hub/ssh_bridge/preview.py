@@ -18,14 +18,14 @@ _HEAD_BYTES = 16 * 1024
 _SCAN_BYTES = 256 * 1024
 _PARTS = 400
 """Parts of the history of which an exact picture has the extremes; a wide terminal has 400 dots."""
-_DEEDS = 2_000
+_RARE_EVENTS = 2_000
 """Of the rarer events, the newest so many."""
 _STEP_TAG = b"\xa1k\xacStepFinished"
 _TAG_WITHIN = 48
-_CHATTER = frozenset({"StepFinished", "LogEmitted", "ProgressMade"})
+_FREQUENT = frozenset({"StepFinished", "LogEmitted", "ProgressMade"})
 
 
-class _Curve(msgspec.Struct, frozen=True):
+class _CurveEvent(msgspec.Struct, frozen=True):
     """What of an event a picture is chosen by."""
 
     k: str
@@ -33,18 +33,18 @@ class _Curve(msgspec.Struct, frozen=True):
     grad_norm: float | None = None
 
 
-class _Thin(msgspec.Struct, frozen=True, array_like=True):
+class _ThinRecord(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     time: float
     step: int
     timeline: int
-    event: _Curve
+    event: _CurveEvent
 
 
-_decoder = msgspec.msgpack.Decoder(_Thin)
+_decoder = msgspec.msgpack.Decoder(_ThinRecord)
 
 
-def _thin(payload: bytes) -> _Thin | None:
+def _thin(payload: bytes) -> _ThinRecord | None:
     try:
         return _decoder.decode(payload)
     except UNDECODABLE:
@@ -91,7 +91,7 @@ def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
     return iter(())
 
 
-class Extremes:
+class MinMaxSampler:
     """An exact picture, worked out a little at a time.
 
     Of every part of the history: the records with the smallest and largest loss, the largest
@@ -104,7 +104,7 @@ class Extremes:
         self._span = max(1, head_seq - after_seq)
         self.head_seq = head_seq
         self._best: dict[tuple[int, str], tuple[float, int, bytes]] = {}
-        self._deeds: dict[int, bytes] = {}
+        self._rare_events: dict[int, bytes] = {}
         self._newest: dict[int, bytes] = {}
         """The newest step: how far the run is."""
 
@@ -119,11 +119,11 @@ class Extremes:
                 self._weigh(record, payload)
         return not frames
 
-    def _weigh(self, record: _Thin, payload: bytes) -> None:
-        if record.event.k not in _CHATTER:
-            self._deeds[record.seq] = payload
-            if len(self._deeds) > _DEEDS:
-                self._deeds.pop(next(iter(self._deeds)))
+    def _weigh(self, record: _ThinRecord, payload: bytes) -> None:
+        if record.event.k not in _FREQUENT:
+            self._rare_events[record.seq] = payload
+            if len(self._rare_events) > _RARE_EVENTS:
+                self._rare_events.pop(next(iter(self._rare_events)))
         if record.event.k != "StepFinished" or record.event.loss is None:
             return
         self._newest = {record.seq: payload}
@@ -145,5 +145,5 @@ class Extremes:
     def records(self) -> list[bytes]:
         """The chosen records, in order."""
         best = {seq: payload for _, seq, payload in self._best.values()}
-        chosen = best | self._deeds | self._newest
+        chosen = best | self._rare_events | self._newest
         return [chosen[seq] for seq in sorted(chosen)]

@@ -14,6 +14,7 @@ import zmq
 from ...errors import FttuiError, NoSuchRun, ProtocolMismatch
 from ...protocol.codec import PROTOCOL_VERSION, DecodeError
 from ...protocol.ssh_protocol import (
+    BridgeRequest,
     Failed,
     FrameKind,
     Greeting,
@@ -21,12 +22,11 @@ from ...protocol.ssh_protocol import (
     Open,
     Received,
     Runs,
-    ViewerTalk,
-    decode_viewer_talk,
+    decode_bridge_request,
 )
 from ...run.run_dir import RunDirectory
 from ...run.run_index import choose_run, list_known_runs
-from .remote_session import RemoteViewer
+from .session import BridgeSession
 from .stream import FrameStream, ViewerGone
 
 _IDLE_POLL_MS = 500
@@ -35,7 +35,7 @@ CHOOSING_S = 600.0
 
 
 @dataclass(frozen=True)
-class BridgeTerms:
+class BridgeOptions:
     """What the far side's command line allows."""
 
     runs: Path
@@ -49,20 +49,20 @@ class BridgeTerms:
 class BridgeServer:
     """Serves one viewer from its first word to its last."""
 
-    def __init__(self, wire: FrameStream, terms: BridgeTerms) -> None:
-        self._wire = wire
-        self._terms = terms
-        self._service: RemoteViewer | None = None
+    def __init__(self, stream: FrameStream, options: BridgeOptions) -> None:
+        self._stream = stream
+        self._options = options
+        self._session: BridgeSession | None = None
         self._leave_at = time.monotonic() + CHOOSING_S
 
     def run(self) -> int:
         """Serve until the viewer leaves; returns the exit code."""
         greeting = Greeting(
-            version=self._terms.version,
+            version=self._options.version,
             host=socket.gethostname(),
-            read_only=self._terms.read_only,
+            read_only=self._options.read_only,
         )
-        self._wire.greet(greeting)
+        self._stream.send_greeting(greeting)
         try:
             while self._turn():
                 pass
@@ -73,41 +73,41 @@ class BridgeServer:
         except DecodeError as error:
             return self._fail(ProtocolMismatch.exit_code, f"not understood: {error}")
         finally:
-            if self._service is not None:
-                self._service.close()
+            if self._session is not None:
+                self._session.close()
         return 0
 
     def _turn(self) -> bool:
-        for channel, payload in self._wire.receive():
+        for channel, payload in self._stream.receive():
             if channel == FrameKind.TALK:
-                self._hear(decode_viewer_talk(payload))
-            elif channel == FrameKind.HUB and self._service is not None:
-                self._service.asked(payload)
-        if self._service is not None:
-            return self._service.turn()
-        self._wire.flush()
+                self._handle(decode_bridge_request(payload))
+            elif channel == FrameKind.HUB and self._session is not None:
+                self._session.asked(payload)
+        if self._session is not None:
+            return self._session.turn()
+        self._stream.flush()
         poller = zmq.Poller()
-        self._wire.register(poller)
+        self._stream.register(poller)
         poller.poll(_IDLE_POLL_MS)
         return time.monotonic() < self._leave_at
 
-    def _hear(self, message: ViewerTalk) -> None:
+    def _handle(self, message: BridgeRequest) -> None:
         match message:
             case ListRuns():
-                self._wire.say(Runs(table=msgspec.msgpack.encode(self._runs())))
-            case Open() if self._service is None:
-                self._service = self._served(message)
-            case Received() if self._service is not None:
-                self._service.received(message)
+                self._stream.send_message(Runs(table=msgspec.msgpack.encode(self._runs())))
+            case Open() if self._session is None:
+                self._session = self._served(message)
+            case Received() if self._session is not None:
+                self._session.received(message)
             case _:
                 pass  # a second Open, or an acknowledgement before the first
 
     def _runs(self) -> list[object]:
-        runs = list_known_runs(self._terms.runs)
-        only = self._terms.run
+        runs = list_known_runs(self._options.runs)
+        only = self._options.run
         return [run for run in runs if only is None or run.id == only or run.path == only]
 
-    def _served(self, asked: Open) -> RemoteViewer:
+    def _served(self, asked: Open) -> BridgeSession:
         if asked.version[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (asked.version, PROTOCOL_VERSION))
             raise ProtocolMismatch(
@@ -115,12 +115,12 @@ class BridgeServer:
                 "install the same fttui on both machines"
             )
         run = self._chosen(asked.run)
-        why = "the far side lets this viewer only watch" if self._terms.read_only else ""
+        why = "the far side lets this viewer only watch" if self._options.read_only else ""
         why = why or ("this viewer is read-only" if asked.read_only else "")
-        return RemoteViewer(self._wire, run, asked, why)
+        return BridgeSession(self._stream, run, asked, why)
 
     def _chosen(self, wanted: str | None) -> RunDirectory:
-        only = self._terms.run
+        only = self._options.run
         if only is not None:
             run = self._find(only)
             if wanted and not (run.id.startswith(wanted) or str(run.path) == wanted):
@@ -131,13 +131,13 @@ class BridgeServer:
     def _find(self, wanted: str | None) -> RunDirectory:
         if wanted and os.path.isabs(wanted) and (Path(wanted) / "run.json").is_file():
             return RunDirectory(Path(wanted))
-        runs = list_known_runs(self._terms.runs)
+        runs = list_known_runs(self._options.runs)
         return choose_run(runs, wanted, socket.gethostname(), live=wanted is None)
 
     def _fail(self, code: int, reason: str) -> int:
         try:
-            self._wire.say(Failed(code=code, reason=reason))
-            self._wire.drain()
+            self._stream.send_message(Failed(code=code, reason=reason))
+            self._stream.drain()
         except ViewerGone:
             pass
         return code

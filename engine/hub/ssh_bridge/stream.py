@@ -32,7 +32,7 @@ class FrameStream:
         self.sent_bytes = 0
         """Everything given to `send` so far, the magic not counted."""
 
-    def greet(self, greeting: Greeting) -> None:
+    def send_greeting(self, greeting: Greeting) -> None:
         """The magic and the first frame."""
         self._unsent += MAGIC
         self.send(FrameKind.GREETING, msgspec.json.encode(greeting))
@@ -44,7 +44,7 @@ class FrameStream:
         self._unsent += data
         self.flush()
 
-    def say(self, message: msgspec.Struct, channel: FrameKind = FrameKind.TALK) -> None:
+    def send_message(self, message: msgspec.Struct, channel: FrameKind = FrameKind.TALK) -> None:
         """Send a message of the protocol."""
         self.send(channel, encode(message))
 

@@ -381,10 +381,10 @@ def test_a_viewer_that_says_nothing_costs_nothing_after_a_while(
     run, _ = start_run("--step-s", "0.001")
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from fttui.engine.hub.ssh_bridge import remote_session\n"
-        "remote_session.SILENT_S = 0.5\nfrom fttui.engine.hub.ssh_bridge.main import serve\n"
-        "from fttui.engine.hub.ssh_bridge.server import BridgeTerms\n"
-        "sys.exit(serve(BridgeTerms(runs=Path('none'), version='0')))\n"
+        "from fttui.engine.hub.ssh_bridge import session\n"
+        "session.SILENT_S = 0.5\nfrom fttui.engine.hub.ssh_bridge.main import serve\n"
+        "from fttui.engine.hub.ssh_bridge.server import BridgeOptions\n"
+        "sys.exit(serve(BridgeOptions(runs=Path('none'), version='0')))\n"
     )
     from fttui.engine.protocol.ssh_protocol import FrameKind, Open, frames_of
 

@@ -14,7 +14,7 @@ import msgspec
 from fttui.engine.errors import FttuiError, ProtocolMismatch
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, DecodeError, encode
 from fttui.engine.protocol.ssh_protocol import (
-    BridgeTalk,
+    BridgeMessage,
     Failed,
     FrameKind,
     FrameParser,
@@ -24,7 +24,7 @@ from fttui.engine.protocol.ssh_protocol import (
     Opened,
     Received,
     Runs,
-    decode_bridge_talk,
+    decode_bridge_message,
     frames_of,
 )
 from fttui.engine.run.run_index import RunSummary
@@ -243,9 +243,9 @@ class SshConnection:
             if isinstance(message, Opened):
                 return message
 
-    async def _hear(self) -> BridgeTalk | None:
+    async def _hear(self) -> BridgeMessage | None:
         channel, payload = await self.next()
-        message = decode_bridge_talk(payload) if channel == FrameKind.TALK else None
+        message = decode_bridge_message(payload) if channel == FrameKind.TALK else None
         if isinstance(message, Failed):
             raise RemoteFailed(f"{self._far.host}: {message.reason}", message.code)
         return message

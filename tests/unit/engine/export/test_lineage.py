@@ -7,7 +7,7 @@ from typing import Any
 
 from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
-from fttui.engine.export.card import Base, Card, without_folders
+from fttui.engine.export.card import BaseModel, ModelCard, without_folders
 from fttui.engine.export.lineage import Story, tell
 from fttui.engine.protocol.events import (
     AnyEvent,
@@ -74,13 +74,13 @@ def test_what_was_rolled_back_counts_as_done_but_not_as_measured() -> None:
     ]
 
 
-def card(*, merged: bool = True, base: Base | None = None) -> str:
-    return Card(
+def card(*, merged: bool = True, base: BaseModel | None = None) -> str:
+    return ModelCard(
         config=CONFIG,
         config_text=dump_config(without_folders(CONFIG)),
         manifest=MANIFEST,
         story=story(),
-        base=base or Base("base", None, None),
+        base=base or BaseModel("base", None, None),
         merged=merged,
         averaged=False,
     ).text()
@@ -103,7 +103,7 @@ def test_the_card_gives_no_folder_away() -> None:
 
 
 def test_license_and_base_are_named_where_they_are_known() -> None:
-    known = card(merged=False, base=Base("org/base", "org/base", "apache-2.0"))
+    known = card(merged=False, base=BaseModel("org/base", "org/base", "apache-2.0"))
     assert "base_model: org/base\nlicense: apache-2.0\nlibrary_name: peft" in known
     assert "not known" in card()
     assert "base_model" not in card()

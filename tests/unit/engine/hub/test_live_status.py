@@ -87,7 +87,7 @@ def test_a_viewer_that_reconnects_is_counted_once() -> None:
     viewers.welcome(b"2", viewer("bob", 1.0))
     viewers.welcome(b"3", viewer("ann", 2.0))
     assert len(viewers) == 2
-    assert viewers.hear(b"1", 3.0) is None
+    assert viewers.refresh(b"1", 3.0) is None
     assert viewers.last_heard == 2.0
 
 
@@ -95,7 +95,7 @@ def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
     viewers = Viewers(0.0)
     viewers.welcome(b"1", viewer("ann", 0.0))
     viewers.welcome(b"2", viewer("bob", 0.0))
-    viewers.hear(b"2", SILENT_S)
-    assert viewers.forget_silent(SILENT_S + 1) == ["ann"]
+    viewers.refresh(b"2", SILENT_S)
+    assert viewers.drop_silent(SILENT_S + 1) == ["ann"]
     assert len(viewers) == 1
     assert viewers.last_heard == SILENT_S

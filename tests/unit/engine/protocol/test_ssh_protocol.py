@@ -18,8 +18,8 @@ from fttui.engine.protocol.ssh_protocol import (
     FrameParser,
     JournalPosition,
     Open,
-    decode_bridge_talk,
-    decode_viewer_talk,
+    decode_bridge_message,
+    decode_bridge_request,
     frames_of,
 )
 
@@ -92,8 +92,8 @@ def test_talk_of_a_later_version_is_skipped_and_nonsense_refused() -> None:
     asked = Open(
         version=(1, 0), viewer="v", issuer="i", seen=JournalPosition(seq=1, crc=2, offset=3)
     )
-    assert decode_viewer_talk(encode(asked)) == asked
-    assert decode_bridge_talk(b"\x81\xa1k\xa5Later") is None
+    assert decode_bridge_request(encode(asked)) == asked
+    assert decode_bridge_message(b"\x81\xa1k\xa5Later") is None
     for nonsense in (b"", b"\xff", b"\x81\xa1k\xa4Open", b"\x81\xa1k\xa3\xa6\xa6\xa6"):
         with pytest.raises(DecodeError):
-            decode_viewer_talk(nonsense)
+            decode_bridge_request(nonsense)

@@ -28,9 +28,9 @@ from ...run.run_index import read_ends
 from .flow_control import SendWindow
 from .hub_client import OWN_REF, HubClient
 from .journal_feed import JournalFeed
-from .preview import Extremes, sample_records
-from .remote_status import JournalHead
-from .requests import HubRequests
+from .journal_tail import JournalTail
+from .preview import MinMaxSampler, sample_records
+from .request_router import RequestRouter
 from .stream import FrameStream
 
 SILENT_S = 30.0
@@ -46,7 +46,7 @@ _HUB_SILENT_S = 2.5
 
 
 @dataclass
-class _Due:
+class _Timers:
     """When things happen next or happened last, monotonic seconds."""
 
     pulse: float = 0.0
@@ -55,31 +55,31 @@ class _Due:
     busy_until: float = 0.0
 
 
-class RemoteViewer:
+class BridgeSession:
     """A run as one viewer sees it."""
 
     def __init__(
-        self, wire: FrameStream, run: RunDirectory, asked: Open, why_read_only: str
+        self, stream: FrameStream, run: RunDirectory, asked: Open, why_read_only: str
     ) -> None:
-        self._wire = wire
+        self._stream = stream
         self._run = run
-        self._window = SendWindow(wire.sent_bytes)
-        self._head = JournalHead(run.journal)
+        self._window = SendWindow(stream.sent_bytes)
+        self._tail = JournalTail(run.journal)
         self._feed = JournalFeed(run.journal)
         if asked.seen is not None:
             self._feed.resume(asked.seen)
         elif asked.one_shot:
             self._feed.skip_to_end()
         self._hub = HubClient(run, _hello(asked, why_read_only))
-        self._answers = HubRequests(run, self._hub, why_read_only)
+        self._router = RequestRouter(run, self._hub, why_read_only)
         now = time.monotonic()
-        self._due = _Due(heard=now, hub_heard=now)
+        self._timers = _Timers(heard=now, hub_heard=now)
         self._lags = False
         self._shrinks_by = 4.0
-        self._extremes: Extremes | None = None
-        self._hub.tend(now)
-        self._head.look()
-        wire.say(self._opened(why_read_only))
+        self._sampler: MinMaxSampler | None = None
+        self._hub.maintain(now)
+        self._tail.refresh()
+        stream.send_message(self._opened(why_read_only))
 
     def _opened(self, why_read_only: str) -> Opened:
         engine = read_engine_status(self._run)
@@ -89,7 +89,7 @@ class RemoteViewer:
             incarnation=engine.incarnation,
             timeline=journal.timeline,
             from_seq=self._feed.last_seq,
-            last_seq=self._head.seq,
+            last_seq=self._tail.seq,
             state=journal.status.state(engine),
             engine_alive=self._hub.engine_alive,
             time=time.time(),
@@ -104,73 +104,73 @@ class RemoteViewer:
         """
         self._wait()
         now = time.monotonic()
-        self._hub.tend(now)
-        self._listen_to_hub(now)
-        if now >= self._due.pulse:
-            self._due.pulse = now + BEAT_S
+        self._hub.maintain(now)
+        self._forward_from_hub(now)
+        if now >= self._timers.pulse:
+            self._timers.pulse = now + BEAT_S
             self._pulse(now)
         self._send_records(now)
-        self._wire.flush()
-        return now - self._due.heard < SILENT_S
+        self._stream.flush()
+        return now - self._timers.heard < SILENT_S
 
     def _wait(self) -> None:
         poller = zmq.Poller()
-        self._wire.register(poller)
+        self._stream.register(poller)
         for socket in self._hub.sockets:
             poller.register(socket, zmq.POLLIN)
-        working = self._extremes is not None
-        busy = time.monotonic() < self._due.busy_until
+        working = self._sampler is not None
+        busy = time.monotonic() < self._timers.busy_until
         poller.poll(0 if working else _BUSY_POLL_MS if busy else _IDLE_POLL_MS)
 
     def received(self, message: Received) -> None:
         """The viewer acknowledges what has arrived."""
-        self._due.heard = time.monotonic()
-        self._window.acknowledge(message.total_bytes, self._due.heard)
+        self._timers.heard = time.monotonic()
+        self._window.acknowledge(message.total_bytes, self._timers.heard)
 
     def asked(self, payload: bytes) -> None:
         """The viewer wants something."""
-        self._due.heard = time.monotonic()
-        if (reply := self._answers.answer(payload)) is not None:
-            self._wire.say(reply, FrameKind.HUB)
+        self._timers.heard = time.monotonic()
+        if (reply := self._router.answer(payload)) is not None:
+            self._stream.send_message(reply, FrameKind.HUB)
 
     def close(self) -> None:
         """Leave the hub."""
         self._hub.close()
 
-    def _listen_to_hub(self, now: float) -> None:
+    def _forward_from_hub(self, now: float) -> None:
         for reply in self._hub.replies():
-            self._wire.say(reply, FrameKind.HUB)
+            self._stream.send_message(reply, FrameKind.HUB)
         for beat in self._hub.beats():
-            self._due.hub_heard = now
-            self._wire.send(FrameKind.BEAT, beat)
+            self._timers.hub_heard = now
+            self._stream.send(FrameKind.BEAT, beat)
 
     def _pulse(self, now: float) -> None:
-        self._head.look()
-        if now - self._due.hub_heard > _HUB_SILENT_S or not self._hub.connected:
-            beat = beat_from_folder(self._run, self._head.seq, now=time.time())
-            self._wire.say(beat, FrameKind.BEAT)
+        self._tail.refresh()
+        if now - self._timers.hub_heard > _HUB_SILENT_S or not self._hub.connected:
+            beat = beat_from_folder(self._run, self._tail.seq, now=time.time())
+            self._stream.send_message(beat, FrameKind.BEAT)
         pulse = Pulse(
             time=time.time(),
-            head_seq=self._head.seq,
+            head_seq=self._tail.seq,
             served=self._hub.connected,
             engine_alive=self._hub.engine_alive,
         )
-        self._wire.say(pulse)
+        self._stream.send_message(pulse)
         if self._lags:
-            self._preview(self._head.newest_steps(), extends=True)
+            self._preview(self._tail.newest_steps(), extends=True)
 
     def _send_records(self, now: float) -> None:
-        self._window.sent = self._wire.sent_bytes
+        self._window.sent = self._stream.sent_bytes
         remaining = self._feed.remaining_bytes()
         self._picture(remaining)
         if not remaining or self._window.room_bytes <= 0:
             return
         if (batch := self._feed.next(self._chunk_bytes())) is not None:
-            self._due.busy_until = now + _BUSY_S
+            self._timers.busy_until = now + _BUSY_S
             block = pack_block(batch.payloads)
             self._shrinks_by = sum(map(len, batch.payloads)) / len(block)
-            head = max(self._head.seq, batch.last_seq)
-            self._wire.say(Records(block=block, head_seq=head, offset=batch.offset))
+            head = max(self._tail.seq, batch.last_seq)
+            self._stream.send_message(Records(block=block, head_seq=head, offset=batch.offset))
 
     def _chunk_bytes(self) -> int:
         """As much journal as fills half the window once it is packed."""
@@ -184,19 +184,21 @@ class RemoteViewer:
         if lags and not self._lags:
             self._preview(sample_records(self._run.journal, self._feed.offset))
             if remaining_bytes > _EXACT_BYTES:
-                place = self._feed.offset, self._feed.last_seq, self._head.seq
-                self._extremes = Extremes(self._run.journal, *place)
+                place = self._feed.offset, self._feed.last_seq, self._tail.seq
+                self._sampler = MinMaxSampler(self._run.journal, *place)
         self._lags = lags
-        if self._extremes is not None and self._extremes.advance():
+        if self._sampler is not None and self._sampler.advance():
             if lags:
-                self._preview(self._extremes.records(), exact=True)
-            self._extremes = None
+                self._preview(self._sampler.records(), exact=True)
+            self._sampler = None
 
     def _preview(self, records: list[bytes], *, exact: bool = False, extends: bool = False) -> None:
         if not records:
             return
         block = pack_block(records)
-        self._wire.say(Preview(block=block, head_seq=self._head.seq, exact=exact, extends=extends))
+        self._stream.send_message(
+            Preview(block=block, head_seq=self._tail.seq, exact=exact, extends=extends)
+        )
 
 
 def _hello(asked: Open, why_read_only: str) -> Hello:

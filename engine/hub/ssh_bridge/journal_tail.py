@@ -11,7 +11,7 @@ from ...run.run_index import read_tail
 _NEWEST = 10
 
 
-class JournalHead:
+class JournalTail:
     """The end of the journal, looked at only when it has moved."""
 
     def __init__(self, path: Path) -> None:
@@ -22,7 +22,7 @@ class JournalHead:
         self.seq = 0
         """Of the newest record; 0 when there is none."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Bring `seq` up to date."""
         try:
             size = self._path.stat().st_size

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.hub.history import INDEX_EVERY_BYTES, MAX_CHUNK_BYTES, JournalIndex
+from fttui.engine.hub.journal_index import INDEX_EVERY_BYTES, MAX_CHUNK_BYTES, JournalIndex
 from fttui.engine.protocol.codec import peek_seq, unpack_history
 from fttui.engine.run.journal import FrameWriter
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run

@@ -17,13 +17,13 @@ from ...protocol.requests import (
     SubmitCommand,
     TakeControl,
 )
-from ...run.control_log import decision_on
+from ...run.control_log import find_decision
 from ...run.run_dir import RunDirectory
-from ..file_requests import from_folder
+from ..file_requests import answer_from_folder
 from .hub_client import HubClient
 
 
-class HubRequests:
+class RequestRouter:
     """Answers for one viewer."""
 
     def __init__(self, run: RunDirectory, hub: HubClient, why_read_only: str) -> None:
@@ -39,7 +39,7 @@ class HubRequests:
             return Refused(ref=0, reason=f"not understood: {error}")
         match message:
             case FetchReport() | FetchConfig():
-                return from_folder(self._run, message)
+                return answer_from_folder(self._run, message)
             case Ping(ref=ref):
                 return Pong(ref=ref)
             case SubmitCommand() | TakeControl() | ReleaseControl():
@@ -59,7 +59,7 @@ class HubRequests:
 
     def _decided(self, message: SubmitCommand) -> AnyHubMessage | None:
         """What a hub that is gone decided about a command."""
-        entry = decision_on(self._run, message.id)
+        entry = find_decision(self._run, message.id)
         if entry is None:
             return None
         if entry.rejected is None:
