@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ..config.memory.limits import LOGITS_AT_ONCE
 from .numerics import widened
 from .sliced import sliced_log_probs, sliced_of
 
 IGNORED = -100
 """Label of a position that carries no loss."""
-LOGITS_AT_ONCE = 2**24
-"""Elements of one chunk of logits: about 200 MB with its gradient in mixed precision."""
 TILE = 128
 """Rows of a matrix that a GPU works on at once."""
 

@@ -14,10 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from ..config.memory.limits import SLICE_LOGITS
 from .numerics import widened
-
-SLICE_LOGITS = 2**23
-"""Elements of one block of logits, tokens times a slice of the vocabulary: 32 MiB in fp32."""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,10 @@ from accelerate.hooks import remove_hook_from_submodules
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from ..config.memory.limits import SLICE_ELEMENTS
 from ..errors import ModelError
 from ..losses.sliced import HeadSlice, sliced_logits
 from .norms import slim_norms
-
-SLICE_ELEMENTS = 2**26
-"""Of the output matrix dequantized at once: 128 MiB in half precision, as a large linear."""
 
 
 class HostEmbedding(nn.Module):

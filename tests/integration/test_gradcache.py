@@ -102,7 +102,7 @@ def written(folder: Path, **overrides: Any) -> RunDirectory:
 def test_batch_one_times_eight_is_the_batch_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: str, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr("fttui.engine.train.objectives.gradcache.KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr("fttui.engine.train.objectives.gradcache.KEPT_GRAPH_BYTES", kept_bytes)
     run = written(
         tmp_path / "run",
         train__accumulate=8,

@@ -13,20 +13,23 @@ from ..contrastive_candidates import looks_ahead
 from ..fast import why_not_fast
 from ..schema import RunConfig
 from .architecture import Architecture
+from .limits import (
+    KEPT_GRAPH_BYTES,
+    LOGITS_AT_ONCE,
+    SLICE_ELEMENTS,
+    SLICE_LOGITS,
+    graph_elements_per_token,
+)
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits in the fused head that next-token training uses outside fast mode."""
-CHUNK_LOGITS, CHUNK_BYTES = 2**24, 16
-"""Logits held at once by the head of all other training, and bytes for each: as they come out, in
-fp32, their logarithms and two gradients."""
-SLICE_LOGITS, SLICE_BYTES = 2**23, 12
-"""The same with a head in slices, where a gradient is made in place."""
-SLICE_ELEMENTS = 2**26
-"""Of the head dequantized at once in lean mode."""
+CHUNK_BYTES = 16
+"""Bytes for each of the `LOGITS_AT_ONCE` of all other training: the logit as computed, in fp32, its
+logarithm and two gradients."""
+SLICE_BYTES = 12
+"""Bytes for each of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
 NORM_MOMENT = 22
 """Bytes per hidden element while the last norm is in its backward pass: fp32 copies."""
-KEPT_GRAPHS_BYTES = 128 * 2**20
-"""Graphs that looking ahead keeps from the first pass to the second."""
 _QK_NORMS = ("qwen3", "gemma3", "olmo2")
 
 
@@ -130,9 +133,11 @@ class MicroBatchShape:
         if not looks_ahead(self.config) or self.fast:
             return 0
         arch, train = self.arch, self.config.train
-        whole = self._whole * (8 * arch.hidden + 4 * arch.intermediate)
-        own = self.tokens * self.number * ((arch.layers - self._whole) * arch.hidden + whole)
-        return min(max(1, KEPT_GRAPHS_BYTES // own), train.accumulate - (train.devices > 1))
+        per_token = graph_elements_per_token(
+            arch.hidden, arch.intermediate, arch.layers, self._whole
+        )
+        own = self.tokens * self.number * per_token
+        return min(max(1, KEPT_GRAPH_BYTES // own), train.accumulate - (train.devices > 1))
 
     def _kept_graph(self) -> float:
         """One of these: the last norm is in it, and what came out of that."""
@@ -200,6 +205,6 @@ class MicroBatchShape:
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
         own = config.task != "sft" or config.train.label_smoothing > 0
         if own or self.fast:
-            return states, min(tokens * arch.vocabulary, CHUNK_LOGITS) * CHUNK_BYTES, 0
+            return states, min(tokens * arch.vocabulary, LOGITS_AT_ONCE) * CHUNK_BYTES, 0
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, 0

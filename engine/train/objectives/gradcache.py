@@ -23,12 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...config.memory.limits import KEPT_GRAPH_BYTES, graph_elements_per_token
 from ...losses.contrastive import ContrastiveResult
 from .contrastive import PairObjective, PairTexts, join
-
-KEPT_BYTES = 128 * 2**20
-"""Graphs held from the first pass to the second: what that spares grows with it, and so does the
-memory of a step, however large."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> in
         at_most: the loop can use.
     """
     sizes = accumulate(count * bytes_per_token for count in tokens)
-    return min(at_most, max(1, sum(size <= KEPT_BYTES for size in sizes)))
+    return min(at_most, max(1, sum(size <= KEPT_GRAPH_BYTES for size in sizes)))
 
 
 def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers: int | None) -> int:
@@ -119,8 +116,8 @@ def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers:
     """
     layers, hidden = int(architecture.num_hidden_layers), int(architecture.hidden_size)
     inner = int(getattr(architecture, "intermediate_size", None) or 4 * hidden)
-    whole = layers if whole_layers is None else min(whole_layers, layers)
-    return (hidden * (layers - whole) + (8 * hidden + 4 * inner) * whole) * element_size
+    whole = layers if whole_layers is None else whole_layers
+    return graph_elements_per_token(hidden, inner, layers, whole) * element_size
 
 
 def look_ahead(

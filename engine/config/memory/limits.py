@@ -1,0 +1,31 @@
+"""Sizes that the training code works within and the memory estimate counts with.
+
+Each is defined here once, without torch, so that an estimate cannot differ from what runs.
+"""
+
+from __future__ import annotations
+
+LOGITS_AT_ONCE = 2**24
+"""Elements of one chunk of logits: about 200 MB with its gradient in mixed precision."""
+SLICE_LOGITS = 2**23
+"""Elements of one block of logits of a sliced head, tokens times a slice of the vocabulary: 32 MiB
+in fp32."""
+SLICE_ELEMENTS = 2**26
+"""Elements of the output matrix that are dequantized at once in lean mode: 128 MiB in half
+precision, as much as a large linear layer."""
+KEPT_GRAPH_BYTES = 128 * 2**20
+"""Bytes of autograd graphs that GradCache keeps from the first pass to the second. A larger value
+spares more second forward passes and raises the peak memory of a step by as much."""
+
+
+def graph_elements_per_token(hidden: int, intermediate: int, layers: int, whole_layers: int) -> int:
+    """Return roughly how many activations per token the graph of a forward pass holds.
+
+    Args:
+        hidden: Width of the hidden states.
+        intermediate: Width of the MLP.
+        layers: Decoder layers of the model.
+        whole_layers: Layers that keep all their activations; the others keep only their input.
+    """
+    whole = min(whole_layers, layers)
+    return hidden * (layers - whole) + (8 * hidden + 4 * intermediate) * whole
