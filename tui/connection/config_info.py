@@ -31,8 +31,7 @@ def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
     """Memory terms on a GPU and on a CPU; empty where the model's shape is not known here."""
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory
-
-    from ..cli.check import architecture_of
+    from fttui.engine.config.memory.planning import architecture_of
 
     try:
         config = parse_resolved(resolved)

