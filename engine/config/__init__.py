@@ -1,1 +1,1 @@
-"""The typed run configuration, its loader and the planner; no torch."""
+"""The run configuration: schema, loader, checks, step plan and memory planning; no torch."""

@@ -1,24 +1,24 @@
-"""How many texts an anchor is compared with, and whether the step is embedded ahead for more."""
+"""How many candidates an anchor is compared with, and whether GradCache is used to get more."""
 
 from __future__ import annotations
 
 from .schema import RunConfig
 
 FEW_CANDIDATES = 64
-"""Below this many in one micro-batch more of them are worth a second forward pass: each doubling
+"""Candidates in one micro-batch below which more are worth a second forward pass: each doubling
 still makes the task notably harder there, and retrieval models are trained with hundreds."""
 
 
 def pairs_at_once(config: RunConfig) -> int:
-    """Pairs in one micro-batch of all ranks that see each other."""
+    """Return the pairs in one micro-batch over all ranks that share candidates."""
     return config.train.batch * (config.train.devices if config.contrastive.cross_device else 1)
 
 
-def looks_ahead(config: RunConfig) -> bool:
-    """Candidates come from the whole optimizer step (GradCache), not from one micro-batch.
+def uses_gradcache(config: RunConfig) -> bool:
+    """Whether candidates come from the whole optimizer step (GradCache) instead of one micro-batch.
 
-    `auto`: where there are several micro-batches and one alone has fewer than `FEW_CANDIDATES`.
-    Several ranks alone do not need it: their texts are gathered with a gradient.
+    `auto` uses it if there are several micro-batches and one alone has fewer than `FEW_CANDIDATES`.
+    Several ranks do not need it by themselves: their texts are gathered with a gradient.
     """
     contrastive = config.contrastive
     if config.task != "contrastive" or config.train.accumulate == 1 or not contrastive.in_batch:
@@ -29,21 +29,21 @@ def looks_ahead(config: RunConfig) -> bool:
 
 
 def pairs_compared(config: RunConfig) -> int:
-    """Pairs an anchor's candidates come from, its own included."""
+    """Return the pairs from which an anchor's candidates come, its own included."""
     if not config.contrastive.in_batch:
         return 1
-    return pairs_at_once(config) * (config.train.accumulate if looks_ahead(config) else 1)
+    return pairs_at_once(config) * (config.train.accumulate if uses_gradcache(config) else 1)
 
 
 def candidate_facts(config: RunConfig) -> dict[str, str]:
-    """What a run says of its candidates when it starts."""
+    """Return the line about candidates that is shown when a run starts."""
     if config.task != "contrastive":
         return {}
-    ahead = looks_ahead(config)
+    ahead = uses_gradcache(config)
     ranks = config.train.devices if config.contrastive.cross_device else 1
     parts = [
         f"batch of {config.train.batch}",
-        f"{config.train.accumulate} micro-batches looked ahead" if ahead else "",
+        f"{config.train.accumulate} micro-batches (GradCache)" if ahead else "",
         f"{ranks} devices" if ranks > 1 else "",
     ]
     origin = " × ".join(part for part in parts if part)
@@ -51,6 +51,6 @@ def candidate_facts(config: RunConfig) -> dict[str, str]:
 
 
 def candidates_per_anchor(config: RunConfig) -> int:
-    """Texts an anchor is compared with at most, its positive included."""
+    """Return how many texts an anchor is compared with at most, its positive included."""
     pairs, hard = pairs_compared(config), config.contrastive.hard_negatives
     return pairs + hard * (1 if config.contrastive.own_hard_only else pairs)

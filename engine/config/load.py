@@ -1,4 +1,4 @@
-"""The configuration file → a checked `RunConfig`; a mistake is named with its file and line."""
+"""Load a configuration file into a checked `RunConfig`; errors name file and line."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from .yaml_tree import Value, parse_scalar, parse_yaml
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration and how it came about."""
+    """A configuration with its source text and where each key was set."""
 
     config: RunConfig
     source: str
-    """The file's text."""
+    """The text of the file."""
     resolved: str
-    """The whole configuration as YAML: defaults and overrides included, in schema order."""
+    """The whole configuration as YAML in schema order, with defaults and overrides."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Key path → where it was set, such as `train.lr` → `demo.yaml:12`."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read a configuration file, apply `--set` overrides and check what can be checked alone.
+    """Read a configuration file, apply `--set` overrides and run the cross-field checks.
 
-    Relative files and folders that exist are made absolute, so that the run can be resumed from
-    anywhere; they are looked for from the current folder, then from the file's.
+    Existing relative paths are made absolute, so that the run can be resumed from any folder; they
+    are looked up in the current folder, then in the folder of the file.
 
     Raises:
-        ConfigError: everything wrong with it, one per line.
+        ConfigError: All errors of the file, one per line.
     """
     source = _read(path)
     builder = _Builder(str(path))
@@ -61,17 +61,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
-    """Read back what `dump_config` wrote.
+    """Parse a configuration that `dump_config` wrote.
 
     Raises:
-        ConfigError: the text was changed into something that is not a configuration.
+        ConfigError: The text is no valid configuration any more.
     """
     builder = _Builder(name)
     return builder.config(builder.parse(text))
 
 
 def dump_config(config: RunConfig) -> str:
-    """The whole configuration as YAML, in schema order."""
+    """Return the whole configuration as YAML, in schema order."""
     text = yaml.dump(
         msgspec.to_builtins(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
@@ -79,7 +79,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what this loader, unlike PyYAML's, would take for something other than text."""
+    """Dumper that quotes text which this loader, unlike PyYAML's, would not read as text."""
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -91,7 +91,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _Builder:
-    """Collects problems while a file becomes a configuration."""
+    """Converts a parsed file to a configuration and collects all errors."""
 
     def __init__(self, name: str) -> None:
         self.places: dict[str, str] = {}
@@ -99,7 +99,7 @@ class _Builder:
         self._problems: list[str] = []
 
     def parse(self, text: str) -> Value:
-        """The file as a tree whose root is a mapping."""
+        """Parse the file into a tree whose root is a mapping."""
         root = parse_yaml(text, self._name, self._problems)
         if root.data is None:
             raise ConfigError(
@@ -114,7 +114,7 @@ class _Builder:
         return root
 
     def override(self, root: Value, override: str) -> Value:
-        """The tree with one `section.key=value` put in."""
+        """Return the tree with one `section.key=value` inserted."""
         path, equals, text = override.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
@@ -125,10 +125,10 @@ class _Builder:
         return _insert(root, keys, _override_value(text.strip(), f"--set {override}"))
 
     def config(self, root: Value) -> RunConfig:
-        """The finished configuration.
+        """Return the configuration.
 
         Raises:
-            ConfigError: every problem met so far.
+            ConfigError: All errors found so far, one per line.
         """
         config = self._section(RunConfig, root, "")
         if self._problems or not isinstance(config, RunConfig):
@@ -136,7 +136,7 @@ class _Builder:
         return config
 
     def _section(self, struct: type[Section], value: Value, path: str) -> Section | None:
-        """One section; None when something in it is wrong."""
+        """Convert one section; return None if anything in it is wrong."""
         mapping = {} if value.data is None else value.data
         if not isinstance(mapping, dict):
             self._problems.append(
@@ -186,12 +186,12 @@ class _Builder:
 
 
 def _convert(value: Value, annotation: Any) -> Any:
-    """The value as the type asks for it.
+    """Convert a value to the annotated type.
 
-    Where text is asked for, `007` stays text; where a whole number is, `1e3` is one.
+    If the type is text, `007` stays text; if it is a whole number, `1e3` is accepted.
 
     Raises:
-        ValueError: it does not fit.
+        ValueError: The value does not have this type.
     """
     data = value.plain()
     candidates = [data]
@@ -210,7 +210,7 @@ def _convert(value: Value, annotation: Any) -> Any:
 
 
 def _override_value(text: str, place: str) -> Value:
-    """The value of an override; what is not YAML is taken as the text it is."""
+    """Parse the value of an override; text that is not YAML is used as it is."""
     try:
         parsed = parse_yaml(text, place, [])
     except ConfigError:
@@ -219,7 +219,7 @@ def _override_value(text: str, place: str) -> Value:
 
 
 def _at(value: Value, place: str) -> Value:
-    """The same value, placed elsewhere."""
+    """Return the value with `place` as the place of all its parts."""
     data = value.data
     if isinstance(data, dict):
         data = {key: _at(child, place) for key, child in data.items()}
@@ -229,7 +229,7 @@ def _at(value: Value, place: str) -> Value:
 
 
 def _without_rivals(root: Value, overrides: Sequence[str]) -> Value:
-    """The tree without what an override replaces: steps the file's epochs and epochs its steps."""
+    """Remove the epochs of the file if an override sets steps, and the other way round."""
     parts = (override.partition("=") for override in overrides)
     given = {key.strip(): value.strip() for key, _, value in parts}
     for key, rival in (("train.steps", "train.epochs"), ("train.epochs", "train.steps")):
@@ -239,7 +239,7 @@ def _without_rivals(root: Value, overrides: Sequence[str]) -> Value:
 
 
 def _insert(root: Value, keys: list[str], value: Value) -> Value:
-    """The tree with `value` at the end of `keys`; missing sections appear on the way."""
+    """Return the tree with `value` at the path `keys`; missing sections are created."""
     if not keys:
         return value
     mapping = dict(root.data) if isinstance(root.data, dict) else {}
@@ -252,7 +252,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; the examples are in configs/") from None
+        raise ConfigError(
+            f"{path}: no such file; check the path (examples are in configs/)"
+        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
@@ -278,7 +280,7 @@ def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list
 
 
 def _absolute(name: str, folder: Path) -> str:
-    """An existing relative path as an absolute one; anything else is a hub id and stays."""
+    """Make an existing relative path absolute; other names are hub ids and stay unchanged."""
     for base in (Path.cwd(), folder):
         path = os.path.join(base.absolute(), os.path.expanduser(name))
         if name and os.path.exists(path):

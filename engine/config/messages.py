@@ -1,4 +1,4 @@
-"""How the loader talks: what a key accepts in plain words, and which key was probably meant."""
+"""Words of the loader's errors: what a key accepts, which key was meant; and all key paths."""
 
 from __future__ import annotations
 
@@ -48,16 +48,18 @@ FAMILIAR = {
     "warmup_steps": "train.warmup",
     "world_size": "train.devices",
 }
-"""Names that other trainers use, and ours."""
+"""Setting names of other training tools, and the keys that correspond to them."""
 
 
 def suggest_key(key: str, section: str, paths: list[str]) -> str | None:
-    """The key that was probably meant: bare if it is in the same section, else with its section.
+    """Return the key that was probably meant, or None.
+
+    Its section is left out if it is the one of the unknown key.
 
     Args:
-        key: the unknown key.
-        section: where it stood; empty at the top level.
-        paths: all known keys, such as `train.lr`, sections and top-level keys included.
+        key: The unknown key.
+        section: The section of the unknown key; empty at the top level.
+        paths: All known keys, such as `train.lr`, sections and top-level keys included.
     """
     names = {path.rpartition(".")[2]: path for path in paths}
     siblings = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == section]
@@ -72,12 +74,12 @@ def suggest_key(key: str, section: str, paths: list[str]) -> str | None:
 
 
 def describe_type(annotation: Any) -> str:
-    """What a field accepts, such as `a whole number ≥ 1 or null`."""
+    """Return what a field accepts in words, such as `a whole number ≥ 1 or null`."""
     return _describe(inspect.type_info(annotation))
 
 
 def describe_value(value: Any) -> str:
-    """A wrong value, short enough for one line."""
+    """Return a wrong value as text that is short enough for one line."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -88,7 +90,7 @@ def describe_value(value: Any) -> str:
 
 
 def suggest_value(value: Any, annotation: Any) -> str:
-    """A did-you-mean for a misspelt choice, or nothing."""
+    """Return a did-you-mean hint for a misspelt choice, or an empty text."""
     info = inspect.type_info(annotation)
     if not isinstance(info, inspect.LiteralType) or not isinstance(value, str):
         return ""
@@ -125,12 +127,12 @@ def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
 
 
 def is_section(annotation: Any) -> bool:
-    """Whether a field is a section of its own."""
+    """Whether a field's type is a configuration section."""
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
 
 
 def key_paths(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:
-    """All keys below a struct, sections included, such as `train` and `train.lr`."""
+    """Return all key paths of a struct, sections included, such as `train` and `train.lr`."""
     paths: list[str] = []
     for field in msgspec.structs.fields(struct):
         paths.append(prefix + field.name)

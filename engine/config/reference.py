@@ -1,6 +1,6 @@
-"""Every configuration key in tables, for people.
+"""The configuration page: every key in Markdown tables, generated from the schema.
 
-`python -m fttui.engine.config.reference FILE` writes them.
+`python -m fttui.engine.config.reference FILE` writes it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .schema_export import field_docs, sections_in
 _INTRO = f"""\
 # Configuration
 
-Every key of a configuration file, by section; `fttui check FILE` says what is wrong with one, and
-`--set section.key=value` overrides a key. No whole number is above {MOST:,}. Generated from
+All keys of a configuration file, by section. `fttui check FILE` validates a file, and
+`--set section.key=value` overrides a key. Whole numbers are at most {MOST:,}. Generated from
 `engine/config/schema.py` with `python -m fttui.engine.config.reference docs/configuration.md`.
 """
 
 
 def reference_text() -> str:
-    """The page as the committed file has it."""
+    """Return the page as it is committed."""
     return "\n".join((_INTRO, *_section(RunConfig, ""))) + "\n"
 
 
 def _section(struct: type[Section], path: str) -> Iterator[str]:
-    """A section's table, then those of the sections in it."""
+    """Yield the lines of a section's table, then those of its subsections."""
     fields = msgspec.structs.fields(struct)
     docs = field_docs(struct)
     yield f"## {path or 'top level'}\n"

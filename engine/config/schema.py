@@ -1,7 +1,7 @@
-"""The run configuration: one frozen struct per section, each field documented with its unit.
+"""The schema of the run configuration: one frozen struct per section, with documented fields.
 
-The YAML file has the same shape. Unknown keys are refused by the loader, which also runs the
-cross-field checks of `checks.py`.
+The YAML file has the same shape. The loader refuses unknown keys and runs the cross-field checks of
+`checks`. Section and field docstrings become docs/configuration.md and configs/schema.json.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Dropout = Annotated[float, Meta(ge=0, lt=1)]
 Temperature = Annotated[float, Meta(ge=0.001, le=1)]
 MOST = 10**9
-"""No number of anything is larger; what is beyond it does not fit where it is used."""
+"""Largest whole number accepted; larger ones would overflow where they are used."""
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Meta(ge=0, le=MOST)]
+STDLIB_PAIRS = "stdlib:pairs"
+"""The data source that is built from the Python standard library."""
 Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections."""
+    """Base class of all sections."""
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -35,77 +37,87 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     revision: str | None = None
     """Hub revision; None is the default branch."""
     quantize: Literal["nf4", "none"] = "nf4"
-    """bitsandbytes 4-bit NormalFloat, or the model's own precision."""
+    """nf4: frozen weights in bitsandbytes 4-bit NormalFloat; none: in `precision`."""
     double_quant: bool = True
-    """Quantize the quantization constants too (0.4 bit per parameter less)."""
+    """Quantize the quantization constants as well, which saves 0.4 bit per parameter."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Compute precision; auto = bf16 where the device supports it, fp32 on the CPU."""
+    """Compute precision; auto: bf16 where the device supports it, fp32 on a CPU."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Attention implementation of transformers; auto: sdpa."""
     trust_remote_code: bool = False
+    """Run the Python code that a hub model brings along."""
 
 
 class AdapterConfig(Section, frozen=True, kw_only=True):
-    """LoRA."""
+    """The LoRA adapter that is trained."""
 
     r: Count = 16
+    """Rank of the LoRA matrices."""
     alpha: Count = 32
+    """LoRA scaling: updates are multiplied by alpha/r."""
     dropout: Dropout = 0.05
+    """Dropout on the input of the LoRA matrices."""
     targets: Literal["all-linear"] | list[str] = "all-linear"
+    """Names of the linear modules that get an adapter, or all of them except the output head."""
     modules_to_save: list[str] = []
-    """Modules trained whole and saved with the adapter, such as `[embed_tokens]` for new words;
-    tied ones stay tied."""
+    """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]` for new
+    tokens; tied modules stay tied."""
     rslora: bool = False
-    """Scale by alpha/sqrt(r) instead of alpha/r."""
+    """Scale updates by alpha/sqrt(r) instead of alpha/r (rsLoRA)."""
     dora: bool = False
-    """Train direction and size of each column apart (DoRA); slower."""
+    """Train direction and magnitude of the weights separately (DoRA); slower."""
 
 
 class DataSource(Section, frozen=True, kw_only=True):
-    """One of several sources that are mixed."""
+    """One source of a training mix."""
 
     path: str
-    """As `data.train`."""
+    """A file, a folder or a hub dataset id, as in `data.train`."""
     weight: Positive | None = None
-    """Share of it among the records trained on, relative to the other weights; all sources have one
-    or none has. Without, every record comes once an epoch."""
+    """Share of this source among the training records, relative to the other weights. Set it for
+    all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
-    """Of a folder or hub dataset; None is `data.train_split`."""
+    """Split of a folder or hub dataset; None is `data.train_split`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
-    """Where the records come from and what shape they have."""
+    """The training and evaluation records, their format and length."""
 
     train: str | list[DataSource]
-    """A JSONL/JSON/Parquet file, a hub dataset id, or `stdlib:pairs` (pairs built on this machine
-    from the Python standard library); or a list of `{path, weight}` to mix."""
+    """A JSONL, JSON or Parquet file, a folder, a hub dataset id, or `stdlib:pairs` (pairs built on
+    this machine from the Python standard library); a list of `{path, weight}` mixes sources."""
     eval: str | None = None
-    """Same forms; None holds out `eval_fraction` of train."""
+    """Evaluation data, named as in `train`; None holds out `eval_fraction` of the training data."""
     train_split: str = "train"
+    """Split of a folder or hub dataset to train on."""
     eval_split: str = "validation"
+    """Split of the `eval` folder or hub dataset."""
     eval_fraction: Fraction = 0.02
-    """Share of train held out when `eval` is None."""
+    """Share of the training data held out when `eval` is None."""
     format: Literal[
         "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
     ] = "auto"
-    """Record shape; auto looks at the columns."""
+    """Format of the records; auto: recognized by their columns."""
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
-    """Tokens per sequence; longer ones are cut and counted."""
+    """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None
-    """Use only the first records."""
+    """Use only the first records of each source; None uses all."""
     eval_limit: Count | None = 256
+    """Evaluate on at most this many records, evenly spaced; None uses all."""
     completion_only: bool = True
-    """Loss on the completion (assistant) tokens only, where the format tells them apart."""
+    """Take the loss only on completion (assistant) tokens, where the format marks them."""
     streaming: bool = False
-    """Read the training data while training, never all at once; needs train.steps, and data.eval or
-    data.eval_fraction: 0."""
+    """Read the training data during training instead of loading all of it; needs train.steps, and
+    data.eval or data.eval_fraction: 0."""
     shuffle_buffer: Count = 1000
-    """streaming: records held and shuffled among each other."""
+    """streaming: number of records that are held in memory and shuffled."""
     packing: bool = False
-    """Put several records into one row of max_length (task sft): no padding, records stay apart."""
+    """Pack several records into each row of max_length instead of padding (task sft). Attention
+    does not cross records."""
 
     @property
     def sources(self) -> list[DataSource]:
-        """What is trained on, in any case as a list."""
+        """The training sources as a list, also when only one is given."""
         return [DataSource(path=self.train)] if isinstance(self.train, str) else self.train
 
 
@@ -113,58 +125,67 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """The contrastive part of the joint loss `ce_weight × CE + weight × contrastive`."""
 
     kind: Literal["off", "infonce", "pairwise", "simctg"] = "off"
-    """infonce: pooled pairs, the positive against all candidates at once; pairwise: against each
-    alone (logistic); simctg: token level, any text."""
+    """infonce: softmax of the positive over all candidates, on pooled pairs; pairwise: logistic
+    loss of the positive against each candidate; simctg: token-level loss on any text."""
     weight: NonNegative = 0.5
+    """Weight of the contrastive loss."""
     ce_weight: NonNegative = 1.0
+    """Weight of the next-token loss."""
     pooling: Literal["mean", "last", "weighted_mean"] = "mean"
+    """How the hidden states of a text become one vector; weighted_mean: weights grow linearly with
+    the position."""
     exclude_prompt: bool = True
     """Leave the tokens of `instruction` out of the pooling."""
     temperature: Temperature = 0.05
+    """Divisor of the cosine similarities in the loss."""
     learn_temperature: bool = False
-    """Train the temperature too, from the given one on, without weight decay."""
+    """Train the temperature as well, starting from `temperature`, without weight decay."""
     temperature_bounds: tuple[Temperature, Temperature] = (0.01, 1.0)
-    """A learned temperature stays between these."""
+    """Lower and upper bound of a learned temperature."""
     symmetric: bool = False
-    """Also score positives against anchors."""
+    """Also take the loss of positives against all anchors."""
     hard_negatives: CountOrZero = 1
-    """At most this many of a record's own negatives are used."""
+    """Hard negatives used per record, at most."""
     own_hard_only: bool = False
-    """Hard negatives of other pairs do not count, as for classes; otherwise they do."""
+    """Compare an anchor only with its own hard negatives, as for classes; false: also with those of
+    other pairs."""
     in_batch: bool = True
-    """Texts of other pairs are negatives too; false leaves each pair its own hard negatives."""
+    """Use the texts of other pairs as negatives; false: each pair has only its own hard
+    negatives."""
     cross_accumulation: Literal["auto", "on", "off"] = "auto"
-    """Candidates from all micro-batches of the step (GradCache), at one more forward pass; auto
-    is on where one micro-batch has fewer than 64 candidates per anchor."""
+    """Take candidates from all micro-batches of the step (GradCache), at the cost of a second
+    forward pass; auto: on if one micro-batch has fewer than 64 candidates per anchor."""
     cross_device: bool = True
-    """Candidates from all devices."""
+    """Take candidates from all devices."""
     mask_duplicates: bool = True
-    """Never treat a text equal to the positive, or to the anchor, as a negative."""
+    """Exclude texts equal to the positive or to the anchor from the negatives."""
     mask_labels: bool = True
-    """Never treat a text with the anchor's label as a negative, where the data have labels."""
+    """Exclude texts with the anchor's label from the negatives, if the data have labels."""
     mask_margin: NonNegative | None = None
-    """Never treat a text as a negative whose cosine is above the positive's by more than this."""
+    """Exclude texts from the negatives whose cosine with the anchor exceeds the positive's by more
+    than this; None excludes none."""
     margin: NonNegative = 0.5
-    """simctg: rho, the similarity distance asked for between tokens."""
+    """simctg: rho, the margin between the similarities of a token with itself and with others."""
     instruction: str = ""
-    """Put before every anchor."""
+    """Text put before every anchor."""
 
 
 class PreferenceConfig(Section, frozen=True, kw_only=True):
-    """How completions are compared with what the model without its adapter thinks of them."""
+    """The losses of tasks dpo and kto, whose reference is the model without its adapter."""
 
     loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
-    """Of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""
+    """Loss of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""
     beta: Positive = 0.1
-    """How dear it is to move away from the reference; ipo: its regularization."""
+    """Strength of the KL penalty against the reference (DPO β); ipo: its regularization."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    """sigmoid, robust: share of the preferences taken to be the wrong way round."""
+    """sigmoid, robust: assumed share of preferences with chosen and rejected swapped."""
     ce_weight: NonNegative = 0.0
-    """Weight of the next-token loss on chosen completions, which keeps them from sinking."""
+    """Weight of the next-token loss on chosen completions, which keeps their probability from
+    falling."""
     desirable_weight: NonNegative = 1.0
-    """kto: of wanted completions."""
+    """kto: weight of desirable completions."""
     undesirable_weight: NonNegative = 1.0
-    """kto: of unwanted completions."""
+    """kto: weight of undesirable completions."""
 
 
 Metric = Literal[
@@ -180,42 +201,44 @@ Metric = Literal[
     "reward_accuracy",
     "reward_margin",
 ]
-"""What an evaluation may measure; the first four are better when lower."""
+"""Metrics of evaluations; lower is better for the first four."""
 
 
 class EarlyStopConfig(Section, frozen=True, kw_only=True):
-    """When going on no longer helps."""
+    """When a run ends because a metric no longer improves."""
 
     metric: Metric = "loss"
-    """Of the evaluations every `eval.every` steps."""
+    """Metric to watch, measured every `eval.every` steps."""
     patience: Count = 3
     """Evaluations without an improvement before the run ends."""
     min_delta: NonNegative = 0.0
-    """What counts as an improvement must be larger."""
+    """Smallest change that counts as an improvement."""
 
 
 class LrRatios(Section, frozen=True, kw_only=True):
-    """Learning rates of parts, as multiples of the one of the run and its schedule."""
+    """Learning rates of parameter groups, as multiples of the scheduled learning rate."""
 
     lora_b: Positive = 1.0
-    """LoRA's B matrices; 16 is the customary choice of LoRA+."""
+    """For the B matrices of LoRA; LoRA+ usually uses 16."""
     embeddings: Positive = 1.0
-    """What `adapter.modules_to_save` names; 0.1 is customary."""
+    """For the modules in `adapter.modules_to_save`; 0.1 is usual."""
     temperature: Positive = 1.0
-    """A learned contrastive temperature."""
+    """For a learned contrastive temperature."""
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):
-    """The optimizer steps."""
+    """Optimizer, learning rate, batch size, memory and speed."""
 
     steps: Count | None = None
-    """Optimizer steps; give this or `epochs`."""
+    """Optimizer steps of the run; give this or `epochs`."""
     epochs: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    """Passes over the training data; give this or `steps`."""
     batch: Count = 1
     """Sequences (or pairs) per rank and micro-batch."""
     accumulate: Count = 8
     """Micro-batches per optimizer step."""
     lr: Positive = 2e-4
+    """Peak learning rate."""
     lr_ratios: LrRatios = LrRatios()
     schedule: Literal[
         "linear",
@@ -227,14 +250,15 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "wsd",
         "one_cycle",
     ] = "cosine"
-    """polynomial: quadratic; wsd: constant, then down over the last fifth; one_cycle: from lr / 25
-    up during warm-up (0.3 is customary), then down."""
+    """Learning rate schedule after warm-up. polynomial: quadratic decay; wsd: constant, then decay
+    over the last fifth of the steps; one_cycle: rise from lr / 25 during warm-up (0.3 is usual),
+    then decay."""
     lr_floor: Dropout = 0.0
-    """Where the schedule ends, as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
+    """Final learning rate as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
     schedule_cycles: Count = 2
-    """Times that cosine_restarts comes down."""
+    """Number of cycles of cosine_restarts."""
     warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
-    """Below 1: share of all steps; from 1 on: steps."""
+    """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
     optimizer: Literal[
         "adamw",
         "adamw_8bit",
@@ -246,50 +270,55 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "lamb",
         "sgd",
     ] = "adamw"
-    """lamb needs the package pytorch-optimizer."""
+    """Optimizer; lamb needs the package pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
+    """Weight decay of the optimizer."""
     clip: NonNegative = 1.0
-    """Max grad norm; 0 is off."""
+    """Largest gradient norm; larger gradients are scaled down to it; 0 is off."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Share of each next-token target spread over the vocabulary; evaluations leave it out."""
+    """Share of each next-token target that is spread over the vocabulary; not used in
+    evaluations."""
     neftune: NonNegative = 0.0
-    """Noise on the input embeddings while training, as NEFTune's alpha, such as 5; 0 is off."""
+    """Noise on the input embeddings during training (NEFTune's alpha), such as 5; 0 is off."""
     activation_checkpointing: bool | Literal["auto"] = "auto"
-    """Compute a layer's activations again in its backward pass instead of keeping them; auto: only
-    as far as the GPU's free memory asks for it, and everywhere on a CPU."""
+    """Recompute a layer's activations in the backward pass instead of keeping them; auto: only for
+    as many layers as the GPU's free memory requires, and for all layers on a CPU."""
     whole_layers: CountOrZero = 0
-    """activation_checkpointing: true leaves out this many layers, the last ones: each spares the
-    second computation and needs its activations' memory; activation_checkpointing: auto sets it."""
+    """With activation_checkpointing: true, number of last layers that keep their activations:
+    faster, but each needs more memory; activation_checkpointing: auto sets it."""
     memory: Literal["auto", "plain", "lean"] = "auto"
-    """lean: the input embedding stays on the host and the head is in NF4, for models that do not
-    fit otherwise (needs nf4); auto: lean where `fttui run` finds that it is needed."""
+    """lean: input embedding in host memory, output head in NF4, for models that do not fit
+    otherwise (needs quantize: nf4); auto: lean if the memory estimate of `fttui run` requires
+    it."""
     activations: Literal["auto", "device", "host"] = "auto"
-    """Where activation checkpoints wait for the backward pass; auto: on the host where `fttui run`
-    finds that it is needed."""
+    """Where activation checkpoints are kept until the backward pass; auto: in host memory if the
+    memory estimate of `fttui run` requires it."""
     seed: Seed = 0
+    """Seed of data order, adapter initialization and dropout."""
     devices: Count = 1
-    """Processes, one per device, started by torchrun when more than one."""
+    """Number of processes, one per device; torchrun starts them when there are several."""
     restarts: CountOrZero = 0
-    """Times the processes are started again after a crash, from the last checkpoint."""
+    """How often the processes are restarted from the last checkpoint after a crash."""
     collective_timeout_s: Positive = 600.0
-    """Longest a device waits for another rank's gradients."""
+    """Seconds that a rank waits for the gradients of another one before the run fails."""
     adapter_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto = fp32 on the CPU, bf16 with nf4 on a GPU."""
+    """Precision of the adapter weights; auto: bf16 on a GPU with nf4 and bf16 compute,
+    otherwise fp32."""
     deterministic: bool = False
-    """Deterministic kernels: slower, bit-exact on a GPU too."""
+    """Use deterministic kernels: slower, but bit-exact on a GPU as well."""
     fast: Literal["auto", "on", "off", "static"] = "auto"
-    """Micro-batches as CUDA graphs on padded lengths: many times faster where a GPU waits for the
-    host. auto = wherever it is possible and fits; on = refuse to run where it is not; static = the
-    same shapes without graphs, on any device, for comparing."""
+    """Run micro-batches as CUDA graphs on padded lengths: many times faster where the GPU waits for
+    the host. auto: where possible and if it fits; on: refuse to run where impossible; static: the
+    same shapes without graphs, on any device, for comparison."""
     ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Decay of a moving average of the adapter, such as 0.99; 0 is off. It is what is evaluated and
-    sampled, and is saved beside the adapter."""
+    """Decay of an exponential moving average of the adapter, such as 0.99; 0 is off. The average is
+    used for evaluations and samples and is saved beside the adapter."""
     early_stop: EarlyStopConfig | None = None
-    """End the run, with a checkpoint, when a metric stops improving; None trains all steps."""
+    """Write a checkpoint and end the run when a metric stops improving; None trains all steps."""
 
     @property
     def recomputes(self) -> bool:
-        """Layers are computed again in the backward pass; so they are where nobody decided."""
+        """Whether layers are recomputed in the backward pass; true while `auto` is undecided."""
         return self.activation_checkpointing is not False
 
 
@@ -297,70 +326,76 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     """Evaluation during training."""
 
     every: CountOrZero = 0
-    """Steps between evaluations; 0 is only on request and at the end."""
+    """Steps between evaluations; 0: only on request and at the end."""
     at_start: bool = False
+    """Evaluate before the first step."""
     batch: Count | None = None
-    """Sequences (or pairs) per micro-batch; None = train.batch."""
+    """Sequences (or pairs) per micro-batch; None is train.batch."""
     samples: list[str] = []
     """Prompts to generate from at every evaluation."""
     sample_tokens: Count = 48
+    """Tokens generated per prompt."""
 
 
 class CheckpointConfig(Section, frozen=True, kw_only=True):
-    """Checkpoints on disk."""
+    """When checkpoints are written and how many are kept."""
 
     every: CountOrZero = 50
-    """Steps between checkpoints; 0 is only on request and at the end."""
+    """Steps between checkpoints; 0: only on request and at the end."""
     keep: Count = 3
-    """Newest complete ones kept; pinned ones and rollback targets in use stay as well."""
+    """Number of newest checkpoints kept; pinned checkpoints and rollback targets in use are kept as
+    well."""
     best: Metric | None = None
-    """Also write one at each evaluation that is the best so far by this metric, and keep the best;
-    None keeps the one with the lowest evaluation loss of those written anyway."""
+    """Also write a checkpoint at each evaluation that is the best so far by this metric, and keep
+    it; None keeps the checkpoint with the lowest evaluation loss among those written anyway."""
     at_start: bool = True
-    """Write one before the first step, so that there always is a way back."""
+    """Write a checkpoint before the first step, so that a rollback is always possible."""
 
 
 class GuardConfig(Section, frozen=True, kw_only=True):
-    """What is watched and what is done about it."""
+    """Reaction to non-finite values, and sensitivity of the anomaly detector."""
 
     nonfinite: Literal["skip", "halt", "rollback"] = "skip"
-    """On a NaN or infinite loss or gradient: drop the update, hold the run, or go back."""
+    """Reaction to a NaN or infinite loss or gradient: skip the update, halt the run, or roll back
+    to a checkpoint."""
     nonfinite_budget: Count = 5
-    """Skipped updates in the last 100 steps before the run halts."""
+    """Updates that may be skipped within 100 steps; one more halts the run."""
     sensitivity: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
-    """Of the anomaly detector; above 1 alarms earlier."""
+    """Sensitivity of the anomaly detector; values above 1 alert earlier."""
 
 
 class PolicyConfig(Section, frozen=True, kw_only=True):
-    """What may be done about an anomaly without a person."""
+    """What the autopilot may do about an anomaly."""
 
     autopilot: Literal["off", "propose", "act"] = "propose"
-    """propose: say in the journal what it would do; act: do it."""
+    """propose: write the proposed recovery to the journal; act: carry it out."""
     budget: CountOrZero = 3
     """Recoveries by the autopilot per run."""
     cooldown: CountOrZero = 50
-    """Steps between two of them."""
+    """Steps between two recoveries by the autopilot."""
     probation: Count = 50
-    """Steps after any recovery until it is judged."""
+    """Steps after a recovery until its success is decided."""
 
 
 class HubConfig(Section, frozen=True, kw_only=True):
-    """The process that serves viewers."""
+    """The process that serves viewers of the run."""
 
     idle_s: NonNegative = 600.0
-    """Seconds it stays for a post-mortem after the engine ended with no viewer attached."""
+    """Seconds that the hub keeps running after the training process has ended and no viewer is
+    attached."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
-    """One run."""
+    """Model, data, task and name of the run."""
 
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
     name: str = "run"
+    """Name of the run; the run folder is named after it and the start time."""
     task: Literal["sft", "contrastive", "dpo", "kto"] = "sft"
-    """sft: next-token loss (optionally with simctg); dpo: a better and a worse completion; kto:
-    completions marked good or bad; contrastive: pairs with the joint loss."""
+    """sft: next-token loss (optionally with simctg); contrastive: pairs with the joint loss; dpo:
+    chosen and rejected completions; kto: completions rated good or bad."""
     adapter: AdapterConfig = AdapterConfig()
     contrastive: ContrastiveConfig = ContrastiveConfig()
     preference: PreferenceConfig = PreferenceConfig()

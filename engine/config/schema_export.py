@@ -1,4 +1,4 @@
-"""JSON Schema of the configuration, for editors that complete and check YAML."""
+"""JSON Schema of the configuration, with which editors complete and check YAML files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import RunConfig, Section
 
 
 def config_schema() -> dict[str, Any]:
-    """The schema of `RunConfig`, each key described by its docstring."""
+    """Return the JSON Schema of `RunConfig`, each key described by its docstring."""
     (reference,), definitions = msgspec.json.schema_components((RunConfig,))
     for struct in _sections(RunConfig):
         properties = definitions[struct.__name__]["properties"]
@@ -33,12 +33,12 @@ def config_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as the committed file has it."""
+    """Return the schema as it is committed."""
     return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def field_docs(struct: type[Section]) -> dict[str, str]:
-    """Field → the docstring below it, on one line."""
+    """Return the docstring below each field, on one line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs: dict[str, str] = {}
@@ -50,7 +50,7 @@ def field_docs(struct: type[Section]) -> dict[str, str]:
 
 
 def _string(statement: ast.stmt) -> str | None:
-    """The text of a statement that is nothing but a string."""
+    """Return the text of a string statement, or None for any other statement."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         value = statement.value.value
         return value if isinstance(value, str) else None
@@ -63,7 +63,7 @@ def _sections(struct: type[Section]) -> list[type[Section]]:
 
 
 def sections_in(annotation: Any) -> list[type[Section]]:
-    """The sections a field holds: itself, or in an optional or a list."""
+    """Return the section types in a field's type, also inside optionals and lists."""
     if is_section(annotation):
         return [annotation]
     return [section for part in get_args(annotation) for section in sections_in(part)]

@@ -1,15 +1,15 @@
-"""What the tasks are: the records each learns from."""
+"""The record formats of each task, and the tasks that learn from preference data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-JUDGED = ("dpo", "kto")
-"""Tasks that learn from completions somebody judged, against the model without its adapter."""
+PREFERENCE_TASKS = ("dpo", "kto")
+"""Tasks that learn from rated or compared completions, against the model without its adapter."""
 FORMATS_OF: Mapping[str, tuple[str, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),
     "dpo": ("preference",),
     "kto": ("rated", "preference"),
 }
-"""Formats of records by task, the one that is looked for first in front."""
+"""Record formats by task; the first one that matches is used."""

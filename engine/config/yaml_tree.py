@@ -1,7 +1,7 @@
-"""YAML text as a tree in which every value knows where it was written.
+"""YAML 1.2 parser that keeps the file and line of every value.
 
-Scalars follow YAML 1.2: `1e-4` is a number, `off` and `yes` are text, only `true` and `false` are
-booleans.
+Scalars follow the core schema of YAML 1.2: `1e-4` is a number, `off` and `yes` are text, only
+`true` and `false` are booleans.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Value:
-    """A value and its place."""
+    """A value and where it was written."""
 
     data: dict[str, Value] | list[Value] | Scalar
     place: str
-    """Such as `demo.yaml:12` or `--set train.lr=1e-4`."""
+    """Where it was written, such as `demo.yaml:12` or `--set train.lr=1e-4`."""
     text: str | None = None
-    """As it was written, before `1` became a number; None where only `data` counts."""
+    """The scalar as written, before `1` became a number; None if only `data` is known."""
 
     def plain(self) -> Any:
-        """The bare value without places."""
+        """Return the value without places."""
         if isinstance(self.data, dict):
             return {key: child.plain() for key, child in self.data.items()}
         if isinstance(self.data, list):
@@ -37,10 +37,10 @@ class Value:
 
 
 def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
-    """Read a YAML document called `name`; what is wrong but readable goes to `problems`.
+    """Parse a YAML document called `name`; recoverable errors are appended to `problems`.
 
     Raises:
-        ConfigError: the text is not one YAML document.
+        ConfigError: The text is not one YAML document.
     """
     try:
         node = yaml.compose(text, Loader=yaml.BaseLoader)
@@ -50,13 +50,13 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_error(error, name)) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not readable as YAML: {_one_line(error)}") from None
+        raise ConfigError(f"{name}: not valid YAML: {_one_line(error)}") from None
     except RecursionError:
-        raise ConfigError(f"{name}: nested too deeply, or an alias that holds itself") from None
+        raise ConfigError(f"{name}: nested too deeply, or an alias contains itself") from None
 
 
 def parse_scalar(text: str) -> Scalar:
-    """Resolve an unquoted scalar by the YAML 1.2 core schema."""
+    """Convert an unquoted scalar by the YAML 1.2 core schema."""
     if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
@@ -73,14 +73,14 @@ _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
 
 
 class _TreeBuilder:
-    """Turns composed nodes into values."""
+    """Converts the nodes of PyYAML to values."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
         self._name = name
         self._problems = problems
 
     def build(self, node: yaml.Node) -> Value:
-        """One node with all below it."""
+        """Convert a node and its children."""
         place = self._place(node)
         if isinstance(node, yaml.MappingNode):
             return Value(self._mapping(node), place)
@@ -94,7 +94,7 @@ class _TreeBuilder:
         for key_node, value_node in node.value:
             place = self._place(key_node)
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problems.append(f"{place}: a key must be a word, got a list or mapping")
+                self._problems.append(f"{place}: got a list or mapping as a key, expected text")
                 continue
             key = key_node.value
             if key in mapping:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..config.contrastive_candidates import pairs_compared
-from ..config.problems import STDLIB_PAIRS
-from ..config.schema import RunConfig
+from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
 from .examples import Example, PackedExample, PairExample, TextExample, Tokenized

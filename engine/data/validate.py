@@ -12,8 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ..config.load import parse_resolved
-from ..config.problems import STDLIB_PAIRS
-from ..config.schema import RunConfig
+from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..errors import DataError
 from .dataset import format_of
 from .formats import to_record

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from ..config.contrastive_candidates import candidate_facts
 from ..config.load import parse_resolved
 from ..config.memory.estimate import MemoryEstimate
-from ..config.plan import Plan, plan_run
 from ..config.schema import RunConfig
+from ..config.step_plan import StepPlan, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
 from ..core.settings import RunSettings
 from ..data.batch_source import Batch, BatchSource, InMemoryBatches
@@ -66,7 +66,7 @@ class Setup:
     agreement: Agreement
     loaded: LoadedModel
     examples: ExampleSets
-    plan: Plan
+    plan: StepPlan
 
 
 def train(
@@ -131,7 +131,7 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
     examples = load_examples(config, loaded.tokenizer, event_log.progress)
-    plan = plan_run(config, examples.per_epoch, place.world_size)
+    plan = plan_steps(config, examples.per_epoch, place.world_size)
     return Setup(config, place, agreement, loaded, examples, plan)
 
 

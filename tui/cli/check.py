@@ -92,7 +92,7 @@ def look_into_data(resolved: str) -> None:
 
 def course(config: RunConfig) -> Iterator[str]:
     """Yield the batch size and the length of the run, as far as known without reading the data."""
-    from fttui.engine.config.plan import warmup_steps
+    from fttui.engine.config.step_plan import warmup_steps
 
     train = config.train
     per_step = train.batch * train.accumulate * train.devices
@@ -116,7 +116,7 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         ConfigError: the model lacks something that the configuration refers to.
         ModelError: the run does not fit in memory; the text says what to change.
     """
-    from fttui.engine.config.fast import fast_fact, why_not_fast
+    from fttui.engine.config.fast_mode import fast_fact, why_not_fast
     from fttui.engine.config.memory.fit import advice, fit, too_large
     from fttui.engine.config.memory.planning import known_architecture
 

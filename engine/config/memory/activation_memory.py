@@ -1,16 +1,16 @@
-"""What a step keeps alive between its forward and its backward pass, counted tensor by tensor.
+"""Activation and logits memory of a micro-batch, counted tensor by tensor at its peak.
 
-The counts are of a decoder layer as transformers writes it, with PEFT's LoRA on its linears, fused
-attention and mixed precision. Source: running such a layer and its backward pass with every
-storage counted; the figures below are the tensors found alive at the fullest moments.
+The counts are for a decoder layer of transformers with PEFT's LoRA on its linear layers, fused
+attention and mixed precision. Source: such a layer and its backward pass were run with every
+storage counted; the numbers below are the tensors that were alive at the peaks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contrastive_candidates import looks_ahead
-from ..fast import why_not_fast
+from ..contrastive_candidates import uses_gradcache
+from ..fast_mode import why_not_fast
 from ..schema import RunConfig
 from .architecture import Architecture
 from .limits import (
@@ -22,25 +22,26 @@ from .limits import (
 )
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
-"""Largest tile of logits in the fused head that next-token training uses outside fast mode."""
+"""Largest tile of logits, tokens and vocabulary, in the fused head that next-token training uses
+outside fast mode."""
 CHUNK_BYTES = 16
-"""Bytes for each of the `LOGITS_AT_ONCE` of all other training: the logit as computed, in fp32, its
-logarithm and two gradients."""
+"""Bytes per logit of the `LOGITS_AT_ONCE` in all other training: the logit in compute precision and
+in fp32, its logarithm and two gradients."""
 SLICE_BYTES = 12
-"""Bytes for each of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
+"""Bytes per logit of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
 NORM_MOMENT = 22
-"""Bytes per hidden element while the last norm is in its backward pass: fp32 copies."""
+"""Bytes per hidden element during the backward pass of the last norm, fp32 copies included."""
 _QK_NORMS = ("qwen3", "gemma3", "olmo2")
 
 
 def in_fast_mode(config: RunConfig) -> bool:
-    """A run with CUDA graphs is to be expected where there are CUDA devices."""
+    """Whether the run uses CUDA graphs on a CUDA device."""
     return why_not_fast(config, "cuda") is None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What is alive at once, beyond weights, gradients and optimizer state; bytes."""
+    """Bytes alive at one moment, without weights, their gradients and the optimizer state."""
 
     activations: float
     logits: float
@@ -48,37 +49,37 @@ class Moment:
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """Sum of the three terms."""
         return self.activations + self.logits + self.dequantized
 
 
 @dataclass(frozen=True)
 class MicroBatchShape:
-    """One micro-batch of a run, at its full length."""
+    """Sizes of one micro-batch whose sequences all have the full length."""
 
     config: RunConfig
     arch: Architecture
     number: int
-    """Bytes of a number computed with."""
+    """Bytes per number in compute precision."""
     adapter: int
-    """Bytes of a number of the adapter."""
+    """Bytes per adapter weight."""
     adapter_elements: int
-    """Of one layer."""
+    """Adapter weights of one layer."""
     sequences: int
     fast: bool = False
-    """In CUDA graphs, with fused layers."""
+    """Whether it runs in CUDA graphs, with fused layers."""
 
     @property
     def tokens(self) -> int:
-        """Padding included."""
+        """Tokens of the micro-batch, padding included."""
         return self.sequences * self.config.data.max_length
 
     def fullest(self) -> Moment:
-        """The moment at which most is alive."""
+        """Return the moment at which the most memory is alive."""
         return max(self._moments(), key=lambda moment: moment.total)
 
     def _moments(self) -> list[Moment]:
-        """Around the layer that is in its backward pass: two inside it, the loss, the last norm."""
+        """Return the moments at which memory may peak, within layers and around the loss."""
         tokens, arch, number = self.tokens, self.arch, self.number
         below, layer = self._below(), self._layer_bytes(whole=self._whole > 0)
         gradients = tokens * 2 * number * arch.hidden
@@ -87,18 +88,18 @@ class MicroBatchShape:
         inner = tokens * number * arch.intermediate
         at_loss, logits, head = self._loss()
         return [
-            # The gradient of the last linear of the MLP: the weight is there, its input is gone.
+            # Gradient of the MLP's last linear: its weight is dequantized, its input is freed.
             Moment(below + layer + gradients + inner, 0, dequantized),
-            # The product of gate and up: it is gone, and three gradients of its size are there.
+            # Gradient of gate × up: the product is freed, three gradients of its size are alive.
             Moment(below + layer + gradients + (2 if arch.gated else 1) * inner, 0, 0),
             Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
             Moment(self._above() + at_loss, logits, head),
-            # Another micro-batch is embedded without a graph while all that are kept are there.
+            # Another micro-batch is embedded without a graph while all kept graphs are alive.
             Moment(self._kept() * self._kept_graph() + self._passing(), 0, dequantized),
         ]
 
     def _passing(self) -> float:
-        """What is alive within a layer when nothing is kept."""
+        """Return the bytes alive within a layer that keeps nothing for a backward pass."""
         arch = self.arch
         return (
             self.tokens
@@ -108,29 +109,32 @@ class MicroBatchShape:
 
     @property
     def _slim(self) -> bool:
-        """Norms keep their input as it came."""
+        """Whether norms keep their input in its own precision instead of fp32."""
         return self.fast or self.config.train.memory == "lean"
 
     @property
     def _whole(self) -> int:
-        """Layers that keep everything; they are the last ones."""
+        """Number of layers that keep all activations; they are the last ones."""
         train, layers = self.config.train, self.arch.layers
         return min(train.whole_layers, layers) if train.recomputes else layers
 
     def _checkpoints(self) -> float:
-        """Every other layer's input; two of them while they come and go to the host."""
+        """Return the bytes of the inputs of the other layers.
+
+        On the host they take no device memory, except for those in transfer.
+        """
         layers = self.arch.layers - self._whole
         if self.config.train.activations == "host":
             layers = min(layers, 3)
         return self.tokens * self.number * self.arch.hidden * layers
 
     def _graph(self) -> float:
-        """What a micro-batch keeps before its backward pass."""
+        """Return the bytes that a micro-batch keeps for its backward pass."""
         return self._checkpoints() + self._whole * self._layer_bytes(whole=True)
 
     def _kept(self) -> int:
-        """Micro-batches that keep their graph while the rest of the step is embedded ahead."""
-        if not looks_ahead(self.config) or self.fast:
+        """Return how many micro-batches keep their graph during the first pass of GradCache."""
+        if not uses_gradcache(self.config) or self.fast:
             return 0
         arch, train = self.arch, self.config.train
         per_token = graph_elements_per_token(
@@ -140,54 +144,57 @@ class MicroBatchShape:
         return min(max(1, KEPT_GRAPH_BYTES // own), train.accumulate - (train.devices > 1))
 
     def _kept_graph(self) -> float:
-        """One of these: the last norm is in it, and what came out of that."""
+        """Return the bytes of one kept graph, with the input and output of the last norm."""
         norm = self.number if self._slim else 4
         return self._graph() + self.tokens * self.arch.hidden * (norm + self.number)
 
     def _others(self) -> float:
-        """Graphs of other micro-batches that are held as well."""
+        """Return the bytes of the kept graphs of other micro-batches."""
         return max(0, self._kept() - 1) * self._kept_graph()
 
     def _below(self) -> float:
-        """What the layers keep that are not in their backward pass yet, at the fullest one."""
+        """Return the bytes that the other layers keep during the last layer's backward pass."""
         own = max(0, self._whole - 1) * self._layer_bytes(whole=True)
         return self._checkpoints() + own + self._others()
 
     def _above(self) -> float:
-        """What all layers keep before the first is in its backward pass."""
+        """Return the bytes kept by all layers before their backward pass begins."""
         return self._graph() + self._others()
 
     def _layer_bytes(self, *, whole: bool) -> float:
-        """What one layer keeps for its backward pass; its input is kept besides unless `whole`."""
+        """Return the bytes that one layer keeps for its backward pass.
+
+        `whole` includes its input; otherwise the input is counted among the checkpoints.
+        """
         per_token = self._kept_per_token(whole=whole)
         eager = 0
         if self.config.model.attention == "eager":
             eager = self.sequences * self.arch.heads * self.config.data.max_length**2 * 12
-        # Mixed precision keeps a copy of the adapter in the format of the computation.
+        # Mixed precision keeps a copy of the adapter in compute precision.
         casts = self.adapter_elements * self.number if self.adapter > self.number else 0
         return self.tokens * per_token + eager + casts
 
     def _kept_per_token(self, *, whole: bool) -> float:
         arch, number, r = self.arch, self.number, self.config.adapter.r
         hidden, query, inner = arch.hidden, arch.query_width, arch.intermediate
-        # In fp32: both norms' inputs, and their inverse deviations.
+        # The inputs of both norms and their inverse standard deviations, in fp32.
         norms = 2 * (4 * hidden + 4)
         if self._slim:
-            # Their inputs as they came; the first one's is the layer's own.
+            # Their inputs in their own precision; the first norm's input is the layer's.
             norms = number * hidden * (2 if whole else 1) + 8
         if arch.name.startswith(_QK_NORMS):
             norms += (4 + number) * (query + arch.kv_width)
         # Queries, keys, values and the output of attention, with one fp32 number per head.
         attention = number * (2 * query + 2 * arch.kv_width) + 4 * arch.heads
-        # With a gate: its input and output, the other branch, and their product; in fast mode its
-        # output is made again.
+        # With a gate: its input and output, the other branch, and their product; fast mode
+        # recomputes its output.
         mlp = number * ((3 if self.fast else 4) if arch.gated else 2) * inner
         inputs = number * 2 * hidden
         low_rank = number * r * len(arch.linears)
         return norms + attention + mlp + inputs + low_rank + self._dropped_per_token()
 
     def _dropped_per_token(self) -> float:
-        """Dropout: a copy and a mask for each adapter, instead of the one input that they share."""
+        """Return the bytes that dropout adds: each adapter has a copy and a mask of its input."""
         if self.config.adapter.dropout == 0:
             return 0
         hidden, query, inner = self.arch.hidden, self.arch.query_width, self.arch.intermediate
@@ -196,7 +203,7 @@ class MicroBatchShape:
         return copies - self.number * (2 * hidden + inner)
 
     def _loss(self) -> tuple[float, float, float]:
-        """States and their gradients, logits, and the part of the head that is dequantized."""
+        """Return the bytes of states with gradients, of logits, and of the dequantized head."""
         config, arch, tokens = self.config, self.arch, self.tokens
         states = tokens * arch.hidden * (4 + 3 * self.number)
         if config.train.memory == "lean":

@@ -1,4 +1,4 @@
-"""The shape of a decoder-only language model, as its config.json tells it."""
+"""The sizes of a decoder-only language model, read from its config.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import ModelError
 
 _TIED_UNLESS_TOLD = ("gemma", "gpt2", "opt", "bloom", "falcon", "cohere", "mpt")
-"""Model types (by prefix) whose embeddings are shared when config.json is silent."""
+"""Prefixes of model types whose embeddings are tied unless config.json says otherwise."""
 _UNGATED = (
     "gpt2",
     "gpt_neox",
@@ -24,17 +24,18 @@ _UNGATED = (
     "nemotron",
     "apertus",
 )
+"""Model types whose MLP has no gate."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""Settings of which one above 1 says that the model is a mixture of experts."""
+"""Settings that hold the number of experts; above 1 the model is a mixture of experts."""
 
 
 class MixtureOfExperts(ModelError):
-    """A model whose layers choose by the data what they compute."""
+    """The model is a mixture of experts, whose memory is not predicted."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes that decide how much memory a model needs."""
+    """The sizes that determine how much memory a model needs."""
 
     hidden: int
     layers: int
@@ -44,24 +45,24 @@ class Architecture:
     intermediate: int
     vocabulary: int
     tied: bool
-    """Input and output embeddings are one matrix."""
+    """Whether input and output embeddings are one matrix."""
     gated: bool = True
-    """The MLP has a gate: three matrices, not two."""
+    """Whether the MLP has a gate: three matrices instead of two."""
     name: str = ""
 
     @property
     def query_width(self) -> int:
-        """Width of all query heads."""
+        """Total width of the query heads."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Width of all key heads, and of all value heads."""
+        """Total width of the key heads; the value heads have the same."""
         return self.kv_heads * self.head_dim
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of each linear of one layer, by its usual name."""
+        """Input and output width of each linear of one layer, by its usual name."""
         found = {
             "q_proj": (self.hidden, self.query_width),
             "k_proj": (self.hidden, self.kv_width),
@@ -74,26 +75,26 @@ class Architecture:
 
     @property
     def linear_params(self) -> int:
-        """Parameters of all linears of all layers: what is quantized."""
+        """Number of parameters of all linears of all layers, which may be quantized."""
         return self.layers * sum(i * o for i, o in self.linears.values())
 
     @property
     def other_params(self) -> int:
-        """Embeddings, language-model head and norms: what is never quantized."""
+        """Number of parameters of embeddings, output head and norms, which are never quantized."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return embeddings + self.norm_params
 
     @property
     def norm_params(self) -> int:
-        """Weights of the norms of all layers and of the last one."""
+        """Number of weights of all norms, the final one included."""
         return (2 * self.layers + 1) * self.hidden
 
 
 def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
-    """Read the shape out of a model folder, a config.json or its parsed content.
+    """Read the sizes from a model folder, a config.json file or its parsed content.
 
     Raises:
-        MixtureOfExperts: Its memory is not predicted.
+        MixtureOfExperts: The model is a mixture of experts.
         ModelError: There is no config.json, or a size is missing in it.
     """
     raw = source if isinstance(source, Mapping) else _parsed(source)
@@ -101,8 +102,8 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
     experts = _first(config, EXPERTS)
     if experts is not None and experts > 1:
         raise MixtureOfExperts(
-            f"The model has {experts} experts per layer, and memory is predicted for dense models "
-            f"only. Watch the memory plot of the first steps instead."
+            f"The model has {experts} experts per layer, but memory is predicted for dense models "
+            f"only. Watch the memory plot during the first steps instead."
         )
     hidden = _size(config, "hidden_size", "n_embd", "d_model")
     heads = _size(config, "num_attention_heads", "n_head", "n_heads")
@@ -128,16 +129,19 @@ def _parsed(path: Path) -> Mapping[str, Any]:
         parsed = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"The model's shape cannot be read from {file}: {error}. "
-            f"Give the folder that `save_pretrained` wrote."
+            f"The model's sizes cannot be read from {file}: {error}. "
+            f"Set model.id to a folder that `save_pretrained` wrote."
         ) from None
     if not isinstance(parsed, dict):
-        raise ModelError(f"{file} is no model configuration: it holds no JSON object.")
+        raise ModelError(
+            f"{file} is no model configuration: got {type(parsed).__name__}, expected a JSON "
+            f"object. Set model.id to a folder that `save_pretrained` wrote."
+        )
     return parsed
 
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """The first of several spellings that is there, as a number."""
+    """Return the value of the first of these names that has a number, or None."""
     values = (config.get(name) for name in names)
     return next((int(value) for value in values if isinstance(value, int | float)), None)
 
@@ -147,6 +151,6 @@ def _size(config: Mapping[str, Any], *names: str) -> int:
     if value is None or value <= 0:
         raise ModelError(
             f"The model's config.json has no {' or '.join(names)}, so its memory cannot be "
-            f"predicted. Watch the memory plot of the first steps instead."
+            f"predicted. Watch the memory plot during the first steps instead."
         )
     return value

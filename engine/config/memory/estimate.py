@@ -1,7 +1,7 @@
-"""How much memory a run will need, before it starts.
+"""Estimate of the device memory that a run needs, by terms.
 
-Terms are counted at the fullest moment of a step with every sequence `data.max_length` tokens
-long, from what PyTorch holds then; docs/performance.md compares them with measured peaks.
+Terms are counted at the peak of a step in which every sequence has `data.max_length` tokens, from
+what PyTorch holds then; docs/performance.md compares them with measured peaks.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ DeviceKind = Literal["cuda", "cpu"]
 
 GIB = 2**30
 CONTEXT_BYTES = {"cuda": 0.6 * GIB, "cpu": 1.0 * GIB}
-"""CUDA context and loaded kernels; on the CPU the interpreter with the training stack."""
+"""Bytes of the CUDA context and loaded kernels; on a CPU of the interpreter and the libraries."""
 CONTEXT_SPREAD_BYTES = 0.3 * GIB
+"""Bytes by which the context may differ, for `low` and `high`."""
 GRAPH_BYTES = 5 * 2**20
-"""Per layer, of the driver for its part of the graphs forward and backward."""
+"""Bytes of the driver per layer for its part of the forward and backward graphs."""
 FRAGMENTATION = 0.04
-"""Of what is allocated: reserved by the allocator and of no use."""
+"""Share of the allocated memory that the allocator reserves in addition and cannot use."""
 POOL_BYTES = 32 * 2**20
-"""Found by measuring: what graphs leave unused of the memory they keep to themselves."""
+"""Bytes that graphs leave unused in their private memory pool, as measured."""
 SLICED_POOL_BYTES = 96 * 2**20
-"""The same in lean mode, where slices of the head come and go between everything else."""
+"""The same in lean mode, where slices of the head are allocated between other tensors."""
 UNCERTAINTY = 0.05
+"""Relative error of all terms but the context, for `low` and `high`."""
 WORKSPACE_BYTES = {"cuda": 64 * 2**20, "cpu": 0}
-"""Of the matrix library for a stream: one for each of the two threads that compute."""
+"""Bytes of the matrix library per stream; each of the two computing threads has one."""
 NF4_BYTES = 0.5
-"""Per parameter, plus one constant per block of 64: fp32, or with double quantization a byte and
-one fp32 per 256 of those."""
+"""Bytes per parameter, without the constant per block of 64: 4 bytes, or with double quantization 1
+byte and 4 bytes per 256 blocks."""
 NF4_TABLES_BYTES = 1096
-"""Code tables and offset that each double-quantized matrix carries."""
+"""Bytes of code tables and offset of each double-quantized matrix."""
 SMALL_TENSOR = 4096
-"""Elements below which an 8-bit optimizer keeps its state in fp32."""
+"""Number of elements below which an 8-bit optimizer keeps its state in fp32."""
 PAGED_TENSOR = 100_000
-"""Elements from which a paged optimizer leaves the state to the driver."""
+"""Number of elements from which a paged optimizer keeps its state in managed memory."""
 TERMS = (
     "base",
     "non_quantized",
@@ -58,69 +60,71 @@ TERMS = (
     "context",
 )
 _STATE_BYTES_FP32 = {"adamw": 8, "lamb": 8, "lion": 4, "adafactor": 0, "sgd": 0}
+"""Bytes of state per fp32 weight of the other optimizers."""
 _STATES = {"lion_8bit": 1, "paged_lion_8bit": 1}
-"""Numbers an 8-bit optimizer keeps per weight, where it is not two."""
+"""State values that an 8-bit optimizer keeps per weight, if not two."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes per term; they add up to `likely`."""
+    """Estimated bytes per term; the terms add up to `likely`."""
 
     base: int
     """Weights of the linears, quantized or not, with their quantization constants; in lean mode
-    the head too."""
+    also the output head."""
     non_quantized: int
-    """Embeddings, head and norms."""
+    """Embeddings, output head and norms."""
     adapters: int
-    """Their weights, and the moving average of these if one is kept."""
+    """Adapter weights, and their moving average if one is kept."""
     gradients: int
-    """Of the adapters, and DDP's copy of them."""
+    """Gradients of the adapters, and DDP's copy of them."""
     optimizer: int
+    """State of the optimizer."""
     activations: int
-    """What the forward pass keeps for the backward pass at the fullest moment."""
+    """Activations kept for the backward pass at the peak."""
     logits: int
-    """Of the loss; 0 where the fullest moment is inside a layer instead."""
+    """Logits of the loss; 0 if the peak is inside a layer."""
     workspace: int
-    """Matrix while dequantized, and what the matrix library keeps for itself."""
+    """The matrix being dequantized, and the workspace of the matrix library."""
     context: int
-    """Outside of what is allocated: CUDA context, and what fragmentation wastes."""
+    """Memory outside the allocated tensors: CUDA context and fragmentation."""
     architecture: Architecture
     device: DeviceKind
     paged: int = 0
-    """Part of the optimizer that the driver moves to the host when memory is short."""
+    """Part of the optimizer state that the driver can move to the host."""
     outside: int = 0
-    """Part of the context that no allocator of PyTorch's knows of."""
+    """Part of the context that is not allocated through PyTorch."""
     graphs: bool = False
-    """Activations are in CUDA graphs, which keep their memory between steps."""
+    """Whether activations are in CUDA graphs, which keep their memory between steps."""
 
     @property
     def likely(self) -> int:
-        """The sum of all terms."""
+        """Sum of all terms."""
         return sum(self.terms().values())
 
     @property
     def allocated(self) -> int:
-        """What PyTorch's allocator is asked for at the peak of a step."""
+        """Bytes allocated through PyTorch at the peak of a step."""
         return self.likely - self.context - self.paged
 
     @property
     def reserved(self) -> int:
-        """What PyTorch's allocator takes of the device for that, graphs included."""
+        """Bytes that PyTorch's allocator reserves on the device, graphs included."""
         return self.likely - self.paged - self.outside
 
     @property
     def compared(self) -> int:
-        """What a run's own figure should be: in fast mode memory is reserved and not allocated."""
+        """Bytes to compare with a run's peak: reserved with CUDA graphs, otherwise allocated."""
         return self.reserved if self.graphs else self.allocated
 
     @property
     def low(self) -> int:
-        """A run that needs less would be a surprise."""
+        """Lower end of the expected range."""
         return int((self.likely - self.context) * (1 - UNCERTAINTY) + self._context(-1))
 
     @property
     def high(self) -> int:
-        """A run that needs more would be a surprise: what has to be free to be safe."""
+        """Upper end of the expected range: the memory that must be free for a safe start."""
         return int((self.likely - self.context) * (1 + UNCERTAINTY) + self._context(+1))
 
     def terms(self) -> dict[str, int]:
@@ -134,7 +138,7 @@ class MemoryEstimate:
 def estimate_memory(
     config: RunConfig, arch: Architecture, device: DeviceKind = "cuda"
 ) -> MemoryEstimate:
-    """Predict what one rank of a run needs on its device."""
+    """Estimate the memory that one rank of a run needs on its device."""
     formats = _Formats.of(config, device)
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
@@ -142,7 +146,7 @@ def estimate_memory(
     whole, kept = _weights(config, arch, formats)
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)
-    # DDP keeps gradients twice; in fast mode nobody does.
+    # DDP keeps a second copy of the gradients; fast mode does not use it.
     copies = 2 if config.train.devices > 1 and not graphs else 1
     moment = MicroBatchShape(
         config,
@@ -178,13 +182,13 @@ def estimate_memory(
 
 
 def _works_beside(config: RunConfig, graphs: bool) -> bool:
-    """Matrices are multiplied outside of the graphs as well, which have a stream of their own."""
+    """Whether matrices are also multiplied outside the graphs, which have their own stream."""
     return graphs and (config.task == "contrastive" or config.contrastive.kind == "simctg")
 
 
 @dataclass(frozen=True)
 class _Formats:
-    """Bytes per number."""
+    """Bytes per number in compute precision and of the adapter."""
 
     compute: int
     adapter: int
@@ -200,7 +204,7 @@ class _Formats:
 
 
 def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Bytes of the linears, and of all that is never quantized and on the device."""
+    """Return the bytes of the linears, and of the unquantized weights on the device."""
     if config.train.memory == "lean":
         head = arch.vocabulary * arch.hidden
         return _nf4_bytes(config, arch) + head * _nf4_share(double=True), 2 * arch.norm_params
@@ -217,12 +221,12 @@ def _nf4_bytes(config: RunConfig, arch: Architecture) -> float:
 
 
 def _nf4_share(*, double: bool) -> float:
-    """Bytes per parameter."""
+    """Return the bytes per parameter, constants included."""
     return NF4_BYTES + (1 / 64 + 4 / (64 * 256) if double else 4 / 64)
 
 
 def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Elements of each adapter tensor. A name not known here counts as all linears would."""
+    """Return the elements of each adapter tensor; unknown target names count as all linears."""
     names, known = config.adapter.targets, arch.linears
     if isinstance(names, str) or not set(names) <= set(known):
         shapes = list(known.values())
@@ -231,14 +235,14 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     r = config.adapter.r
     one_layer = [size for i, o in shapes for size in (r * i, r * o)]
     one_layer += [o for _, o in shapes] if config.adapter.dora else []
-    # Whole modules are counted as embeddings, the largest there are; tied ones are one.
+    # Fully trained modules count as embeddings, the largest modules; tied ones count once.
     whole = len(config.adapter.modules_to_save)
     copies = min(whole, 1) if arch.tied else whole
     return one_layer * arch.layers + [arch.vocabulary * arch.hidden] * copies
 
 
 def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> tuple[float, float]:
-    """Bytes of the state, and how many of them are paged."""
+    """Return the bytes of the optimizer state, and how many of them are paged."""
     kind = config.train.optimizer
     if kind in _STATE_BYTES_FP32:
         per_element = _STATE_BYTES_FP32[kind]
@@ -254,7 +258,7 @@ def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> 
 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:
-    """Return how many sequences one forward holds: a pair has two and its hard negatives."""
+    """Return the sequences per micro-batch: a pair has two, and its hard negatives."""
     if config.task == "dpo":
         return config.train.batch * 2
     if config.task != "contrastive":

@@ -1,4 +1,4 @@
-"""Whether a run fits in the memory that is free, and what to change where it does not."""
+"""Whether a run fits in the free memory, its `auto` settings, and advice if it does not fit."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from .estimate import GIB, MemoryEstimate, estimate_memory
 from .hardware import Hardware
 
 SPARE = 0.1
-"""Of the free memory, left alone when activations are kept because there is room: for evaluations,
-samples, other programs, and what changing lengths make of the allocator. The estimate's own error
-comes on top: it is the high one that has to fit."""
+"""Share of the free memory that is not used for keeping activations: it is left for evaluations,
+samples, other programs and fragmentation by varying lengths. The error of the estimate comes on
+top, because the high estimate has to fit."""
 WORTH_SAYING = 0.01
-"""Share of the need that a change has to save to be advised."""
+"""Share of the needed memory that a change has to save to be considered."""
 SHORTEST_LENGTH = 128
+"""Tokens below which a shorter data.max_length is not advised."""
 _Text = Callable[[RunConfig], str]
 _Change = Callable[[RunConfig], RunConfig]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A run as it would be started here, and what it needs."""
+    """A run as it would be started on this hardware, and the memory it needs."""
 
     config: RunConfig
-    """With `train.memory`, `activations` and `activation_checkpointing` decided, and `fast` where
-    graphs would not fit."""
+    """The configuration with `train.memory`, `activations` and `activation_checkpointing` decided,
+    and with `fast: off` if graphs would not fit."""
     estimate: MemoryEstimate
     free_bytes: int
-    """On the fullest device of the run."""
+    """Free memory of the fullest device of the run."""
     chosen: tuple[str, ...] = ()
-    """What was decided so that it fits."""
+    """Settings that were chosen so that the run fits."""
     faster: tuple[str, ...] = ()
-    """What was decided because there is room."""
+    """Settings that were chosen because there is free memory."""
 
     @property
     def fits(self) -> bool:
-        """The likely need is free."""
+        """Whether the likely need is free."""
         return self.estimate.likely <= self.free_bytes
 
 
 def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
-    """Decide what the configuration leaves open, so that the run fits if it can.
+    """Decide the `auto` settings so that the run fits, if possible.
 
-    What is `auto` stays as it is as long as even the high estimate fits. Otherwise the first of the
-    alternatives is taken whose high estimate fits, or else the smallest, if it is likely to. Where
-    nothing of that is needed, activations are kept as far as there is room.
+    They keep their fastest values as long as the high estimate fits. Otherwise the first
+    alternative whose high estimate fits is chosen, or else the smallest one if its likely estimate
+    fits. If no alternative is needed, activations are kept for as many layers as memory allows.
     """
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
@@ -65,7 +66,7 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
 
 
 def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
-    """The first alternative that fits for sure, or else the smallest."""
+    """Return the first alternative whose high estimate fits, or else the smallest one."""
     tried = []
     for changes in _alternatives(config):
         settled = _with_train(_settled(config), **changes)
@@ -80,7 +81,7 @@ def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
 
 
 def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
-    """As many whole layers as fit: the second computation of each is spared."""
+    """Keep the activations of as many layers as fit, which need no recomputation."""
     layers = plain.architecture.layers
 
     def with_whole(count: int) -> RunConfig:
@@ -106,7 +107,7 @@ def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
 
 
 def free_memory_bytes(config: RunConfig, hardware: Hardware) -> int:
-    """What one rank may use: of the fullest device, or its share of the host's memory."""
+    """Return the bytes one rank may use: on the fullest device, or its share of host memory."""
     frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
     return min(frees, default=hardware.host_free_bytes // config.train.devices)
 
@@ -125,10 +126,10 @@ def _settled(config: RunConfig) -> RunConfig:
 
 
 def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
-    """What may be decided about what is `auto`, from what costs least.
+    """Yield the possible decisions on `auto` settings, the least costly first.
 
-    Without graphs or with activation checkpoints on the host, where there are no graphs, a run is
-    slower but the same; in lean mode its head has four bits.
+    Without graphs, or with activation checkpoints on the host (which excludes graphs), a run is
+    slower with the same result; in lean mode its output head has four bits.
     """
     train = config.train
     slower = [{"fast": "off"}] if train.fast == "auto" else []
@@ -142,26 +143,26 @@ def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """One change of a configuration, on top of the ones before it."""
+    """One change of a configuration, in addition to the changes before it."""
 
     text: str
-    """As a person would type it."""
+    """The setting to change, as it is written in the file."""
     config: RunConfig
-    """With it."""
+    """The configuration after the change."""
     need: MemoryEstimate
-    """Of that."""
+    """The memory it needs then."""
 
 
 def changes_to_fit(
     estimate: MemoryEstimate, free_bytes: int, config: RunConfig
 ) -> Iterator[ConfigChange]:
-    """What to change so that even the high estimate fits, the change that costs least first.
+    """Yield changes until the high estimate fits, the least costly change first.
 
-    It ends where the run fits. Changes that would save next to nothing are left out.
+    Changes that save less than `WORTH_SAYING` are left out.
 
     Args:
-        estimate: Of `config`.
-        free_bytes: Free on the device now, not the card's size.
+        estimate: The estimate for `config`.
+        free_bytes: Memory that is free on the device now, not the card's size.
         config: The run as configured.
     """
     need = estimate
@@ -177,7 +178,7 @@ def changes_to_fit(
 
 
 def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
-    """The same in words, each line with the need after it; none where the run fits."""
+    """Return the changes as text lines with the memory needed after each; empty if the run fits."""
     need, lines = estimate, []
     for change in changes_to_fit(estimate, free_bytes, config):
         need = change.need
@@ -197,7 +198,7 @@ def too_large(found: Fit) -> str:
 
 
 def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
-    """Whether a run starts with it, and whether that is safe."""
+    """Return whether the run starts with this need, as a suffix of a line."""
     if need.high <= free_bytes:
         return ", fits"
     return ", likely fits" if need.likely <= free_bytes else ""
@@ -208,7 +209,7 @@ def _gib(need: MemoryEstimate) -> str:
 
 
 def _changes() -> Iterator[tuple[_Text, _Change]]:
-    """From those that leave the result alone to those that change what is learned."""
+    """Yield texts and changes, from those with the same result to those that change it."""
     yield (
         lambda c: "Set train.activation_checkpointing: true (about a third slower)",
         lambda c: _with_train(c, activation_checkpointing=True),
@@ -229,7 +230,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
         lambda c: _with_train(c, activations="host") if _may_wait_on_host(c) else c,
     )
     yield (
-        lambda c: "Set train.memory: lean (embedding on the host, head in four bits)",
+        lambda c: "Set train.memory: lean (embedding in host memory, output head in four bits)",
         lambda c: _with_train(c, memory="lean") if c.model.quantize == "nf4" else c,
     )
     yield lambda c: "Set adapter.dropout: 0", lambda c: _with_adapter(c, dropout=0.0)
@@ -251,7 +252,7 @@ def _without_graphs(config: RunConfig) -> RunConfig:
 
 
 def _may_wait_on_host(config: RunConfig) -> bool:
-    """There are activation checkpoints, and no graphs are asked for, which need them here."""
+    """Whether activation checkpoints exist and may be on the host, which excludes graphs."""
     return config.train.recomputes and config.train.fast != "on"
 
 
@@ -268,7 +269,7 @@ def _with_adapter(config: RunConfig, **values: object) -> RunConfig:
 
 
 def _one_at_a_time(config: RunConfig) -> RunConfig:
-    """Accumulate instead, which is the same unless sequences are each other's negatives."""
+    """Accumulate instead of batching, unless sequences are each other's negatives."""
     if config.task == "contrastive":
         return config
     accumulate = config.train.accumulate * config.train.batch
@@ -281,7 +282,7 @@ def _shorter(config: RunConfig) -> RunConfig:
 
 
 def _fewer_pairs(config: RunConfig) -> RunConfig:
-    """Halve the pairs per micro-batch, but keep two: one alone may have no negative."""
+    """Halve the pairs per micro-batch, but keep two: a single pair may have no negative."""
     if config.task != "contrastive" or config.train.batch < 4:
         return config
     return _with_train(config, batch=config.train.batch // 2)

@@ -1,4 +1,4 @@
-"""What the machine offers, found out without loading the training stack."""
+"""GPUs, memory and CPU cores of this machine, found without loading the training libraries."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any, Literal
 import psutil
 
 BF16_CAPABILITY = (8, 0)
-"""Compute capability from which NVIDIA cards calculate in bfloat16 (Ampere)."""
+"""Lowest compute capability of NVIDIA GPUs with bfloat16 arithmetic (Ampere)."""
 
 CGROUP = Path("/sys/fs/cgroup")
+"""Folder of this process's control group (version 2)."""
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory this process may use, which a container can make less than the machine's."""
+    """Host memory this process may use, which a container can limit."""
 
     total_bytes: int
     available_bytes: int
@@ -27,7 +28,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator."""
+    """One GPU and its memory."""
 
     name: str
     total_bytes: int
@@ -37,7 +38,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The facts that decide whether a configuration can run here."""
+    """The properties of a machine that decide whether a configuration can run on it."""
 
     kind: Literal["cuda", "cpu"]
     host_total_bytes: int
@@ -45,23 +46,23 @@ class Hardware:
     processors: int = 1
     """CPU cores this process may use."""
     devices: tuple[Device, ...] = ()
-    """Visible accelerators, in CUDA's order; empty on a CPU."""
+    """Visible GPUs in CUDA's order; empty on a CPU."""
     flash_attention: bool = False
-    """The flash_attn package is installed."""
+    """Whether the flash_attn package is installed."""
 
     @property
     def count(self) -> int:
-        """Ranks that can train side by side: one per accelerator, or per core on a CPU."""
+        """Number of ranks that can train at the same time: one per GPU, or one per CPU core."""
         return len(self.devices) if self.kind == "cuda" else self.processors
 
     @property
     def bf16(self) -> bool:
-        """Whether every device calculates in bfloat16; a CPU does, slowly."""
+        """Whether every device supports bfloat16; a CPU does, slowly."""
         return all(device.bf16 for device in self.devices)
 
 
 def probe_hardware() -> Hardware:
-    """Look at this machine; an accelerator counts only if the installed torch can use it."""
+    """Describe this machine; GPUs count only if the installed torch can use them."""
     memory = host_memory()
     devices = _nvidia_devices(memory) if _torch_has_cuda() else ()
     return Hardware(
@@ -75,9 +76,9 @@ def probe_hardware() -> Hardware:
 
 
 def host_memory() -> HostMemory:
-    """Return the machine's memory, or the container's where that is the tighter limit.
+    """Return the memory of the machine, or of the container if its limit is lower.
 
-    What a container has cached of files counts as used there, but makes room for whoever asks.
+    A container counts its file cache as used, but inactive files are released on demand.
     """
     machine = psutil.virtual_memory()
     limit, used = _number("memory.max"), _number("memory.current")
@@ -88,7 +89,7 @@ def host_memory() -> HostMemory:
 
 
 def _number(file: str, key: str = "") -> int | None:
-    """A number of this control group; None where there is none or it says `max`."""
+    """Read a number of this control group; return None if it is missing or `max`."""
     try:
         text = (CGROUP / file).read_text()
     except OSError:
@@ -98,16 +99,16 @@ def _number(file: str, key: str = "") -> int | None:
 
 
 def with_cards(here: Hardware, count: int, free_bytes: int) -> Hardware:
-    """This machine with other GPUs: so many, each with so much free memory, all that is new."""
+    """Return this machine with `count` GPUs of `free_bytes` each instead of its own."""
     card = Device("a GPU", free_bytes, free_bytes, bf16=True)
     return replace(here, kind="cuda", devices=(card,) * count)
 
 
 def visible_indices(uuids: list[str], setting: str | None) -> list[int]:
-    """Devices that `CUDA_VISIBLE_DEVICES` leaves visible, in its order.
+    """Return the indices of the devices that `CUDA_VISIBLE_DEVICES` makes visible, in its order.
 
-    As in CUDA, entries are numbers or beginnings of a UUID, and the first entry that names no
-    device hides itself and all that follow.
+    As in CUDA, entries are numbers or prefixes of a UUID, and the first entry that matches no
+    device hides itself and all entries after it.
     """
     if setting is None:
         return list(range(len(uuids)))
@@ -128,7 +129,7 @@ def _match_device(entry: str, uuids: list[str]) -> int | None:
 
 
 def _torch_has_cuda() -> bool:
-    """Read torch's build facts from its version file: importing torch takes seconds."""
+    """Whether torch was built with CUDA, by its version file; importing torch takes seconds."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return False
@@ -140,7 +141,7 @@ def _torch_has_cuda() -> bool:
 
 
 def _nvidia_devices(host: HostMemory) -> tuple[Device, ...]:
-    import pynvml  # deferred: without a driver there is no need for it
+    import pynvml  # deferred: not needed without CUDA
 
     try:
         pynvml.nvmlInit()
@@ -160,7 +161,7 @@ def _nvidia_devices(host: HostMemory) -> tuple[Device, ...]:
 
 
 def _describe_device(nvml: Any, handle: Any, host: HostMemory) -> Device:
-    """One device's facts; where it shares the host's memory NVML has no numbers of its own."""
+    """Describe one device; NVML reports no memory for devices that share the host's."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ...config.schema import RunConfig
+from ...config.step_plan import is_due
 from ...core.recovery import NoWayBack
 from ...core.retention import to_remove
 from ...errors import CheckpointError
@@ -100,23 +101,20 @@ class CommandExecutor:
     @property
     def due(self) -> bool:
         """The configuration asks for an evaluation or a checkpoint at this step."""
-        return self._due(self._config.eval.every) or self._due(self._config.checkpoint.every)
+        step = self._event_log.step
+        return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
 
     def scheduled(self) -> None:
         """Evaluate and save where the configuration says so."""
         step, config = self._event_log.step, self._config
-        evaluate = self._due(config.eval.every) or (step == 0 and config.eval.at_start)
+        evaluate = is_due(config.eval.every, step, at_start=config.eval.at_start)
         if evaluate and not self._evaluate_unasked():
             return
-        save = self._due(config.checkpoint.every) or (step == 0 and config.checkpoint.at_start)
+        save = is_due(config.checkpoint.every, step, at_start=config.checkpoint.at_start)
         if (save or self._monitor.is_best()) and self._saved_at != step:
             self._save_unasked()
         if reason := self._monitor.reason_to_stop():
             self._control.demand(Stop(), "early stop", reason)
-
-    def _due(self, every: int) -> bool:
-        step = self._event_log.step
-        return every > 0 and step > 0 and step % every == 0
 
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
         """Carry out one command; old → new as a person reads it.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate.utils import AutocastKwargs
 
-from ...config.fast import CHOOSES_EXPERTS, fast_fact, refusal, why_not_fast
+from ...config.fast_mode import MIXTURE_OF_EXPERTS, fast_fact, refusal, why_not_fast
 from ...config.memory.architecture import EXPERTS
 from ...config.memory.estimate import sequences_per_micro_batch
 from ...config.schema import RunConfig
@@ -69,7 +69,7 @@ def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
     if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):
-        return CHOOSES_EXPERTS
+        return MIXTURE_OF_EXPERTS
     if any(parameter.device.type != device.type for parameter in model.parameters()):
         return "a part of the model is not on the device"
     try:

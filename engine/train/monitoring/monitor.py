@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ...config.schema import RunConfig
-from ...config.tasks import JUDGED
+from ...config.tasks import PREFERENCE_TASKS
 from ...core.anomaly import Detector
 from ...core.guard import Guard, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
@@ -162,7 +162,7 @@ def build_monitor(
 ) -> TrainingMonitor:
     """Build the monitor of a run from its configuration."""
     planner = RecoveryPlanner(config.policy, checkpoints, event_log, agreement)
-    detector = Detector(config.guard.sensitivity, falls_to_zero=config.task in JUDGED)
+    detector = Detector(config.guard.sensitivity, falls_to_zero=config.task in PREFERENCE_TASKS)
     anomalies = AnomalyMonitor(
         detector, event_log, reporter, planner.good_checkpoint, leads=agreement.rank == 0
     )

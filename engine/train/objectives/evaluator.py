@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...config.schema import RunConfig
-from ...config.tasks import JUDGED
+from ...config.tasks import PREFERENCE_TASKS
 from ...data.batch_source import Batch
 from ...data.dataset import Example
 from ...losses.cross_entropy import selected_cross_entropy
@@ -66,7 +66,7 @@ class Evaluator:
         started = time.monotonic()
         batches = self._batches(interrupted)
         with self._quietly(), HiddenStates(self._trainer.model) as hidden:
-            if self._config.task in JUDGED:
+            if self._config.task in PREFERENCE_TASKS:
                 metrics = evaluate_judged(self._trainer.objective, batches, self._sums)
             elif self._config.task == "contrastive":
                 metrics = self._pairs(hidden, batches)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ...config.plan import Plan
 from ...config.schema import RunConfig, TrainConfig
+from ...config.step_plan import StepPlan
 from ...model.precision import compute_dtype
 
 _SCHEDULES = {
@@ -39,7 +39,7 @@ _DECAY_SHARE = 0.2
 """Of a wsd schedule that decays to zero."""
 
 
-def trainer_arguments(config: RunConfig, plan: Plan, device: torch.device, out: Path) -> Any:
+def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, out: Path) -> Any:
     """Keyword arguments both trainers understand.
 
     Logging, saving and evaluating are switched off there: the step loop does all three itself,
@@ -82,7 +82,7 @@ def _optimizer(config: RunConfig, device: torch.device) -> str:
     return f"{name}_fused" if fused and name == "adamw_torch" else name
 
 
-def _schedule_arguments(train: TrainConfig, plan: Plan) -> dict[str, Any]:
+def _schedule_arguments(train: TrainConfig, plan: StepPlan) -> dict[str, Any]:
     schedule, floor = train.schedule, train.lr_floor
     name = _SCHEDULES[schedule]
     if floor and schedule in _WITH_FLOOR:

@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
-from ...config.contrastive_candidates import looks_ahead
+from ...config.contrastive_candidates import uses_gradcache
 from ...config.schema import ContrastiveConfig, RunConfig
-from ...config.tasks import JUDGED
+from ...config.tasks import PREFERENCE_TASKS
 from ...errors import ConfigError
 from ...losses.contrastive import ContrastiveResult, simctg
 from ...losses.cross_entropy import selected_cross_entropy
@@ -134,7 +134,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
 
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._contrastive = config.contrastive
-        self._looks_ahead = looks_ahead(config)
+        self._uses_gradcache = uses_gradcache(config)
         self._cache: StepCache | None = None
         self._fast_ce: Tensor | None = None
         """Token loss that came with the hidden states."""
@@ -176,7 +176,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         if not isinstance(temperature, Tensor):  # made on the device: sending it would wait for it
             temperature = torch.full((), temperature, device=self.args.device)
         self.step_loop.tally.add_parts(temperature=temperature)
-        if self._looks_ahead:
+        if self._uses_gradcache:
             with self.step_loop.tally.time("compute"):
                 self._cache = self._look_ahead(batches)
 
@@ -312,7 +312,7 @@ def build_trainer(
     """
     trainer: AnyTrainer
     common = {"recipe": config.train, "position": position, "lr_factor": lr_factor, "model": model}
-    if config.task in JUDGED:
+    if config.task in PREFERENCE_TASKS:
         args = on_one_device(TrainingArguments(**arguments))
         trainer = PreferenceTrainer(config, args=args, **common)
     elif config.task == "contrastive":

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fttui.engine.config.checks import (
+    Problem,
     check_config,
     check_hardware,
     check_model,
@@ -13,7 +14,6 @@ from fttui.engine.config.checks import (
     require,
 )
 from fttui.engine.config.memory.hardware import Device, Hardware
-from fttui.engine.config.problems import Problem
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.errors import ConfigError
 
@@ -113,12 +113,12 @@ def test_sound_configurations_pass(changes):
         (
             (PAIRS, {"contrastive": {"temperature_bounds": [0.5, 0.1]}}),
             "contrastive.temperature_bounds",
-            "the lower one",
+            "lower bound first",
         ),
         (
             (PAIRS, {"contrastive": {"learn_temperature": True, "temperature": 0.005}}),
             "contrastive.temperature",
-            "start inside",
+            "in this range",
         ),
         ((PAIRS, {"contrastive": {"weight": 0, "ce_weight": 0}}), "contrastive.weight", "raise"),
         (({"contrastive": {"ce_weight": 0}},), "contrastive.ce_weight", "ce_weight: 1"),
@@ -126,7 +126,7 @@ def test_sound_configurations_pass(changes):
         (
             ({"checkpoint": {"best": "mrr"}, "eval": {"every": 5}},),
             "checkpoint.best",
-            "it measures loss, perplexity",
+            "choose loss, perplexity",
         ),
         (
             (PAIRS, {"checkpoint": {"best": "triplet_accuracy"}, "eval": {"every": 5}}),
@@ -277,7 +277,7 @@ def test_missing_data_files_are_found_without_reading(tmp_path):
     assert check_sources(config({"data": {"train": "org/set", "eval": "stdlib:pairs"}})) == []
 
 
-def test_a_folder_with_the_name_of_a_file_is_told_as_one(tmp_path):
+def test_a_folder_with_the_name_of_a_file_is_reported_as_one(tmp_path):
     folder = tmp_path / "rows.jsonl"
     folder.mkdir()
     (problem,) = check_sources(config({"data": {"train": str(folder)}}))
@@ -311,7 +311,7 @@ def test_a_folder_with_the_name_of_a_file_is_told_as_one(tmp_path):
         ),
     ],
 )
-def test_what_judged_completions_do_not_go_with(change, key):
+def test_preference_tasks_refuse_settings_they_cannot_use(change, key):
     assert keys(check_config(config(change))) == [key]
 
 

@@ -6,7 +6,7 @@ import pytest
 from fttui.engine.config.contrastive_candidates import (
     candidate_facts,
     candidates_per_anchor,
-    looks_ahead,
+    uses_gradcache,
 )
 from fttui.engine.config.schema import RunConfig
 
@@ -42,12 +42,12 @@ def config(contrastive=None, **train):
 )
 def test_where_candidates_come_from(changes, train, ahead, candidates):
     run = config(changes, **train)
-    assert looks_ahead(run) is ahead
+    assert uses_gradcache(run) is ahead
     assert candidates_per_anchor(run) == candidates
 
 
 def test_the_start_says_it():
     facts = candidate_facts(config(batch=2, accumulate=4, devices=2))
     assert facts == {
-        "candidates per anchor": "up to 32 (batch of 2 × 4 micro-batches looked ahead × 2 devices)"
+        "candidates per anchor": "up to 32 (batch of 2 × 4 micro-batches (GradCache) × 2 devices)"
     }

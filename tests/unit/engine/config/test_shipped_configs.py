@@ -89,10 +89,10 @@ def _section_name(shape):
 def test_descriptions_are_the_docstrings():
     properties = config_schema()["$defs"]["TrainConfig"]["properties"]
     assert properties["accumulate"]["description"] == "Micro-batches per optimizer step."
-    assert "description" not in properties["lr"]
+    assert "description" not in properties["lr_ratios"]
 
 
 def test_field_docs_join_lines():
     docs = field_docs(RunConfig)
-    assert docs["task"].endswith("pairs with the joint loss.")
+    assert docs["task"].endswith("rated good or bad.")
     assert not is_section(str)

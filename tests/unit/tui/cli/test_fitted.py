@@ -110,11 +110,11 @@ def test_check_tells_for_a_card_that_is_not_here(loaded, tmp_path, capsys) -> No
 @pytest.mark.parametrize(
     ("shape", "sets", "says"),
     [
-        ({}, ["train.fast=on"], "train.fast: got on, but there are CUDA graphs on CUDA devices"),
+        ({}, ["train.fast=on"], "train.fast: got on, but CUDA graphs need a CUDA device"),
         (
             {"num_local_experts": 8},
             ["train.fast=on"],
-            "train.fast: got on, but the model chooses experts by the data; set train.fast: auto",
+            "train.fast: got on, but the model is a mixture of experts, whose routing depends on the data; set train.fast: auto",
         ),
         (
             {},
@@ -128,7 +128,7 @@ def test_check_refuses_what_machine_or_model_cannot_do(
     loaded, tmp_path, capsys, shape, sets, says
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | shape))
-    here = [] if says.endswith("devices") else ["--free", "40"]
+    here = [] if says.endswith("device") else ["--free", "40"]
     settings = [word for one in sets for word in ("--set", one)]
     assert main(["check", str(tmp_path / "run.yaml"), *here, *settings]) == 2
     assert says in capsys.readouterr().err

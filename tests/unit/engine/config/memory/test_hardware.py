@@ -83,7 +83,7 @@ def test_without_a_limit_the_machine_counts(cgroup, limit: str) -> None:
 def test_the_package_loads_no_training_stack():
     code = (
         "import sys; import fttui.engine.config.load, fttui.engine.config.memory.hardware as h;"
-        "import fttui.engine.config.plan; h.probe_hardware();"
+        "import fttui.engine.config.step_plan; h.probe_hardware();"
         "print([m for m in ('torch', 'transformers', 'datasets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import TrainingArguments, get_scheduler
 
-from fttui.engine.config.plan import Plan
 from fttui.engine.config.schema import LrRatios, RunConfig, TrainConfig
+from fttui.engine.config.step_plan import StepPlan
 from fttui.engine.train.loop.optimizers import one_cycle, parameter_groups, set_lr
 from fttui.engine.train.patches import on_one_device
 from fttui.engine.train.trainers.arguments import trainer_arguments
@@ -52,7 +52,7 @@ def factors(schedule: str, **more: Any) -> list[float]:
     config = msgspec.convert(
         {"model": {"id": "m"}, "data": {"train": "d"}, "train": train}, RunConfig
     )
-    plan = Plan(STEPS, 1.0, 1.0, 10, 1, (), ())
+    plan = StepPlan(STEPS, 1.0, 1.0, 10, 1)
     found = trainer_arguments(config, plan, torch.device("cpu"), Path("x"))
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
     schedule_ = get_scheduler(

@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.config.plan import plan_run, warmup_steps
 from fttui.engine.config.schema import (
-    CheckpointConfig,
     DataConfig,
-    EvalConfig,
     ModelConfig,
     RunConfig,
     TrainConfig,
 )
+from fttui.engine.config.step_plan import is_due, plan_steps, warmup_steps
 from fttui.engine.errors import ConfigError
 
 
@@ -19,7 +17,7 @@ def config(**sections):
 
 
 def test_epochs_become_steps_over_all_ranks():
-    plan = plan_run(config(train=TrainConfig(epochs=3, batch=2, accumulate=4)), 330, 2)
+    plan = plan_steps(config(train=TrainConfig(epochs=3, batch=2, accumulate=4)), 330, 2)
     assert plan.samples_per_step == 16
     assert plan.steps_per_epoch == 82 / 4
     assert plan.steps == round(3 * 82 / 4)
@@ -27,28 +25,21 @@ def test_epochs_become_steps_over_all_ranks():
 
 
 def test_steps_are_taken_as_they_are():
-    plan = plan_run(config(train=TrainConfig(steps=7, accumulate=1)), 14, 1)
+    plan = plan_steps(config(train=TrainConfig(steps=7, accumulate=1)), 14, 1)
     assert (plan.steps, plan.epochs) == (7, 0.5)
 
 
 def test_a_fraction_of_an_epoch_is_at_least_one_step():
-    assert plan_run(config(train=TrainConfig(epochs=0.001)), 80, 1).steps == 1
+    assert plan_steps(config(train=TrainConfig(epochs=0.001)), 80, 1).steps == 1
 
 
-def test_points_include_start_and_end_once():
-    run = config(
-        train=TrainConfig(steps=10, accumulate=1),
-        eval=EvalConfig(every=4, at_start=True),
-        checkpoint=CheckpointConfig(every=5, at_start=False),
-    )
-    plan = plan_run(run, 100, 1)
-    assert plan.eval_points == (0, 4, 8, 10)
-    assert plan.checkpoint_points == (5, 10)
-
-
-def test_no_interval_still_ends_with_one():
-    run = config(train=TrainConfig(steps=10, accumulate=1), eval=EvalConfig(every=0))
-    assert plan_run(run, 100, 1).eval_points == (10,)
+@pytest.mark.parametrize(
+    ("every", "at_start", "steps"),
+    [(4, True, [0, 4, 8]), (5, False, [5, 10]), (0, True, [0]), (0, False, []), (1, False, [1, 2])],
+)
+def test_what_is_due_comes_at_every_multiple_and_at_the_start_if_asked(every, at_start, steps):
+    last = max(steps, default=0)
+    assert [n for n in range(last + 1) if is_due(every, n, at_start=at_start)] == steps
 
 
 @pytest.mark.parametrize(
@@ -63,4 +54,4 @@ def test_too_few_records_name_the_numbers():
     with pytest.raises(
         ConfigError, match=r"takes 64 records .*batch 4 .*accumulate 8.* 2 dev.*only 63"
     ):
-        plan_run(config(train=TrainConfig(steps=1, batch=4, accumulate=8)), 63, 2)
+        plan_steps(config(train=TrainConfig(steps=1, batch=4, accumulate=8)), 63, 2)

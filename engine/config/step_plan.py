@@ -1,4 +1,4 @@
-"""How many optimizer steps a run takes and what happens at which of them."""
+"""How many optimizer steps a run takes, and when evaluations and checkpoints are due."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from .schema import RunConfig
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The course of a run, known before it starts."""
+class StepPlan:
+    """The length of a run, known before it starts."""
 
     steps: int
     steps_per_epoch: float
+    """Infinite for streamed data, whose length is unknown."""
     epochs: float
     warmup_steps: int
     samples_per_step: int
     """Records (or pairs) per optimizer step over all ranks."""
-    eval_points: tuple[int, ...]
-    """Steps after which an evaluation runs; 0 is before the first step."""
-    checkpoint_points: tuple[int, ...]
 
 
-def plan_run(config: RunConfig, train_examples: int | None, world_size: int) -> Plan:
-    """Lay out a run over `train_examples` records (None: not known) on `world_size` ranks.
+def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -> StepPlan:
+    """Plan a run over `train_examples` records (None: unknown) on `world_size` ranks.
 
     Raises:
-        ConfigError: the records do not fill one optimizer step.
+        ConfigError: The records do not fill one optimizer step.
     """
     train = config.train
     samples_per_step = train.batch * train.accumulate * world_size
@@ -42,23 +40,26 @@ def plan_run(config: RunConfig, train_examples: int | None, world_size: int) -> 
     if train_examples is not None:
         steps_per_epoch = train_examples // (train.batch * world_size) / train.accumulate
     steps = train.steps or max(1, round((train.epochs or 1.0) * steps_per_epoch))
-    return Plan(
+    return StepPlan(
         steps=steps,
         steps_per_epoch=steps_per_epoch,
         epochs=steps / steps_per_epoch,
         warmup_steps=warmup_steps(train.warmup, steps),
         samples_per_step=samples_per_step,
-        eval_points=_points(config.eval.every, steps, config.eval.at_start),
-        checkpoint_points=_points(config.checkpoint.every, steps, config.checkpoint.at_start),
     )
 
 
 def warmup_steps(warmup: float, steps: int) -> int:
-    """Steps of warm-up: below 1 a share of all steps, from 1 on a number of steps."""
+    """Return the warm-up steps: below 1 `warmup` is a share of all steps, from 1 on a number."""
     return math.ceil(warmup * steps) if warmup < 1 else round(warmup)
 
 
-def _points(every: int, steps: int, at_start: bool) -> tuple[int, ...]:
-    """Multiples of `every`, the last step, and 0 where asked for."""
-    regular = range(every, steps, every) if every else ()
-    return (*((0,) if at_start else ()), *regular, steps)
+def is_due(every: int, step: int, *, at_start: bool = False) -> bool:
+    """Whether an evaluation or a checkpoint is due after `step` finished steps.
+
+    Args:
+        every: Steps between two of them; 0 is never.
+        step: Finished optimizer steps.
+        at_start: One is due before the first step.
+    """
+    return at_start if step == 0 else every > 0 and step % every == 0

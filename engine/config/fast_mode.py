@@ -1,27 +1,27 @@
-"""Whether a run trains in fast mode, as far as its configuration and the machine tell."""
+"""Whether a run trains in fast mode (CUDA graphs), by its configuration and device kind."""
 
 from __future__ import annotations
 
 from .schema import RunConfig
 
-CHOOSES_EXPERTS = "the model chooses experts by the data"
+MIXTURE_OF_EXPERTS = "the model is a mixture of experts, whose routing depends on the data"
 
 
 def why_not_fast(config: RunConfig, kind: str) -> str | None:
-    """What stands against static shapes, or on a CUDA device against graphs; None is nothing.
+    """Return why the run cannot use CUDA graphs or static shapes, or None if it can.
 
     Args:
         config: The run.
-        kind: Of its devices, such as cuda or cpu.
+        kind: The kind of its devices, such as cuda or cpu.
     """
     train, attention = config.train, config.model.attention
     reasons = {
         "train.fast is off": train.fast == "off",
-        f"there are CUDA graphs on CUDA devices only, and this is {kind}": (
+        f"CUDA graphs need a CUDA device, and this is {kind}": (
             train.fast != "static" and kind != "cuda"
         ),
         "train.activations are on the host": train.activations == "host",
-        f"model.attention {attention} depends on the data; auto does not": (
+        f"model.attention {attention} depends on the data, auto does not": (
             attention not in ("auto", "sdpa")
         ),
     }
@@ -29,16 +29,16 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
 
 
 def refusal(reason: str) -> str:
-    """What to say of `train.fast: on` where it is impossible."""
-    return f"got on, but {reason}; set train.fast: auto, which trains the ordinary way here"
+    """Return the error text for `train.fast: on` where fast mode is impossible."""
+    return f"got on, but {reason}; set train.fast: auto, which trains without CUDA graphs here"
 
 
 def fast_fact(config: RunConfig, reason: str | None) -> str:
-    """How a run trains, in a few words.
+    """Return in a few words how a run trains.
 
     Args:
         config: The run.
-        reason: What stands against fast mode.
+        reason: Why fast mode is impossible; None if it is possible.
     """
     if reason is not None:
         return f"off: {reason}"

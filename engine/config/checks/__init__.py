@@ -1,0 +1,27 @@
+"""Checks across several keys of a configuration, and against the data files, model and machine."""
+
+from __future__ import annotations
+
+from ..schema import RunConfig
+from .data import DATA, FILE_SUFFIXES, check_sources, describe_missing
+from .machine import check_experts, check_hardware, check_model
+from .objective import OBJECTIVE
+from .problem import Problem, require
+from .training import TRAINING
+
+__all__ = [
+    "FILE_SUFFIXES",
+    "Problem",
+    "check_config",
+    "check_experts",
+    "check_hardware",
+    "check_model",
+    "check_sources",
+    "describe_missing",
+    "require",
+]
+
+
+def check_config(config: RunConfig) -> list[Problem]:
+    """Return the contradictions within a configuration, whatever machine it runs on."""
+    return [problem for check in (*OBJECTIVE, *DATA, *TRAINING) for problem in check(config)]

@@ -1,0 +1,139 @@
+"""Checks of the `data` section: files, mixes, evaluation data, packing and streaming."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..schema import STDLIB_PAIRS, RunConfig
+from .problem import Problem
+
+FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+"""Endings by which a data source is taken for a file; files have no splits."""
+
+
+def check_sources(config: RunConfig) -> list[Problem]:
+    """Return the data files that do not exist, so that no model is loaded for nothing."""
+    train = [("data.train", one.path) for one in config.data.sources]
+    sources = (*train, ("data.eval", config.data.eval))
+    return [
+        Problem(key, describe_missing(Path(source)))
+        for key, source in sources
+        if source is not None and source.endswith(FILE_SUFFIXES) and not Path(source).is_file()
+    ]
+
+
+def describe_missing(path: Path) -> str:
+    """Return the error text for a data file that does not exist, with the closest file name."""
+    if path.is_dir():
+        return f"{path}: a folder, but its name is that of a file; name a file in it"
+    folder = path.parent
+    names = [one.name for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"; did you mean {folder / close[0]}?" if close else "."
+    return (
+        f"{path}: no such file (current folder: {Path.cwd()}){hint} Accepted: files ending in "
+        f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or {STDLIB_PAIRS}"
+    )
+
+
+def _check_eval(config: RunConfig) -> Iterator[Problem]:
+    data = config.data
+    if data.eval is None and data.eval_fraction == 1:
+        yield Problem("data.eval_fraction", "got 1, which leaves nothing to train on; lower it")
+    wanted = config.eval.every or config.eval.at_start
+    if data.eval is None and data.eval_fraction == 0 and wanted:
+        yield Problem(
+            "eval.every",
+            "evaluations are requested, but there is no evaluation data; set data.eval or "
+            "data.eval_fraction, or eval.every: 0",
+        )
+    itself = [one for one in data.sources if one.path == data.eval != STDLIB_PAIRS]
+    splits = [one.split or data.train_split for one in itself]
+    if itself and (data.eval_split in splits or itself[0].path.endswith(FILE_SUFFIXES)):
+        yield Problem(
+            "data.eval",
+            "the evaluation data are the training data; name other data, or remove the key and set "
+            "data.eval_fraction to hold out a share",
+        )
+
+
+def _check_packing(config: RunConfig) -> Iterator[Problem]:
+    if not config.data.packing:
+        return
+    if config.task != "sft" or config.contrastive.kind != "off":
+        yield Problem(
+            "data.packing",
+            "got true, but packed rows support only next-token training; set data.packing: false, "
+            "or task: sft with contrastive.kind: off",
+        )
+    if config.model.attention == "flash_attention_2" and config.train.batch > 1:
+        yield Problem(
+            "train.batch",
+            f"got {config.train.batch}, but flash_attention_2 separates packed records only when a "
+            "batch has one row; set train.batch: 1 with a larger data.max_length, or "
+            "model.attention: sdpa",
+        )
+
+
+def _check_mix(config: RunConfig) -> Iterator[Problem]:
+    train = config.data.train
+    if isinstance(train, str):
+        return
+    if not train:
+        yield Problem(
+            "data.train", "the list is empty, so there is nothing to train on; name a source"
+        )
+    weighted = [one.path for one in train if one.weight is not None]
+    if weighted and len(weighted) < len(train):
+        yield Problem(
+            "data.train",
+            f"{len(weighted)} of {len(train)} sources have a weight; give every source one, or "
+            "none, which uses every record once per epoch",
+        )
+    if any(one.path == STDLIB_PAIRS for one in train):
+        yield Problem("data.train", f"{STDLIB_PAIRS} cannot be mixed; name files or hub datasets")
+    places = [(one.path, one.split) for one in train]
+    for path, _ in sorted({place for place in places if places.count(place) > 1}, key=str):
+        yield Problem("data.train", f"{path} is listed twice; list it once with a larger weight")
+
+
+def _check_streaming(config: RunConfig) -> Iterator[Problem]:
+    data = config.data
+    if not data.streaming:
+        return
+    if config.train.steps is None:
+        yield Problem(
+            "train.epochs",
+            "the length of streamed data is unknown; set train.steps (and train.epochs: null)",
+        )
+    if data.eval is None and data.eval_fraction:
+        yield Problem(
+            "data.eval_fraction",
+            f"got {data.eval_fraction:g}, but streamed data cannot be held out; name data.eval, or "
+            "set data.eval_fraction: 0",
+        )
+    if data.packing:
+        yield Problem(
+            "data.packing",
+            "got true with data.streaming, but packing needs the lengths of all records; set one "
+            "of data.packing and data.streaming to false",
+        )
+    if len(data.sources) > 1 and not all(one.weight for one in data.sources):
+        yield Problem(
+            "data.train",
+            "streamed sources are mixed by weight, because their lengths are unknown; give every "
+            "source a weight",
+        )
+    for one in data.sources:
+        if one.path.endswith(".json") or one.path == STDLIB_PAIRS:
+            yield Problem(
+                "data.streaming",
+                f"{one.path} can only be read as a whole; stream .jsonl or .parquet files or hub "
+                "datasets, or set data.streaming: false",
+            )
+
+
+DATA = (_check_eval, _check_packing, _check_mix, _check_streaming)
+"""Checks of the data."""

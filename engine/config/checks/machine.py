@@ -1,0 +1,91 @@
+"""Checks of a configuration against the machine and against the model's architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..fast_mode import MIXTURE_OF_EXPERTS, refusal, why_not_fast
+from ..memory.hardware import Hardware
+from ..schema import RunConfig
+from .problem import Problem
+
+
+def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
+    """Return the settings that this machine does not support."""
+    checks = (_check_devices, _check_precision, _check_attention, _check_graphs)
+    return [problem for check in checks for problem in check(config, hardware)]
+
+
+def check_model(config: RunConfig, layers: int) -> list[Problem]:
+    """Return the settings that a dense model with this many layers cannot satisfy."""
+    whole = config.train.whole_layers
+    if whole <= layers:
+        return []
+    text = (
+        f"got {whole}, but the model has {layers} layers; lower it, or set "
+        "train.activation_checkpointing: false to keep the activations of all layers"
+    )
+    return [Problem("train.whole_layers", text)]
+
+
+def check_experts(config: RunConfig) -> list[Problem]:
+    """Return the settings that a mixture-of-experts model does not support."""
+    if config.train.fast != "on":
+        return []
+    return [Problem("train.fast", refusal(MIXTURE_OF_EXPERTS))]
+
+
+def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.train.devices > hardware.count:
+        found = "GPUs are visible" if hardware.kind == "cuda" else "CPU cores are available"
+        yield Problem(
+            "train.devices",
+            f"got {config.train.devices}, but {hardware.count} {found}; lower it, or check "
+            "CUDA_VISIBLE_DEVICES and `fttui doctor`",
+        )
+
+
+def _check_precision(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    precision, adapter = config.model.precision, config.train.adapter_precision
+    if precision == "fp16" and hardware.kind == "cpu":
+        quantized = " (nf4 included)" if config.model.quantize == "nf4" else ""
+        yield Problem(
+            "model.precision",
+            f"got fp16, which cannot train on a CPU{quantized}, and no GPU was found; set auto or "
+            "fp32",
+        )
+    if precision == "bf16" and not hardware.bf16:
+        yield Problem(
+            "model.precision",
+            f"got bf16, which {_oldest(hardware)} does not support; set fp16, fp32 or auto",
+        )
+    if adapter == "bf16" and not hardware.bf16:
+        yield Problem(
+            "train.adapter_precision",
+            f"got bf16, which {_oldest(hardware)} does not support; set fp32",
+        )
+
+
+def _oldest(hardware: Hardware) -> str:
+    """Return the name of a device without bf16."""
+    return next((device.name for device in hardware.devices if not device.bf16), "this device")
+
+
+def _check_graphs(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.train.fast == "on" and (reason := why_not_fast(config, hardware.kind)) is not None:
+        yield Problem("train.fast", refusal(reason))
+
+
+def _check_attention(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    if config.model.attention != "flash_attention_2":
+        return
+    if hardware.kind == "cpu":
+        yield Problem(
+            "model.attention", "got flash_attention_2, which needs a GPU; set auto or sdpa"
+        )
+    elif not hardware.flash_attention:
+        yield Problem(
+            "model.attention",
+            "got flash_attention_2, but the flash-attn package is not installed; pip install "
+            "flash-attn, or set auto",
+        )

@@ -1,0 +1,220 @@
+"""Checks of the task, the losses and their data formats, and the metrics a run measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..contrastive_candidates import candidates_per_anchor
+from ..schema import STDLIB_PAIRS, RunConfig
+from ..tasks import FORMATS_OF, PREFERENCE_TASKS
+from .problem import Problem
+
+
+def _check_task(config: RunConfig) -> Iterator[Problem]:
+    if config.task == "contrastive":
+        yield from _check_contrastive(config)
+    elif config.task not in PREFERENCE_TASKS:
+        yield from _check_sft(config)
+
+
+def _check_contrastive(config: RunConfig) -> Iterator[Problem]:
+    kind, form = config.contrastive.kind, config.data.format
+    if kind not in ("infonce", "pairwise"):
+        yield Problem(
+            "contrastive.kind",
+            f"got {kind}, but task contrastive trains on pairs and needs infonce or pairwise; set "
+            "contrastive.kind: infonce, or task: sft",
+        )
+    if form not in ("auto", "pairs"):
+        yield Problem(
+            "data.format",
+            f"got {form}, but task contrastive needs pairs; set data.format: pairs (or auto), or "
+            "task: sft",
+        )
+
+
+def _check_sft(config: RunConfig) -> Iterator[Problem]:
+    kind = config.contrastive.kind
+    if kind in ("infonce", "pairwise"):
+        yield Problem(
+            "contrastive.kind",
+            f"got {kind}, which compares pairs, but task sft has no pairs; set task: contrastive, "
+            "or contrastive.kind: simctg, which works on any text",
+        )
+    if config.data.format == "pairs" or _uses_stdlib(config):
+        yield Problem(
+            "task",
+            "got sft, but the data are pairs, which it cannot use; set task: contrastive, or name "
+            "other data",
+        )
+
+
+def _uses_stdlib(config: RunConfig) -> bool:
+    return STDLIB_PAIRS in (config.data.eval, *(one.path for one in config.data.sources))
+
+
+def _check_candidates(config: RunConfig) -> Iterator[Problem]:
+    if config.task != "contrastive" or candidates_per_anchor(config) > 1:
+        return
+    contrastive = config.contrastive
+    if not contrastive.in_batch:
+        key, cure = "contrastive.in_batch", "set in_batch: true"
+    elif config.train.accumulate > 1:
+        key = "contrastive.cross_accumulation"
+        cure = "set cross_accumulation: on, which takes candidates from the whole step"
+    else:
+        key, cure = "train.batch", "set train.batch or train.accumulate to 2 or more"
+    yield Problem(
+        key,
+        "each anchor has no candidate but its own positive, so the loss is 0 and nothing is "
+        f"learned; {cure}, or contrastive.hard_negatives to 1 with data that has negatives",
+    )
+
+
+def _check_temperature(config: RunConfig) -> Iterator[Problem]:
+    contrastive = config.contrastive
+    low, high = contrastive.temperature_bounds
+    if low >= high:
+        yield Problem(
+            "contrastive.temperature_bounds",
+            f"got {low:g} to {high:g}, expected the lower bound first; swap or correct them",
+        )
+    elif contrastive.learn_temperature and not low <= contrastive.temperature <= high:
+        yield Problem(
+            "contrastive.temperature",
+            f"got {contrastive.temperature:g}, but a learned temperature stays between {low:g} and "
+            f"{high:g}; choose a value in this range, or widen contrastive.temperature_bounds",
+        )
+
+
+def _check_losses(config: RunConfig) -> Iterator[Problem]:
+    contrastive = config.contrastive
+    active = contrastive.kind != "off"
+    if active and contrastive.weight == 0 and contrastive.ce_weight == 0:
+        yield Problem(
+            "contrastive.weight",
+            "weight and ce_weight are both 0, so there is no loss; raise one of them",
+        )
+    if not active and contrastive.ce_weight == 0:
+        yield Problem(
+            "contrastive.ce_weight",
+            "got 0 with contrastive.kind off, so there is no loss; set ce_weight: 1",
+        )
+
+
+def _check_completions(config: RunConfig) -> Iterator[Problem]:
+    """Yield the settings that the preference tasks cannot use."""
+    if config.task not in PREFERENCE_TASKS:
+        return
+    if config.contrastive.kind != "off":
+        yield Problem(
+            "contrastive.kind",
+            f"got {config.contrastive.kind}, but task {config.task} compares completions by their "
+            "log-probability; set contrastive.kind: off, or task: contrastive",
+        )
+    yield from _check_preference_data(config)
+    if config.task == "kto" and config.data.streaming:
+        yield Problem(
+            "data.streaming",
+            "got true, but task kto pairs every prompt with the completion of another record, for "
+            "which all records must be known; set data.streaming: false",
+        )
+    if not config.data.completion_only:
+        yield Problem(
+            "data.completion_only",
+            f"got false, but task {config.task} compares only completions; remove the key",
+        )
+
+
+def _check_preference_data(config: RunConfig) -> Iterator[Problem]:
+    forms = FORMATS_OF[config.task]
+    if _uses_stdlib(config):
+        yield Problem(
+            "task",
+            f"got {config.task}, but {STDLIB_PAIRS} holds pairs; set task: contrastive, or name "
+            "other data",
+        )
+    elif config.data.format not in ("auto", *forms):
+        yield Problem(
+            "data.format",
+            f"got {config.data.format}, but task {config.task} needs {' or '.join(forms)}; set "
+            "data.format: auto, or another task",
+        )
+
+
+def _check_preference(config: RunConfig) -> Iterator[Problem]:
+    own, task = config.preference, config.task
+    if task not in PREFERENCE_TASKS and own != type(own)():
+        yield Problem(
+            "preference",
+            f"the section is set, but task {task} does not use it; set task: dpo or kto, or remove "
+            "the section",
+        )
+    if task == "kto" and (own.loss != "sigmoid" or own.label_smoothing):
+        yield Problem(
+            "preference.loss",
+            "loss and label_smoothing apply to task dpo only, and the task is kto; remove them",
+        )
+    if task == "kto" and not (own.desirable_weight or own.undesirable_weight):
+        yield Problem(
+            "preference.desirable_weight",
+            "both weights are 0, so there is no loss; raise one of them",
+        )
+    if task == "dpo" and (own.desirable_weight, own.undesirable_weight) != (1, 1):
+        yield Problem(
+            "preference.desirable_weight",
+            "the weights of desirable and undesirable completions apply to task kto only, and the "
+            "task is dpo; remove both weights, or set task: kto",
+        )
+    if task == "dpo" and own.label_smoothing and own.loss not in ("sigmoid", "robust"):
+        yield Problem(
+            "preference.label_smoothing",
+            f"got {own.label_smoothing:g}, but loss {own.loss} does not use it; set loss: sigmoid "
+            "or robust, or label_smoothing: 0",
+        )
+
+
+def _check_metrics(config: RunConfig) -> Iterator[Problem]:
+    stop = config.train.early_stop
+    wanted = {"checkpoint.best": config.checkpoint.best}
+    wanted["train.early_stop.metric"] = stop.metric if stop else None
+    known = metrics_of(config)
+    for key, metric in wanted.items():
+        if metric is None:
+            continue
+        if metric not in known:
+            yield Problem(
+                key, f"got {metric}, which this run does not measure; choose {', '.join(known)}"
+            )
+        elif not config.eval.every:
+            yield Problem(
+                key,
+                f"got {metric}, which needs evaluations during training, but eval.every is 0; set "
+                "eval.every",
+            )
+
+
+def metrics_of(config: RunConfig) -> list[str]:
+    """Return the metrics that the evaluations of a run measure."""
+    if config.task in PREFERENCE_TASKS:
+        ce = ["ce"] if config.preference.ce_weight else []
+        return ["loss", *ce, "reward_accuracy", "reward_margin"]
+    if config.task != "contrastive":
+        return ["loss", "perplexity"]
+    contrastive = config.contrastive
+    retrieval = ["recall_at_1", "recall_at_5", "mrr", "ndcg_at_10"]
+    triplets = ["triplet_accuracy"] if contrastive.hard_negatives else []
+    ce = ["ce"] if contrastive.ce_weight else []
+    return ["loss", *ce, "contrastive", *retrieval, *triplets]
+
+
+OBJECTIVE = (
+    _check_task,
+    _check_candidates,
+    _check_temperature,
+    _check_losses,
+    _check_completions,
+    _check_preference,
+    _check_metrics,
+)
+"""Checks of what a run learns and measures."""

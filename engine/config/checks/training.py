@@ -1,0 +1,147 @@
+"""Checks of run length, schedule, learning rates, smoothing, memory, fast mode and rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..fast_mode import refusal, why_not_fast
+from ..schema import RunConfig
+from ..tasks import PREFERENCE_TASKS
+from .problem import Problem
+
+WITHOUT_FLOOR = ("constant", "inverse_sqrt", "cosine_restarts")
+"""Schedules for which `train.lr_floor` has no meaning."""
+
+
+def _check_length(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    if train.steps is None and train.epochs is None:
+        yield Problem("train.steps", "neither steps nor epochs is given; give one of the two")
+    if train.steps is not None and train.epochs is not None:
+        yield Problem(
+            "train.steps",
+            f"both steps ({train.steps}) and epochs ({train.epochs:g}) are given; keep one: "
+            "--set train.epochs=null keeps the steps, --set train.steps=null keeps the epochs",
+        )
+
+
+def _check_targets(config: RunConfig) -> Iterator[Problem]:
+    if config.adapter.targets == []:
+        yield Problem(
+            "adapter.targets",
+            "the list is empty, so nothing would be trained; name modules, or set all-linear",
+        )
+
+
+def _check_schedule(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    if train.lr_floor and train.schedule in WITHOUT_FLOOR:
+        yield Problem(
+            "train.lr_floor",
+            f"got {train.lr_floor:g}, but the schedule {train.schedule} does not use it; set "
+            "train.schedule: cosine (or linear, polynomial, wsd, one_cycle), or train.lr_floor: 0",
+        )
+
+
+def _check_ratios(config: RunConfig) -> Iterator[Problem]:
+    ratio = config.train.lr_ratios.temperature
+    if ratio != 1 and not config.contrastive.learn_temperature:
+        yield Problem(
+            "train.lr_ratios.temperature",
+            f"got {ratio:g}, but the temperature is not trained; set contrastive.learn_temperature:"
+            " true, or remove the ratio",
+        )
+
+
+def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
+    names, ratio = config.adapter.modules_to_save, config.train.lr_ratios.embeddings
+    if ratio != 1 and not names:
+        yield Problem(
+            "train.lr_ratios.embeddings",
+            f"got {ratio:g}, but no module is fully trained; set adapter.modules_to_save, such as "
+            "[embed_tokens], or remove the ratio",
+        )
+    if names and config.train.memory == "lean":
+        yield Problem(
+            "adapter.modules_to_save",
+            f"got {', '.join(names)}, but train.memory: lean keeps embedding and head in forms "
+            "that cannot be trained; set train.memory: plain, or an empty list",
+        )
+
+
+def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
+    smoothing = config.train.label_smoothing
+    if not smoothing:
+        return
+    if config.task in PREFERENCE_TASKS:
+        yield Problem(
+            "train.label_smoothing",
+            f"got {smoothing:g}, which smooths next-token targets, but task {config.task} has "
+            "none; set preference.label_smoothing, and train.label_smoothing: 0",
+        )
+    if config.contrastive.ce_weight == 0:
+        yield Problem(
+            "train.label_smoothing",
+            f"got {smoothing:g}, which smooths the targets of the next-token loss, but "
+            "contrastive.ce_weight is 0; raise it, or set train.label_smoothing: 0",
+        )
+    if config.train.memory == "lean":
+        yield Problem(
+            "train.label_smoothing",
+            f"got {smoothing:g}, which needs the whole output head, but train.memory: lean keeps "
+            "it in slices; set train.memory: plain, or train.label_smoothing: 0",
+        )
+
+
+def _check_rollback(config: RunConfig) -> Iterator[Problem]:
+    checkpoint = config.checkpoint
+    if config.guard.nonfinite == "rollback" and not (checkpoint.every or checkpoint.at_start):
+        yield Problem(
+            "guard.nonfinite",
+            "got rollback, which needs a checkpoint to return to; set checkpoint.every or "
+            "checkpoint.at_start: true",
+        )
+
+
+def _check_memory(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    if train.memory == "lean" and config.model.quantize != "nf4":
+        yield Problem(
+            "train.memory",
+            "got lean, which keeps the head in NF4, but the model is not quantized; set "
+            "model.quantize: nf4, or train.memory: auto",
+        )
+    if train.whole_layers and train.activation_checkpointing is not True:
+        reason = "sets this number itself" if train.recomputes else "keeps the activations of all"
+        yield Problem(
+            "train.whole_layers",
+            f"got {train.whole_layers}, but train.activation_checkpointing: "
+            f"{str(train.activation_checkpointing).lower()} {reason}; set "
+            "train.activation_checkpointing: true, or remove train.whole_layers",
+        )
+    if train.activations == "host" and not train.recomputes:
+        yield Problem(
+            "train.activations",
+            "got host, which keeps activation checkpoints in host memory, but there are none; set "
+            "train.activation_checkpointing: true",
+        )
+
+
+def _check_fast(config: RunConfig) -> Iterator[Problem]:
+    """Yield the setting that rules out CUDA graphs on any machine."""
+    if config.train.fast == "on" and (reason := why_not_fast(config, "cuda")) is not None:
+        yield Problem("train.fast", refusal(reason))
+
+
+TRAINING = (
+    _check_length,
+    _check_targets,
+    _check_schedule,
+    _check_ratios,
+    _check_whole_modules,
+    _check_smoothing,
+    _check_rollback,
+    _check_memory,
+    _check_fast,
+)
+"""Checks of how a run trains."""
