@@ -114,7 +114,8 @@ def test_check_tells_for_a_card_that_is_not_here(loaded, tmp_path, capsys) -> No
         (
             {"num_local_experts": 8},
             ["train.fast=on"],
-            "train.fast: got on, but the model is a mixture of experts, whose routing depends on the data; set train.fast: auto",
+            "train.fast: got on, but the model is a mixture of experts, whose routing depends on "
+            "the data; set train.fast: auto",
         ),
         (
             {},
