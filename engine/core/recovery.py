@@ -1,92 +1,126 @@
-"""The recovery recipe: where to go back to, what to drop, what to change. Pure.
+"""The recovery recipe: the checkpoint to return to, the data to skip and the settings to change.
 
-Back to the good checkpoint before the first watch signal, past the data of the incident, at half
-the learning rate, under a tighter clip; then a probation. What failed once is not repeated: the
-second attempt goes to an earlier checkpoint or to a quarter of the rate, a third is refused.
+A recovery returns to the newest good checkpoint before the first warning, skips the data of the
+incident, halves the learning rate, tightens the gradient clip and then watches some steps, the
+probation. The second attempt uses an earlier checkpoint, or the same one at a quarter of the
+learning rate; a third attempt is refused. This module decides only; it does no I/O.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from ..protocol.commands import Rollback
 from .anomaly import INFO, INSTABILITY, Alert
 from .retention import RetainedCheckpoint, good_checkpoint
 
+RECOVERABLE = INSTABILITY | {"collapse"}
+"""Kinds of alerts that a recovery can help against."""
 MAX_ATTEMPTS = 2
-"""For one incident; what two changes did not cure needs a person."""
+"""Recoveries for one incident; if two changes did not help, a person has to look."""
 MAX_SKIP_STEPS = 500
-"""Dropping more data than this to pass a bad spot costs more than it saves."""
+"""Skipping more data than this to pass a bad stretch costs more than it saves."""
 SKIP_BEYOND, SKIP_BEYOND_AGAIN = 20, 80
-"""Steps of data dropped past the bad one. Bad data come in stretches, of which the first alarm
-knows only the beginning: stopping short of their end costs the whole recovery, going past it a few
-batches. Where the first attempt still met more of it, the second passes much more."""
+"""Steps of data skipped beyond the last bad one, in the first and in the second attempt.
+
+Bad data come in stretches, of which the first alarm shows only the beginning. Stopping short of the
+end wastes the whole recovery; skipping too far wastes a few batches. If the first attempt met more
+bad data, the second one skips much more.
+"""
 LR_FACTOR = 0.5
 TIGHTER = 0.5
-"""Of the clip in force, where that is below the usual norms already."""
+"""Factor on the clip in force where it is already at or below the usual gradient norms."""
 INCIDENT_STEPS = 50
-"""Signals this close to each other belong to one incident."""
+"""Two signals at most this many steps apart belong to one incident."""
 
 
 class NoWayBack(ValueError):
-    """A recovery that is refused; the message says why and what can be done."""
+    """A recovery is refused; the message says why and what to do instead."""
 
 
 class Detour(msgspec.Struct, frozen=True):
-    """Data left out: from a step on, this many more steps' batches were passed over."""
+    """Training data that a rollback skipped after returning to a step."""
 
     step: int
     skipped: int
+    """Number of optimizer-step batches that were skipped."""
 
 
 class RecoveryAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One recovery."""
+    """One planned or finished recovery: checkpoint, settings and skipped data."""
 
     anomaly: str
     checkpoint: str
     step: int
+    """Step of the checkpoint."""
     lr_scale: float
     clip: float | None
+    """New max grad norm; None leaves the setting as it is."""
     skip: int
 
+    def rollback(self) -> Rollback:
+        """Return the rollback command that makes this recovery."""
+        return Rollback(
+            checkpoint=self.checkpoint, lr_scale=self.lr_scale, clip=self.clip, skip=self.skip
+        )
+
     def describe(self) -> str:
-        """As a person would type it."""
+        """Return the rollback command as a person types it, with four significant digits."""
         clip = "" if self.clip is None else f" clip={self.clip:.4g}"
         skip = f" skip={self.skip}" if self.skip else ""
         return f"rollback {self.checkpoint} lr={self.lr_scale:.4g}{clip}{skip}"
 
 
+class RecoveryForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What `recover` would do about an anomaly at this moment."""
+
+    attempt: RecoveryAttempt | None = None
+    """The planned recovery; None if it would be refused or does not apply to the anomaly."""
+    refused: str = ""
+    """Why it would be refused."""
+    tried: int = 0
+    """Recoveries already made in this incident."""
+
+
 class Probation(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps after a recovery in which it has to prove itself."""
+    """The steps after a recovery in which an alarm means that it failed."""
 
     attempt: RecoveryAttempt
     until_step: int
 
     @property
     def steps(self) -> int:
-        """Its length."""
+        """Return the number of steps of the probation."""
         return self.until_step - self.attempt.step
 
 
 class RecoveryHistory(msgspec.Struct, kw_only=True):
-    """What was tried so far; a rollback does not undo it."""
+    """The recoveries and the data skipped so far; a rollback does not undo this record."""
 
     attempts: list[RecoveryAttempt] = []
-    """Of the present incident, oldest first."""
+    """Recoveries of the present incident, oldest first."""
     detours: list[Detour] = []
-    """Of the present timeline, oldest first."""
+    """Skipped data on the present timeline, oldest first."""
     probation: Probation | None = None
 
     def passed_over(self, step: int, *, saved: bool = False) -> int:
-        """Batches left out before a step; `saved`: as a checkpoint written there has it."""
+        """Return how many batches were skipped before a step.
+
+        Args:
+            step: the step.
+            saved: leave out a detour that begins at this very step, because a checkpoint of the
+                step was written before that detour.
+        """
         return sum(
             d.skipped for d in self.detours if d.step < step or (d.step == step and not saved)
         )
 
     def went_back(self, to_step: int, skipped: int) -> None:
-        """Any rollback: later detours are undone, its own begins."""
+        """Record a rollback: it undoes later detours and begins its own."""
         self.detours = [d for d in self.detours if d.step < to_step]
         if skipped:
             self.detours.append(Detour(to_step, skipped))
@@ -94,34 +128,34 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
             self.probation = None
 
     def begin(self, attempt: RecoveryAttempt, probation_steps: int) -> None:
-        """A recovery is under way."""
+        """Record an attempt and start its probation."""
         self.attempts.append(attempt)
         until = attempt.step + probation_steps
         self.probation = Probation(attempt=attempt, until_step=until)
 
     def over(self) -> None:
-        """The incident is: what was tried because of it no longer counts."""
+        """End the incident and forget its attempts."""
         self.attempts, self.probation = [], None
 
 
 class RecoveryContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery depends on."""
+    """The state of the run that a recovery plan depends on."""
 
     step: int
-    """Now."""
+    """The present step."""
     timeline: int
     lr_scale: float
     lr_scales: dict[str, float] = {}
-    """By checkpoint: the scale it was trained with, which a raise since then may have left."""
+    """LR scale each checkpoint was trained with, by name; the scale may have been raised since."""
     clip: float | None
     norm_high: float | None
-    """95 % percentile of usual gradient norms."""
+    """95th percentile of the usual gradient norms."""
     refused_at: int = 0
-    """The last step whose update was refused: its data are as bad as the first one's."""
+    """Step of the newest refused update; its data count as bad like those of the anomaly."""
 
 
 def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
-    """The signals that belong to an anomaly: itself and what warned of it, oldest first."""
+    """Return an anomaly and the signals before it that belong to it, oldest first."""
     found = [anomaly]
     for alert in sorted(alerts, key=lambda a: -a.step):
         grave = alert.kind in INSTABILITY and alert.severity != INFO
@@ -131,6 +165,29 @@ def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
     return found[::-1]
 
 
+def anomaly_named(alerts: Iterable[Alert], name: str) -> Alert:
+    """Return the newest alert that `recover NAME` means.
+
+    Args:
+        alerts: the alerts of the present timeline, oldest first.
+        name: an alert's id, with or without the `-t<timeline>` it is announced with; empty for
+            the newest instability that is more than info.
+
+    Raises:
+        NoWayBack: no such alert.
+    """
+    wanted = {name, re.sub(r"-t\d+$", "", name)}
+    for alert in reversed(list(alerts)):
+        grave = alert.kind in INSTABILITY and alert.severity != INFO
+        if (alert.kind in RECOVERABLE and alert.id in wanted) if name else grave:
+            return alert
+    what = f"anomaly {name!r}" if name else "spike, divergence or explosion"
+    raise NoWayBack(
+        f"there was no {what} on this timeline to recover from; "
+        "to go back all the same: rollback CHECKPOINT"
+    )
+
+
 def plan_recovery(
     anomaly: Alert,
     alerts: Iterable[Alert],
@@ -138,10 +195,17 @@ def plan_recovery(
     past: RecoveryHistory,
     now: RecoveryContext,
 ) -> RecoveryAttempt:
-    """The next attempt to recover from an anomaly.
+    """Plan the next attempt to recover from an anomaly.
+
+    Args:
+        anomaly: the alert to recover from.
+        alerts: all alerts of the present timeline.
+        manifests: complete checkpoints, oldest first.
+        past: the attempts and detours so far.
+        now: the present settings and gradient norms.
 
     Raises:
-        NoWayBack: with the reason.
+        NoWayBack: no attempt is left, or no good checkpoint is old enough.
     """
     if len(past.attempts) >= MAX_ATTEMPTS:
         tried = "; ".join(attempt.describe() for attempt in past.attempts)
@@ -174,7 +238,7 @@ def _target(
     tried: Collection[str],
     timeline: int,
 ) -> RetainedCheckpoint | None:
-    """An untried checkpoint; else, with the rate halved once more, a tried one."""
+    """Return an untried checkpoint, else a tried one (the learning rate is halved once more)."""
     fresh = good_checkpoint(manifests, signals, timeline=timeline, exclude=tried)
     return fresh or good_checkpoint(manifests, signals, timeline=timeline)
 
@@ -192,7 +256,7 @@ def _last_bad(anomaly: Alert, now: RecoveryContext) -> int:
 
 
 def _skip(bad_step: int, to_step: int, past: RecoveryHistory) -> int:
-    """From the checkpoint's place in the data to past the bad one."""
+    """Return how many batches lie between the checkpoint and a point beyond the bad batch."""
     bad_place = bad_step + past.passed_over(bad_step)
     place = to_step + past.passed_over(to_step, saved=True)
     beyond = SKIP_BEYOND_AGAIN if past.attempts else SKIP_BEYOND

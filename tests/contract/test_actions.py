@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from fttui.engine.core.anomaly import Alert
-from fttui.engine.core.reports.advice import CAUSES, AdviceContext, recommend
 from fttui.engine.protocol.commands import COMMANDS
 from fttui.tui.actions import ACTIONS
 
@@ -24,15 +22,6 @@ def test_every_action_is_complete_and_no_key_is_taken_twice() -> None:
         together = [a for a in ACTIONS if a.scope in ("run", scope)]
         keys = Counter(key for action in together for key in action.keys.split(","))
         assert [key for key, count in keys.items() if count > 1] == []
-
-
-def test_recommended_keys_are_keys_of_the_app() -> None:
-    known = {key for action in ACTIONS for key in action.keys.split(",")}
-    for kind in CAUSES:
-        alert = Alert(id="a", kind=kind, severity="alarm", step=9, headline="")
-        for checkpoint in (None, "step-000001"):
-            now = AdviceContext(step=9, checkpoint=checkpoint, checkpoint_step=1, norm_high=1.0)
-            assert {action.key for action in recommend(alert, now)} <= known
 
 
 def _rows() -> list[tuple[str, str]]:

@@ -60,11 +60,16 @@ def gives_up(command: AnyCommand) -> bool:
 
 
 def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
-    """What an anomaly's report recommends first; None where this version has no such command."""
+    """Return the command an anomaly's report recommends first; None if it is unknown here."""
     if anomaly is None or not anomaly.event.actions:
         return None
+    return _typed(anomaly.event.actions[0])
+
+
+def _typed(text: str) -> AnyCommand | None:
+    """Return a command from its text; None if this version has no such command."""
     try:
-        return parse_command(anomaly.event.actions[0])
+        return parse_command(text)
     except (CommandError, ValueError):
         return None
 
@@ -120,15 +125,38 @@ def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
 
 
 def _recovery(state: AppState, command: Recover) -> list[str]:
-    """What `recover` most likely does; the engine chooses by what it has tried already."""
-    anomalies = [a for a in state.run.anomalies if command.anomaly in ("", a.event.id)]
-    name = anomalies[-1].event.checkpoint if anomalies else None
+    """Describe `recover` by the rollback its report recommends by hand; both are the same plan.
+
+    The engine plans anew when it carries `recover` out, so settings and alarms that came after the
+    report can change the numbers.
+    """
+    anomaly = _recovered(state.run, command)
+    ways = [_typed(text) for text in anomaly.event.actions] if anomaly else []
+    planned = next((way for way in ways if isinstance(way, Rollback)), None)
+    name = planned.checkpoint if planned else anomaly.event.checkpoint if anomaly else None
     found = next((c for c in state.run.checkpoints if c.name == name), None)
     if found is None:
-        return ["Back to the newest good checkpoint before it, past the data that led there."]
-    half = state.run.lr_scale / 2
-    rows = consequence(state, Rollback(checkpoint=found.name, lr_scale=half), found)
-    return [*rows, "Tighter clip, the data that led there is skipped, then steps on probation."]
+        return ["Back to the newest good checkpoint before the first warning.", *_RECOVERY_IN_WORDS]
+    if planned is None:
+        rows = consequence(state, Rollback(checkpoint=found.name), found)[:2]
+        return [*rows, *_RECOVERY_IN_WORDS]
+    return [*consequence(state, planned, found), _PROBATION]
+
+
+_PROBATION = "Then some steps of probation: an alarm in them means that it did not help."
+_RECOVERY_IN_WORDS = ("Lower learning rate, tighter clip, the bad data is skipped.", _PROBATION)
+
+
+def _recovered(run: RunView, command: Recover) -> Anomaly | None:
+    """Return the anomaly that `recover` means, as far as the app knows: the newest by default."""
+    for anomaly in reversed(run.anomalies):
+        ways = [_typed(text) for text in anomaly.event.actions]
+        planned = any(isinstance(way, Rollback) for way in ways)
+        if command.anomaly == anomaly.event.id or command in ways:
+            return anomaly
+        if not command.anomaly and planned:
+            return anomaly
+    return None
 
 
 def stopping(state: AppState, *, save: bool = True) -> list[str]:

@@ -1,4 +1,8 @@
-"""What to do about an anomaly: likely causes and commands, best first."""
+"""Recommended commands for an anomaly, best first, and the texts of its likely causes.
+
+A report carries commands as they are typed for `fttui ctl`. It names no keys of the app, because
+users can rebind them; the app adds its keys when it shows a report.
+"""
 
 from __future__ import annotations
 
@@ -7,70 +11,65 @@ import math
 import msgspec
 
 from ..anomaly import ALARM, Alert
-from ..recovery import MAX_SKIP_STEPS, SKIP_BEYOND, SKIP_BEYOND_AGAIN
+from ..recovery import MAX_ATTEMPTS, RecoveryForecast
 
-RECIPE_KEY = "R"
-SAFE_CLIP_SHARE = 0.5
+STAY_LR_FACTOR, CALM_LR_FACTOR = 0.5, 0.7
+"""Factors on the learning rate that are recommended for going on without a rollback."""
 CALM_CLIP_SHARE = 1.5
-GIVE_UP_AFTER = 2
-"""Rollbacks for the same incident; a third would repeat what failed twice."""
+"""The recommended clip over the upper end of the usual gradient norms."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """A recommended command."""
+    """A recommended command and the reason for it."""
 
     command: str
-    """As a person would type it."""
-    key: str
-    """In the app; `R` runs the first action of the newest report."""
+    """The command as typed for `fttui ctl`."""
     why: str
 
 
 class AdviceContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recommendations depend on."""
+    """The state of the run that the recommendations depend on."""
 
-    step: int
-    checkpoint: str | None = None
-    """Nearest good checkpoint before the first warning."""
-    checkpoint_step: int | None = None
     lr_scale: float = 1.0
     norm_high: float | None = None
-    """95 % percentile of recent gradient norms."""
+    """95th percentile of recent gradient norms."""
     clip: float | None = None
     """Max grad norm in force; None is off."""
     rollbacks: int = 0
-    """Done already because of this incident."""
+    """Rollbacks already made because of this incident, by hand or by `recover`."""
+    recovery: RecoveryForecast = RecoveryForecast()
+    """What `recover` would do about this alert."""
 
 
 CAUSES: dict[str, tuple[str, ...]] = {
     "spike": (
         "an outlier batch: garbled, duplicated or very long samples",
-        "a learning rate too high for this state, when the loss does not come back",
+        "a learning rate too high for this state, if the loss does not come back",
     ),
     "divergence": (
         "learning rate too high",
         "warm-up too short",
         "a part of the data that does not fit the rest",
-        "too little precision",
+        "too little numerical precision",
     ),
     "grad_explosion": (
         "an unstable state: the loss often follows some steps later",
-        "a single odd batch, when it is over at once",
+        "a single odd batch, if the norm is back at once",
     ),
     "nonfinite": (
-        "a number too large for the precision, which fp16 is prone to",
+        "an overflow of the number format, which is common in fp16",
         "learning rate too high",
-        "a batch without a single label to learn from",
+        "a batch in which every label is masked",
     ),
     "plateau": (
-        "it has learned what this data and rate can give: the usual end of a run",
+        "the model has learned what it can from this data: the usual end of a run",
         "learning rate near zero",
         "frozen or missing adapters",
-        "a wrong chat template or labels",
+        "a wrong chat template or wrong labels",
     ),
     "dead": (
         "every label is masked",
-        "no adapter is attached or nothing requires a gradient",
+        "no adapter is attached, or no parameter requires a gradient",
     ),
     "overfit": ("too many epochs over too little data",),
     "throughput_drop": (
@@ -89,125 +88,114 @@ CAUSES: dict[str, tuple[str, ...]] = {
     ),
     "straggler": (
         "a hot or throttled device on that rank",
-        "another process beside it",
+        "another process on that rank's machine",
         "slow data loading on that rank",
     ),
-    "vram_leak": ("tensors kept alive from step to step", "fragmentation"),
+    "vram_leak": ("tensors kept alive from step to step", "memory fragmentation"),
 }
-"""Likely causes by kind, most likely first."""
+"""Likely causes by kind of alert, most likely first."""
 
 ADVICE: dict[str, str] = {
-    "spike": "Look at the samples of this and the previous batch before changing anything.",
-    "divergence": "After going back, give a new start a longer warm-up.",
+    "spike": "Look at the samples of this and the previous batch before you change anything.",
+    "divergence": "If you start anew later, use a longer warm-up.",
     "grad_explosion": "Do not rely on checkpoints written while this lasts.",
     "nonfinite": "Train in bf16 rather than fp16; look for records whose labels are all masked.",
-    "plateau": "Check the number of trainable parameters and one record's labels.",
-    "dead": "Nothing is being learned: fix the configuration before going on.",
-    "overfit": "The checkpoint with the best evaluation is the one to keep.",
+    "plateau": "Check the number of trainable parameters and the labels of one record.",
+    "dead": "The model learns nothing: fix the configuration before you go on.",
+    "overfit": "Keep the checkpoint with the best evaluation.",
     "throughput_drop": "Compare the time spent on data with the time spent computing.",
-    "collapse": "Raise the temperature or the number of candidates before going on.",
+    "collapse": "Raise the temperature or the number of candidates before you go on.",
     "lr_misconfig": "Compare the learning rate with its schedule and the method's usual range.",
     "straggler": "The whole run is as slow as that rank: look at its device first.",
-    "vram_leak": "A restart from a checkpoint gives the memory back.",
+    "vram_leak": "A restart from a checkpoint frees the memory.",
 }
-"""One sentence by kind that no command can say."""
+"""One sentence by kind of alert, for what no command can do."""
 
 
-def recommend(alert: Alert, situation: AdviceContext) -> list[Recommendation]:
-    """Commands for one alert, best first."""
+def recommend(alert: Alert, now: AdviceContext) -> list[Recommendation]:
+    """Return the recommended commands for one alert, best first."""
     match alert.kind:
         case "spike" | "divergence" | "nonfinite" | "collapse":
-            return _recover(alert, situation)
+            return _recover(alert, now)
         case "grad_explosion":
-            return _calm(alert, situation)
+            return _calm(alert, now)
         case "lr_misconfig":
-            lowered = f"lr scale {situation.lr_scale * 0.1:.3g}"
-            return [_first(lowered, "a tenth of it, at once"), _stop("check schedule and rate")]
+            why = "lowers it to a tenth at once"
+            lowered = _action(f"lr scale {now.lr_scale * 0.1:.3g}", why)
+            return [lowered, _action("stop", "if the schedule or the rate has to be corrected")]
         case "plateau":
-            return _judge_plateau(situation)
+            return _after_plateau(now)
         case _:
             return list(_FIXED.get(alert.kind, ()))
 
 
-def _judge_plateau(now: AdviceContext) -> list[Recommendation]:
-    """Held-out data, not a higher rate, says whether a flat loss is an end or a fault."""
-    tripled = f"lr scale {now.lr_scale * 3:.3g}"
+def _action(command: str, why: str) -> Recommendation:
+    return Recommendation(command=command, why=why)
+
+
+def _after_plateau(now: AdviceContext) -> list[Recommendation]:
+    """Recommend an evaluation first: it tells a finished run from a faulty one."""
     return [
-        _first("eval", "if the held-out loss no longer falls either, the run has what it can get"),
-        Recommendation(command=tripled, key="l", why="if it has learned nothing at all so far"),
-        _stop("to keep what there is, or to check data and adapters"),
+        _action("eval", "if the held-out loss is flat too, the run has learned what it can"),
+        _action(f"lr scale {now.lr_scale * 3:.3g}", "if it has learned nothing at all so far"),
+        _action("stop", "to keep the result, or to check data and adapters"),
     ]
 
 
 def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
-    if now.rollbacks >= GIVE_UP_AFTER:
-        why = f"{now.rollbacks} rollbacks did not help: change the configuration or the data"
-        return [_first("stop", why), _pause()]
-    halved = f"{_calm_scale(now) * 0.5:.3g}"
-    if now.checkpoint is None:
-        why = "there is no good checkpoint to go back to"
-        return [_first(f"lr scale {halved}", why), _pause()]
-    recover = _first(f"recover {alert.id}", f"{_why_back(alert, now)}, then a probation")
-    by_hand = "the same by hand, without the probation"
-    actions = [recover, Recommendation(command=_rollback(now, halved), key="r", why=by_hand)]
+    tried = max(now.rollbacks, now.recovery.tried)
+    if tried >= MAX_ATTEMPTS:
+        why = f"{tried} rollbacks did not help: change the configuration or the data"
+        return [_action("stop", why), _PAUSE_TO_LOOK]
+    lower = f"lr scale {_stay_scale(now) * STAY_LR_FACTOR:.3g}"
+    attempt = now.recovery.attempt
+    if attempt is None:
+        return [_action(lower, "no good checkpoint to go back to"), _PAUSE_TO_LOOK]
+    actions = [
+        _action(f"recover {alert.id}", _why_recover(alert)),
+        _action(attempt.describe(), "does the same by hand, without the probation"),
+    ]
     if alert.kind == "spike":
-        actions.append(_pause("most single spikes come back by themselves within some steps"))
+        actions.append(_action("pause", "most single spikes recover by themselves in some steps"))
     if alert.kind != "spike" or alert.severity != ALARM:
-        actions.append(_lower(f"lr scale {halved}", "stay here with half the learning rate"))
+        actions.append(_action(lower, "goes on from here with half the learning rate"))
     if alert.kind == "nonfinite":
-        why = "hold at once when it happens again"
-        actions.append(Recommendation(command="policy nonfinite halt", key="P", why=why))
+        actions.append(_action("policy nonfinite halt", "holds training if it happens again"))
     return actions
 
 
-def _calm_scale(now: AdviceContext) -> float:
-    """The scale to lower: one above the schedule may itself be the trouble."""
+def _why_recover(alert: Alert) -> str:
+    condition = "if the loss does not come back: " if alert.kind == "spike" else ""
+    return (
+        f"{condition}goes back to before the first warning, skips the bad data, lowers the "
+        "learning rate and the clip, then watches some steps (probation)"
+    )
+
+
+def _stay_scale(now: AdviceContext) -> float:
+    """Return the LR scale to lower; one raised above the schedule may itself be the cause."""
     return min(now.lr_scale, 1.0)
 
 
-def _rollback(now: AdviceContext, lr_scale: str) -> str:
-    words = ["rollback", now.checkpoint or "last", f"lr={lr_scale}"]
-    if now.rollbacks and now.norm_high is not None and now.norm_high > 0:
-        words.append(f"clip={now.norm_high * SAFE_CLIP_SHARE:.3g}")
-    if (skip := skip_count(now)) > 0:
-        words.append(f"skip={skip}")
-    return " ".join(words)
-
-
-def skip_count(now: AdviceContext) -> int:
-    """Steps of data to drop after going back, as the recovery does."""
-    if now.checkpoint_step is None:
-        return 0
-    beyond = SKIP_BEYOND_AGAIN if now.rollbacks else SKIP_BEYOND
-    return min(max(now.step - now.checkpoint_step, 0) + beyond, MAX_SKIP_STEPS)
-
-
-def _why_back(alert: Alert, now: AdviceContext) -> str:
-    again = ", with tighter clipping this time" if now.rollbacks else ""
-    if alert.kind == "spike":
-        return f"if the loss does not come back: before the first warning, past this data{again}"
-    return f"to before the first warning, past this data, at half the learning rate{again}"
-
-
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
-    lower = _lower(f"lr scale {_calm_scale(now) * 0.7:.3g}", "a little less learning rate")
+    scale = _stay_scale(now) * CALM_LR_FACTOR
+    lower = _action(f"lr scale {scale:.3g}", "lowers the learning rate a little")
     clip = _calm_clip(alert, now)
-    if clip is None:
-        actions = [_first(lower.command, lower.why)]
-    else:
-        why = "above what is normal, and half of this norm at most"
-        actions = [_first(f"clip {clip:.3g}", why), lower]
-    if now.checkpoint is not None and alert.severity == ALARM:
-        command = _rollback(now, f"{_calm_scale(now) * 0.5:.3g}")
-        why = "if the loss follows"
-        actions.append(Recommendation(command=command, key="r", why=why))
+    actions = [lower]
+    if clip is not None:
+        why = "above the usual norms, and at most half of this one"
+        actions = [_action(f"clip {clip:.3g}", why), lower]
+    attempt = now.recovery.attempt
+    if attempt is not None and alert.severity == ALARM:
+        actions.append(_action(attempt.describe(), "if the loss rises too"))
     return actions
 
 
 def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
-    """A max grad norm above what is normal; None where the one in force is tighter already.
+    """Return a max grad norm above the usual norms, or None if the one in force is tighter.
 
-    Never above half the norm that alarmed: explosions before it may have widened the normal range.
+    It is at most half of the norm that raised the alert, because explosions before it may have
+    widened the range of usual norms.
     """
     if now.norm_high is None or not math.isfinite(now.norm_high) or now.norm_high <= 0:
         return None
@@ -217,38 +205,24 @@ def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
     return clip if now.clip is None or clip < now.clip else None
 
 
-def _first(command: str, why: str) -> Recommendation:
-    return Recommendation(command=command, key=RECIPE_KEY, why=why)
-
-
-def _lower(command: str, why: str) -> Recommendation:
-    return Recommendation(command=command, key="l", why=why)
-
-
-def _pause(why: str = "hold while you look at the samples") -> Recommendation:
-    return Recommendation(command="pause", key="space", why=why)
-
-
-def _stop(why: str) -> Recommendation:
-    return Recommendation(command="stop", key="x", why=why)
-
+_PAUSE_TO_LOOK = _action("pause", "holds training while you look at the samples")
 
 _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
-        _first("stop", "more steps make it worse; the best checkpoint stays"),
-        Recommendation(command="eval", key="e", why="confirm with a fresh evaluation"),
+        _action("stop", "more steps make it worse; the best checkpoint is kept"),
+        _action("eval", "confirms it with a fresh evaluation"),
     ),
     "straggler": (
-        _first("profile 2", "where each rank's time goes, before changing anything"),
-        _pause("look at that rank's device while training holds"),
+        _action("profile 2", "shows where each rank's time goes, before you change anything"),
+        _action("pause", "holds training while you look at that rank's device"),
     ),
-    "dead": (_first("stop no-save", "nothing was learned that could be lost"),),
+    "dead": (_action("stop no-save", "nothing was learned that could be lost"),),
     "throughput_drop": (
-        _first("profile 2", "where the time of a step goes now, before changing anything"),
-        _pause("see whether the machine is free while training holds"),
+        _action("profile 2", "shows where the time of a step goes, before you change anything"),
+        _action("pause", "holds training while you look for other processes on the machine"),
     ),
     "vram_leak": (
-        _first("checkpoint pin leak", "be safe before memory runs out"),
-        _stop("then go on in a fresh process: fttui run --resume"),
+        _action("checkpoint pin leak", "saves the run before memory runs out"),
+        _action("stop", "then go on in a fresh process: fttui run --resume"),
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..anomaly import Alert
+from ..recovery import RecoveryForecast
 from .advice import ADVICE, AdviceContext, Recommendation, recommend
 from .causes import Signs, rank_causes
 
@@ -104,6 +105,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What makes it good."""
     guard: str = ""
     """What the guard did about it by itself."""
+    recovery: RecoveryForecast = RecoveryForecast()
+    """What `recover` would have done at that moment."""
 
 
 class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,14 +138,12 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
     """Put an alert and what was known together."""
-    situation = AdviceContext(
-        step=alert.step,
-        checkpoint=evidence.checkpoint,
-        checkpoint_step=evidence.checkpoint_step,
+    now = AdviceContext(
         lr_scale=evidence.lr_scale,
         norm_high=evidence.grad_normal[1] if evidence.grad_normal else None,
         clip=evidence.clip,
         rollbacks=evidence.rollbacks,
+        recovery=evidence.recovery,
     )
     return AnomalyReport(
         id=alert.id,
@@ -158,7 +159,7 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
         evidence=evidence,
         causes=rank_causes(alert, signs(alert, evidence)),
         advice=ADVICE.get(alert.kind, ""),
-        actions=recommend(alert, situation),
+        actions=recommend(alert, now),
     )
 
 
@@ -322,10 +323,7 @@ def _sample(sample: TrainingSample) -> str:
 
 
 def _actions(report: AnomalyReport) -> list[str]:
-    lines = [
-        f"{n}. `{action.command}` [{action.key}]: {action.why}"
-        for n, action in enumerate(report.actions, 1)
-    ]
+    lines = [f"{n}. `{action.command}`: {action.why}" for n, action in enumerate(report.actions, 1)]
     return [*lines, "", report.advice] if report.advice else lines
 
 

@@ -141,7 +141,7 @@ class StepConclusion:
         self._event_log.record(event)
         if self._flow.measuring:
             self._event_log.record(self._flow.after())
-        self._monitor.observe(event, step.seen)
+        self._monitor.observe(event, step.seen, self._control.settings)
         self._compare(event)
         self._act(step)
 

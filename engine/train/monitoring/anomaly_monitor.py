@@ -13,6 +13,7 @@ from ...core.anomaly.state import State
 from ...core.autopilot import calls_at_once
 from ...core.guard import NOTHING_PASSES, Limits
 from ...core.meters import LossAverage, RecentNorms
+from ...core.recovery import RecoveryForecast
 from ...data.batch_source import SeenExamples
 from ...protocol.events import AnomalyResolved, StepFinished
 from ...run.checkpoint_store import Manifest
@@ -24,8 +25,17 @@ FLOW_NORM = 3.0
 """Multiple of the usual gradient norm from which the gradient flow is measured, so that the report
 has it if the detector raises an alert."""
 
-WayBack = Callable[[Alert, Sequence[Alert]], Manifest | None]
-"""Finds the checkpoint to return to because of an alert, given all recent alerts."""
+
+class WayBack(NamedTuple):
+    """The way back from an alert, as its report shows it."""
+
+    checkpoint: Manifest | None
+    """The checkpoint to return to; None if there is no good one."""
+    forecast: RecoveryForecast = RecoveryForecast()
+    """What `recover` would do."""
+
+
+FindWayBack = Callable[[Alert], WayBack]
 
 
 class RecoveryCall(NamedTuple):
@@ -60,7 +70,6 @@ class AnomalyMonitor:
         detector: Detector,
         event_log: EventLog,
         reporter: AnomalyReporter,
-        way_back: WayBack,
         *,
         leads: bool,
     ) -> None:
@@ -70,12 +79,10 @@ class AnomalyMonitor:
             detector: without any records yet.
             event_log: takes the verdicts.
             reporter: writes and announces a report for every alert.
-            way_back: finds the checkpoint that a report recommends.
             leads: whether this is rank 0.
         """
         self._event_log = event_log
         self._reporter = reporter
-        self._way_back = way_back
         self._leads = leads
         self._detector = detector
         self.state = AnomalyMonitorState(
@@ -119,42 +126,53 @@ class AnomalyMonitor:
         asked, self._asked_gradients = self._asked_gradients, ""
         return asked or ("odd" if odd else "")
 
-    def observe(self, event: StepFinished, seen: SeenExamples, refused: str) -> list[RecoveryCall]:
+    def observe(
+        self, event: StepFinished, seen: SeenExamples, refused: str, way_back: FindWayBack
+    ) -> list[RecoveryCall]:
         """Add a finished step: raise its alerts, resolve earlier ones, return calls for recovery.
 
         Args:
             event: the finished step.
             seen: the examples that this rank trained on.
             refused: why the guard refused the update; empty if it was applied.
+            way_back: finds the way back from an alert, for its report.
         """
         record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)
         self.state.loss.push(event.loss)
         self.state.norms.push(event.grad_norm, clipped=event.clipped)
-        return self._raise_all(alerts, seen, refused) + self._resolve()
+        return self._raise_all(alerts, seen, refused, way_back) + self._resolve()
 
-    def evaluated(self, loss: float) -> list[RecoveryCall]:
+    def evaluated(self, loss: float, way_back: FindWayBack) -> list[RecoveryCall]:
         """Add an evaluation loss: raise its alerts and return calls for recovery."""
         record = {"step": self._event_log.step, "eval_loss": loss}
-        return self._raise_all(self._detector.update(record), None, "")
+        return self._raise_all(self._detector.update(record), None, "", way_back)
 
     def _raise_all(
-        self, alerts: Sequence[Alert], seen: SeenExamples | None, refused: str
+        self,
+        alerts: Sequence[Alert],
+        seen: SeenExamples | None,
+        refused: str,
+        way_back: FindWayBack,
     ) -> list[RecoveryCall]:
         calls = []
         for alert in alerts:
-            public_id = self._raise(alert, seen, refused)
+            public_id = self._raise(alert, seen, refused, way_back)
             if calls_at_once(alert):
                 calls.append(RecoveryCall(public_id, alert.headline))
         return calls
 
-    def _raise(self, alert: Alert, seen: SeenExamples | None, refused: str) -> str:
+    def _raise(
+        self, alert: Alert, seen: SeenExamples | None, refused: str, way_back: FindWayBack
+    ) -> str:
         state = self.state
         state.alerts = [*state.alerts, alert][-ALERTS_KEPT:]
+        found = way_back(alert)
         public_id = self._reporter.report(
             alert,
             norms=state.norms,
-            way_back=self._way_back(alert, state.alerts),
+            way_back=found.checkpoint,
+            forecast=found.forecast,
             seen=None if alert.kind in LOCAL else seen,
             guard=refused,
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from ...core.anomaly import ALARM, Alert
 from ...core.meters import RecentNorms
+from ...core.recovery import RecoveryForecast
 from ...core.reports.anomaly_report import (
     AnomalyReport,
     Evidence,
@@ -143,11 +144,14 @@ class AnomalyReporter:
         *,
         norms: RecentNorms,
         way_back: Manifest | None,
+        forecast: RecoveryForecast,
         seen: SeenExamples | None = None,
         guard: str = "",
     ) -> str:
         """Write and announce one report; returns its public id."""
-        report = build_report(alert, self._evidence(norms, way_back, seen, guard))
+        evidence = self._evidence(norms, way_back, seen, guard)
+        evidence = msgspec.structs.replace(evidence, recovery=forecast)
+        report = build_report(alert, evidence)
         timeline = self._event_log.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
         if alert.severity == ALARM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -71,18 +72,31 @@ class TrainingMonitor:
             self._planner.call(RecoveryCall("", decision.reason))
         return decision.verdict
 
-    def observe(self, event: StepFinished, seen: SeenExamples) -> None:
-        """Add a finished step and the examples it was trained on; raise and resolve anomalies."""
+    def observe(self, event: StepFinished, seen: SeenExamples, settings: RunSettings) -> None:
+        """Add a finished step; raise and resolve anomalies.
+
+        Args:
+            event: the finished step.
+            seen: the examples that this rank trained on.
+            settings: the settings in force.
+        """
         self._planner.stepped()
         refused = self.reason if event.skipped else ""
-        for call in self._anomalies.observe(event, seen, refused):
+        way_back = partial(
+            self._planner.forecast,
+            settings=settings,
+            seen=self._anomalies.state,
+            refused_at=self._refused_at,
+        )
+        for call in self._anomalies.observe(event, seen, refused, way_back):
             self._planner.call(call)
         self._planner.judge_probation(self._anomalies.state.alerts)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Add an evaluation; raise its anomalies."""
         self._selection.evaluated(self._event_log.step, metrics)
-        for call in self._anomalies.evaluated(metrics["loss"]):
+        way_back = partial(self._planner.without_recovery, seen=self._anomalies.state)
+        for call in self._anomalies.evaluated(metrics["loss"], way_back):
             self._planner.call(call)
 
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
@@ -99,8 +113,12 @@ class TrainingMonitor:
         Raises:
             NoWayBack: no recovery is possible; the message names the reason.
         """
-        refused_at = self._guard.skipped_at[-1] if self._guard.skipped_at else 0
-        return self._planner.recovery(anomaly, settings, self._anomalies.state, refused_at)
+        return self._planner.recovery(anomaly, settings, self._anomalies.state, self._refused_at)
+
+    @property
+    def _refused_at(self) -> int:
+        """The last step whose update the guard refused; 0 if there is none."""
+        return self._guard.skipped_at[-1] if self._guard.skipped_at else 0
 
     def rolled_back(self, to_step: int) -> None:
         """Resolve the anomalies of steps that a rollback has undone."""
@@ -163,9 +181,7 @@ def build_monitor(
     """Build the monitor of a run from its configuration."""
     planner = RecoveryPlanner(config.policy, checkpoints, event_log, agreement)
     detector = Detector(config.guard.sensitivity, falls_to_zero=config.task in PREFERENCE_TASKS)
-    anomalies = AnomalyMonitor(
-        detector, event_log, reporter, planner.good_checkpoint, leads=agreement.rank == 0
-    )
+    anomalies = AnomalyMonitor(detector, event_log, reporter, leads=agreement.rank == 0)
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
     guard = Guard(budget=config.guard.nonfinite_budget)
     return TrainingMonitor(guard, anomalies, planner, selection, event_log)

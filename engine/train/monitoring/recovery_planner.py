@@ -11,11 +11,14 @@ from ...core.anomaly import ALARM, INFO, INSTABILITY, Alert
 from ...core.autopilot import Autopilot
 from ...core.recovery import (
     INCIDENT_STEPS,
+    RECOVERABLE,
     NoWayBack,
     Probation,
     RecoveryAttempt,
     RecoveryContext,
+    RecoveryForecast,
     RecoveryHistory,
+    anomaly_named,
     plan_recovery,
 )
 from ...core.retention import good_checkpoint
@@ -25,7 +28,7 @@ from ...protocol.events import AnyEvent, AutopilotDecided, ProbationEnded, Rolle
 from ...run.checkpoint_store import CheckpointStore, Manifest
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
-from .anomaly_monitor import AnomalyMonitorState, RecoveryCall
+from .anomaly_monitor import AnomalyMonitorState, RecoveryCall, WayBack
 
 _attempts = msgspec.msgpack.Decoder(RecoveryAttempt)
 _rollbacks = msgspec.msgpack.Decoder(Rollback)
@@ -153,19 +156,36 @@ class RecoveryPlanner:
         refused, found = "", None
         if self._agreement.rank == 0:
             try:
-                found = self._plan(_anomaly(anomaly, seen), settings, seen, refused_at)
+                found = self._plan(anomaly_named(seen.alerts, anomaly), settings, seen, refused_at)
             except NoWayBack as reason:
                 refused = str(reason)
         shared = self._agreement.share(b"" if found is None else msgspec.msgpack.encode(found))
         if not shared:
             raise NoWayBack(self._agreement.share(refused.encode()).decode())
         attempt = self._attempt = _attempts.decode(shared)
-        return Rollback(
-            checkpoint=attempt.checkpoint,
-            lr_scale=attempt.lr_scale,
-            clip=attempt.clip,
-            skip=attempt.skip,
-        )
+        return attempt.rollback()
+
+    def forecast(
+        self, alert: Alert, settings: RunSettings, seen: AnomalyMonitorState, refused_at: int
+    ) -> WayBack:
+        """Return what `recover` would do about an alert now; the arguments are those of `recovery`.
+
+        Not a collective.
+        """
+        if alert.kind not in RECOVERABLE:
+            return self.without_recovery(alert, seen)
+        tried = len(self.state.recoveries.attempts)
+        try:
+            attempt = self._plan(alert, settings, seen, refused_at)
+        except NoWayBack as reason:
+            forecast = RecoveryForecast(refused=str(reason), tried=tried)
+            return WayBack(self.good_checkpoint(alert, seen.alerts), forecast)
+        known = (m for m in self._checkpoints.all() if m.name == attempt.checkpoint)
+        return WayBack(next(known, None), RecoveryForecast(attempt=attempt, tried=tried))
+
+    def without_recovery(self, alert: Alert, seen: AnomalyMonitorState) -> WayBack:
+        """Return the good checkpoint before an alert that `recover` does not help against."""
+        return WayBack(self.good_checkpoint(alert, seen.alerts))
 
     def _plan(
         self, anomaly: Alert, settings: RunSettings, seen: AnomalyMonitorState, refused_at: int
@@ -227,20 +247,6 @@ class RecoveryPlanner:
 def _fails(alert: Alert, probation: Probation) -> bool:
     after = alert.step > probation.attempt.step
     return after and alert.severity == ALARM and alert.kind in INSTABILITY
-
-
-def _anomaly(wanted: str, seen: AnomalyMonitorState) -> Alert:
-    """Return the newest instability, or the one with the wanted id."""
-    known = [a for a in seen.alerts if a.kind in INSTABILITY and a.severity != INFO]
-    if wanted:
-        known = [a for a in known if wanted in (a.id, seen.open.get(a.id))]
-    if known:
-        return known[-1]
-    which = f"anomaly {wanted!r}" if wanted else "spike, divergence or explosion"
-    raise NoWayBack(
-        f"there was no {which} on this timeline to recover from; "
-        "to go back all the same: rollback CHECKPOINT"
-    )
 
 
 def _lr_scales(manifests: Sequence[Manifest]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from fttui.engine.core.recovery import (
     RecoveryAttempt,
     RecoveryContext,
     RecoveryHistory,
+    anomaly_named,
     incident,
     plan_recovery,
 )
@@ -158,3 +159,32 @@ def test_the_autopilot_keeps_to_budget_and_cool_down() -> None:
 def test_only_what_does_not_come_back_by_itself_calls_at_once() -> None:
     assert calls_at_once(signal(5))
     assert not calls_at_once(signal(5, "spike"))
+
+
+def test_without_a_name_the_newest_instability_that_is_more_than_info_is_meant() -> None:
+    alerts = [signal(5), signal(9, "grad_explosion", "watch"), signal(12, "nonfinite", "info")]
+    assert anomaly_named([*alerts, signal(14, "collapse")], "").id == "grad_explosion-9"
+    twice = [signal(9, "spike"), signal(9, "grad_explosion")]
+    assert anomaly_named(twice, "").id == "grad_explosion-9"
+    with pytest.raises(NoWayBack, match="no spike, divergence or explosion on this timeline"):
+        anomaly_named([signal(12, "nonfinite", "info"), signal(14, "collapse")], "")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nonfinite-12", "nonfinite-12"),  # also an info, and also a collapse: reports name them
+        ("collapse-14", "collapse-14"),
+        ("divergence-5-t2", "divergence-5"),  # as it is announced on timeline 2
+    ],
+)
+def test_every_alert_whose_report_recommends_recover_can_be_named(name: str, found: str) -> None:
+    alerts = [signal(5), signal(12, "nonfinite", "info"), signal(14, "collapse")]
+    assert anomaly_named(alerts, name).id == found
+
+
+@pytest.mark.parametrize("name", ["divergence-6", "plateau-7", "divergence-5-x2"])
+def test_a_name_that_means_no_such_alert_is_refused(name: str) -> None:
+    alerts = [signal(5), signal(7, "plateau", "info")]
+    with pytest.raises(NoWayBack, match=f"no anomaly '{name}' on this timeline"):
+        anomaly_named(alerts, name)

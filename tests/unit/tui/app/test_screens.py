@@ -207,7 +207,7 @@ async def test_recover_says_in_numbers_what_it_will_do() -> None:
     last = script.records[-1]
     event = type(last.event)(
         **{**{f: getattr(last.event, f) for f in last.event.__struct_fields__},
-           "actions": ["recover a1241"]}
+           "actions": ["recover a1241", "rollback step-000800-t1 lr=0.25 clip=0.3 skip=461"]}
     )  # fmt: skip
     script.records[-1] = type(last)(
         seq=last.seq, time=last.time, step=last.step, timeline=last.timeline, event=event
@@ -218,6 +218,8 @@ async def test_recover_says_in_numbers_what_it_will_do() -> None:
         assert "Back to step 800: 441 steps" in text_of(app)
         assert "timeline 3" in text_of(app)
         assert "×0.25" in text_of(app)
+        assert "clip 0.300" in text_of(app)
+        assert "801–1,261 is skipped" in text_of(app)
 
 
 async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeypatch) -> None:

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, WATCH, Alert
+from fttui.engine.core.recovery import RecoveryAttempt, RecoveryForecast
 from fttui.engine.core.reports.advice import CAUSES, AdviceContext, recommend
 from fttui.engine.protocol.commands import Evaluate, Recover, Rollback, Stop, parse_command
 from fttui.engine.protocol.events import StateChanged
@@ -22,16 +23,18 @@ from tests.support.session_double import live_spike
 
 def first_ways() -> Iterator[str]:
     """The first action of every report there can be."""
-    for kind, severity, rollbacks, checkpoint, high in product(
-        CAUSES, (WATCH, ALARM), (0, 1, 2), (None, "step-000800-t1"), (None, 0.6)
+    attempt = RecoveryAttempt(
+        anomaly="a1241", checkpoint="step-000800-t1", step=800, lr_scale=0.5, clip=0.3, skip=461
+    )
+    for kind, severity, rollbacks, planned, high in product(
+        CAUSES, (WATCH, ALARM), (0, 1, 2), (None, attempt), (None, 0.6)
     ):
         alert = Alert(
             id="a1241", kind=kind, severity=severity, step=1241, headline="odd", value=9.0
         )
         now = AdviceContext(
-            step=1241, checkpoint=checkpoint, checkpoint_step=800 if checkpoint else None,
-            rollbacks=rollbacks, norm_high=high,
-        )  # fmt: skip
+            rollbacks=rollbacks, norm_high=high, recovery=RecoveryForecast(attempt=planned)
+        )
         if actions := recommend(alert, now):
             yield actions[0].command
 
@@ -84,3 +87,23 @@ def test_a_pause_lasts_over_what_is_done_meanwhile_and_a_halt_ends_by_going_back
     assert "the run stays held" in in_words(state, Evaluate())[0]
     back = in_words(state, Rollback(checkpoint="last"))[1]
     assert back.startswith("It stays paused" if held is RunState.PAUSED else "Training goes on")
+
+
+def test_recover_is_described_by_the_rollback_that_its_report_recommends() -> None:
+    by_hand = "rollback step-000800-t1 lr=0.3 clip=0.4 skip=470"
+    run = apply_many(RunView(), live_spike("recover spike-1241", by_hand).records)
+    state = AppState(run=run)
+    for typed in ("recover spike-1241", "recover a1241", "recover"):
+        rows = in_words(state, parse_command(typed))
+        assert rows[:-1] == in_words(state, parse_command(by_hand))
+        assert "probation" in rows[-1]
+
+
+def test_recover_without_a_planned_rollback_names_the_checkpoint_it_knows() -> None:
+    run = apply_many(RunView(), live_spike("clip 0.3").records)
+    rows = in_words(AppState(run=run), Recover(anomaly="a1241"))
+    assert rows[0].startswith("Back to step 800:")
+    assert not any("LR scale" in row for row in rows)
+    assert "Lower learning rate" in rows[2]
+    unknown = in_words(AppState(run=run), Recover(anomaly="x"))
+    assert unknown[0] == "Back to the newest good checkpoint before the first warning."

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from fttui.engine.core.anomaly import Alert
-from fttui.engine.core.recovery import MAX_SKIP_STEPS
-from fttui.engine.core.reports.advice import ADVICE, CAUSES, GIVE_UP_AFTER, AdviceContext, recommend
+from fttui.engine.core.recovery import MAX_ATTEMPTS, RecoveryAttempt, RecoveryForecast
+from fttui.engine.core.reports.advice import ADVICE, CAUSES, AdviceContext, recommend
 from fttui.engine.core.reports.anomaly_report import (
     Evidence,
     LrChange,
@@ -19,9 +19,14 @@ from fttui.engine.core.reports.anomaly_report import (
     to_markdown,
     top_modules,
 )
-from fttui.engine.protocol.commands import Rollback, SetClip, parse_command
+from fttui.engine.protocol.commands import SetClip, parse_command
 
 KINDS = sorted(CAUSES)
+ATTEMPT = RecoveryAttempt(
+    anomaly="spike-123", checkpoint="step-000120", step=120, lr_scale=0.5, clip=0.6, skip=23
+)
+PLANNED = RecoveryForecast(attempt=ATTEMPT)
+BY_HAND = "rollback step-000120 lr=0.5 clip=0.6 skip=23"
 
 
 def alert(kind: str = "spike", severity: str = "alarm", step: int = 123) -> Alert:
@@ -63,26 +68,21 @@ def evidence(**changed: object) -> Evidence:
         tried=["rollback step-000100 lr=0.5 at 118"],
         checkpoint="step-000120",
         checkpoint_step=120,
+        recovery=PLANNED,
     )
     return msgspec.structs.replace(whole, **changed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("severity", ["info", "watch", "alarm"])
-@pytest.mark.parametrize("checkpoint", [None, "step-000120"])
+@pytest.mark.parametrize("recovery", [RecoveryForecast(), PLANNED], ids=["no way back", "planned"])
 @pytest.mark.parametrize("rollbacks", [0, 1, 2])
-def test_every_recommendation_is_a_command_and_the_first_is_one_key_away(
-    kind: str, severity: str, checkpoint: str | None, rollbacks: int
+def test_every_recommendation_is_a_command_with_its_reason(
+    kind: str, severity: str, recovery: RecoveryForecast, rollbacks: int
 ) -> None:
-    now = AdviceContext(
-        step=123,
-        checkpoint=checkpoint,
-        checkpoint_step=120 if checkpoint else None,
-        norm_high=1.2,
-        rollbacks=rollbacks,
-    )
+    now = AdviceContext(norm_high=1.2, rollbacks=rollbacks, recovery=recovery)
     actions = recommend(alert(kind, severity), now)
-    assert actions[0].key == "R"
+    assert actions
     assert all(action.why for action in actions)
     for action in actions:
         parse_command(action.command)
@@ -96,35 +96,22 @@ def test_every_kind_has_causes_and_advice() -> None:
 def test_the_recipe_for_a_spike() -> None:
     report = build_report(alert(), evidence())
     assert report.actions[0].command == "recover spike-123"
-    assert report.actions[1].command == "rollback step-000120 lr=0.5 skip=23"
+    assert report.actions[1].command == BY_HAND
 
 
-def test_a_second_try_also_clips_tighter_and_a_third_stops() -> None:
-    second = build_report(alert("divergence"), evidence(rollbacks=1)).actions[1].command
-    assert parse_command(second) == Rollback(
-        checkpoint="step-000120", lr_scale=0.5, clip=0.6, skip=83
-    )
-    third = build_report(alert("divergence"), evidence(rollbacks=GIVE_UP_AFTER)).actions[0].command
-    assert third == "stop"
-
-
-def test_the_scale_in_force_is_halved() -> None:
-    report = build_report(alert("nonfinite"), evidence(lr_scale=0.5))
-    assert parse_command(report.actions[1].command) == Rollback(
-        checkpoint="step-000120", lr_scale=0.25, skip=23
-    )
+@pytest.mark.parametrize("tried", [{"rollbacks": 2}, {"recovery": RecoveryForecast(tried=2)}])
+def test_a_third_try_is_not_recommended(tried: dict[str, object]) -> None:
+    assert MAX_ATTEMPTS == 2
+    actions = build_report(alert("divergence"), evidence(**tried)).actions
+    assert [action.command for action in actions] == ["stop", "pause"]
+    assert actions[0].why.startswith("2 rollbacks did not help")
+    once = build_report(alert("divergence"), evidence(rollbacks=1)).actions
+    assert once[0].command == "recover divergence-123"
 
 
 def test_without_a_way_back_the_rate_is_lowered() -> None:
-    report = build_report(alert(), evidence(checkpoint=None, checkpoint_step=None))
-    assert report.actions[0].command == "lr scale 0.5"
-
-
-def test_skipping_has_a_bound() -> None:
-    report = build_report(alert(step=5000), evidence())
-    command = parse_command(report.actions[1].command)
-    assert isinstance(command, Rollback)
-    assert command.skip == MAX_SKIP_STEPS
+    report = build_report(alert(), evidence(recovery=RecoveryForecast()))
+    assert [action.command for action in report.actions] == ["lr scale 0.5", "pause"]
 
 
 def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
@@ -134,15 +121,14 @@ def test_a_climbing_gradient_is_clipped_at_its_normal_range() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plateau", "throughput_drop", "straggler"])
-def test_the_one_key_changes_nothing_where_nothing_is_in_danger(kind: str) -> None:
-    first = recommend(alert(kind, "info"), AdviceContext(step=100, lr_scale=3.0))[0]
-    assert first.key == "R"
+def test_the_first_command_changes_nothing_where_nothing_is_in_danger(kind: str) -> None:
+    first = recommend(alert(kind, "info"), AdviceContext(lr_scale=3.0))[0]
     assert first.command.split()[0] in {"eval", "profile"}
 
 
 def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
     exploded = msgspec.structs.replace(alert("grad_explosion"), value=20.5, baseline=2.8)
-    wide = AdviceContext(step=123, norm_high=17.8)
+    wide = AdviceContext(norm_high=17.8)
     assert parse_command(recommend(exploded, wide)[0].command) == SetClip(value=10.2)
 
 
@@ -150,7 +136,7 @@ def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
     report = build_report(alert("grad_explosion", "alarm"), evidence(clip=1.0))
     commands = [parse_command(action.command) for action in report.actions]
     assert not any(isinstance(command, SetClip) for command in commands)
-    assert report.actions[0].key == "R"
+    assert report.actions[0].command == "lr scale 0.7"
 
 
 def test_markdown_has_what_a_person_needs() -> None:
@@ -173,7 +159,8 @@ def test_markdown_has_what_a_person_needs() -> None:
         "- rollback step-000100 lr=0.5 at 118",
     ):
         assert line in text.splitlines()
-    assert "1. `recover spike-123` [R]" in text
+    assert "1. `recover spike-123`: if the loss does not come back" in text
+    assert f"2. `{BY_HAND}`: does the same by hand" in text
 
 
 def test_markdown_of_bare_evidence_has_no_empty_fields() -> None:
@@ -192,6 +179,17 @@ def test_json_keeps_numbers_that_are_none() -> None:
     assert again.evidence.grad_norm == math.inf
     assert again.actions == report.actions
     assert again.evidence.samples == report.evidence.samples
+
+
+def test_a_report_of_an_older_version_is_read_and_its_keys_are_left_out() -> None:
+    old = msgspec.json.decode(to_json(build_report(alert(), evidence())))
+    for action in old["actions"]:
+        action["key"] = "R"
+    del old["evidence"]["recovery"]
+    again = from_json(msgspec.json.encode(old))
+    assert again.actions[0].command == "recover spike-123"
+    assert again.evidence.recovery == RecoveryForecast()
+    assert b'"key"' not in to_json(again)
 
 
 def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
