@@ -1,1 +1,1 @@
-"""Record formats, sources and collators."""
+"""Training data: sources, record formats, tokenization, batches and their order."""

@@ -1,4 +1,4 @@
-"""The training batches, by position: going back to a position gives the same batches again."""
+"""The endless training batches of a rank by position; equal positions give equal batches."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ MadeBatch = tuple[list[Example], Batch]
 
 
 class Batches(Protocol):
-    """The endless micro-batches of this rank."""
+    """The endless micro-batches of this rank as examples."""
 
     def take(self, position: int) -> list[Example]:
-        """The examples of one; the same for the same position."""
+        """Return the examples of the micro-batch at a position, always the same."""
         ...
 
     def epoch(self, position: int) -> float:
-        """Passes over the data at a position."""
+        """Return the passes over the data at a position."""
         ...
 
 
 @dataclass(frozen=True)
 class InMemoryBatches:
-    """Micro-batches out of examples that are all in memory."""
+    """Micro-batches of examples that are all in memory."""
 
     examples: Sequence[Example]
     stream: BatchStream
 
     def take(self, position: int) -> list[Example]:
-        """The examples of the micro-batch at a position."""
+        """Return the examples of the micro-batch at a position."""
         return [self.examples[index] for index in self.stream.indices(position)]
 
     def epoch(self, position: int) -> float:
-        """Passes over the data at a position."""
+        """Return the passes over the data at a position."""
         return self.stream.epoch(position)
 
 
 @dataclass(frozen=True)
 class SeenExamples:
-    """What a step was trained on, and the step before it."""
+    """The examples of a step and of the step before it."""
 
     current: list[Example]
     previous: list[Example]
@@ -52,7 +52,7 @@ class SeenExamples:
 
 @dataclass
 class BatchSource:
-    """An endless source of micro-batches of this rank.
+    """Endless source of collated micro-batches, whose position can be set.
 
     `position` counts micro-batches since the start of the run; it is part of the training state.
     """
@@ -61,22 +61,22 @@ class BatchSource:
     collate: Callable[[Sequence[Example]], Batch]
     position: int = 0
     current: list[Example] = field(default_factory=list)
-    """Examples of the step being trained."""
+    """Examples of the current step."""
     previous: list[Example] = field(default_factory=list)
-    """Examples of the step before it."""
+    """Examples of the previous step."""
     _ahead: tuple[int, list[MadeBatch]] | None = None
-    """Micro-batches made beforehand, and the position of the first."""
+    """Prefetched micro-batches and the position of the first; None without any."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
-        """The next micro-batches; moves the position."""
+        """Return the next micro-batches and advance the position."""
         made, self._ahead = self._made(micro_batches), None
         self.position += micro_batches
         self.previous, self.current = self.current, [e for chosen, _ in made for e in chosen]
         return [batch for _, batch in made]
 
     def prepare(self, micro_batches: int) -> None:
-        """Make what `fetch` will ask for if nobody moves the position, while there is time."""
-        with suppress(Exception):  # `fetch` meets it again, where it is heard of
+        """Prefetch the next micro-batches; `fetch` uses them if the position is unchanged."""
+        with suppress(Exception):  # `fetch` meets the error again and raises it
             self._ahead = self.position, self._make(micro_batches)
 
     def _made(self, count: int) -> list[MadeBatch]:
@@ -111,15 +111,15 @@ class BatchSource:
 
     @property
     def seen(self) -> SeenExamples:
-        """The examples of the step being trained and of the one before it."""
+        """The examples of the current and of the previous step."""
         return SeenExamples(self.current, self.previous)
 
     @property
     def epoch(self) -> float:
-        """Epochs consumed."""
+        """Passes over the data so far."""
         return self.batches.epoch(self.position)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The shape the HF loop wants of a loader; it is fed by `fetch`."""
+        """Yield single micro-batches, as the Hugging Face loop reads a data loader."""
         while True:
             yield from self.fetch(1)

@@ -1,4 +1,4 @@
-"""Examples → one right-padded batch."""
+"""Collate the examples of each task into one right-padded batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .examples import (
 )
 
 NO_LABEL = -1
-"""In `label`: the pair has none."""
+"""Value of `label` for a pair without a label."""
 
 
 def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]:
     """Batch sequences: `input_ids`, `attention_mask`, `labels` [B, T] and the list `ids`.
 
-    Labels are not shifted, as transformers has it.
+    Labels are not shifted, as in transformers.
     """
     batch = _padded([example.input_ids for example in examples], pad_id)
     labels = _padded([example.labels for example in examples], IGNORED)["input_ids"]
@@ -36,9 +36,9 @@ def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]
 def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]:
     """Batch packed rows: `input_ids`, `labels`, `position_ids` [B, T], `token_count`, `ids`.
 
-    There is no attention mask: positions begin at 0 in every document, by which transformers keeps
-    documents apart. The first token of a document has no label, because what stands before it is
-    another document. Padding forms a document of its own without labels.
+    There is no attention mask: positions begin at 0 in every document, by which transformers
+    separates documents. The first token of a document has no label, because the token before it
+    belongs to another document. Padding forms a document of its own without labels.
     """
     batch = _padded([row.input_ids for row in rows], pad_id)
     labels = [
@@ -60,7 +60,7 @@ def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]
 def collate_preferences(examples: Sequence[PreferenceExample], pad_id: int) -> dict[str, Any]:
     """Batch preferences: `input_ids`, `attention_mask`, `labels` [2B, T], `pair_count` B, `ids`.
 
-    The chosen ones come first, the rejected ones behind them in the same order.
+    The chosen completions come first, then the rejected ones in the same order.
     """
     sides = [one.chosen for one in examples] + [one.rejected for one in examples]
     ids = [example.id for example in examples]
@@ -88,15 +88,15 @@ def collate_pairs(
 
     Args:
         examples: B pairs, each with any number of negatives.
-        pad_id: token id of the padding.
-        hard_negatives: at most this many of each pair's negatives are used.
+        pad_id: Token id of the padding.
+        hard_negatives: Largest number of negatives used per pair.
 
     Returns:
         `input_ids`, `attention_mask`, `labels` [2B + N, T]: labels are not shifted and are
         `IGNORED` in hard negatives and padding; `pool_mask` [2B + N, T], the attention mask
-        without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor a
-        negative belongs to; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
-        int64, `NO_LABEL` where there is none; `ids`, B strings.
+        without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor of
+        each negative; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
+        int64, `NO_LABEL` if it has none; `ids`, B strings.
     """
     used = [example.negatives[:hard_negatives] for example in examples]
     owners = [index for index, negatives in enumerate(used) for _ in negatives]
@@ -123,13 +123,13 @@ def collate_pairs(
 
 
 def text_hash(ids: Sequence[int]) -> int:
-    """A signed 64-bit hash of token ids, the same in every process and on every machine."""
+    """Return a signed 64-bit hash of token ids that is the same on every machine."""
     data = np.asarray(ids, dtype="<i8").tobytes()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
 def _padded(rows: Sequence[Sequence[int]], fill: int) -> dict[str, Tensor]:
-    """Rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
+    """Return rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), fill, dtype=torch.long)
     mask = torch.zeros((len(rows), width), dtype=torch.long)

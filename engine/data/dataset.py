@@ -1,4 +1,4 @@
-"""The configured data as tokenized training and evaluation examples."""
+"""Load the configured data as tokenized training and evaluation examples, or as a stream."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_example
 
 Progress = Callable[[str, float, float], None]
 HOLDOUT_SEED = 0
-"""Of the held-out choice: not the run's seed, so that runs are compared on the same records."""
+"""Seed of the held-out choice; not the run's seed, so that all runs hold out the same records."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ExampleSets:
-    """What a run trains and is judged on."""
+    """The training and evaluation examples of a run."""
 
     train: list[Example]
     eval: list[Example]
     facts: dict[str, str]
-    """Counts worth showing once, such as `{"train records": "3,512"}`."""
+    """Facts about the data, shown when the run starts, such as `{"train records": "3,512"}`."""
     mix: Mix | None = None
-    """Of several sources, how they make an epoch."""
+    """How several sources make up an epoch; None for a single source."""
     streamed: bool = False
-    """The training data are read while training; `train` is empty."""
+    """Whether the training data are read during training; `train` is empty then."""
 
     @property
     def per_epoch(self) -> int | None:
-        """Examples of one epoch, None where that is not known."""
+        """Number of examples per epoch; None for streamed data."""
         if self.streamed:
             return None
         return sum(self.mix.shares) if self.mix else len(self.train)
@@ -57,12 +57,12 @@ def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -
     """Read, split and tokenize the configured data.
 
     Args:
-        config: sections `data`, `task` and `contrastive` are used.
-        tokenizer: the model's.
-        progress: told (label, done, total).
+        config: The run; `task` and the sections `data` and `contrastive` are used.
+        tokenizer: The tokenizer of the model.
+        progress: Called with (label, done, total).
 
     Raises:
-        DataError: nothing usable is there, or a record is broken.
+        DataError: The data have no usable record, or a record is invalid.
     """
     options = _options(config)
     parts, held = _records(config, progress)
@@ -94,10 +94,10 @@ def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -
 def stream_batches(
     config: RunConfig, tokenizer: Tokenizer, rank: int, world_size: int
 ) -> StreamedBatches:
-    """The micro-batches of a rank out of data that are read while training.
+    """Return the micro-batches of a rank from data that are read during training.
 
     Raises:
-        DataError: a source is missing, empty, or has no known format.
+        DataError: A source is missing or empty, or its format is unknown.
     """
     data, seed, options = config.data, config.train.seed, _options(config)
     sources: list[Rows] = []
@@ -105,7 +105,9 @@ def stream_batches(
         split = source.split or data.train_split
         first = next(open_rows(source.path, split), None)
         if first is None:
-            raise DataError(f"{source.path}: no records; check it, or choose another data.train")
+            raise DataError(
+                f"{source.path}: no records; check the source, or choose another data.train"
+            )
         form = format_of(config, source.path, [first])
         opened = partial(_open_records, source.path, split, form, data.train_limit)
         sources.append(ShuffledRows(source.path, opened, data.shuffle_buffer, seed))
@@ -175,12 +177,12 @@ def _packing_facts(rows: Sequence[Example], max_length: int) -> dict[str, str]:
 
 
 def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[list[T], list[T]]:
-    """Split into (kept, held out), both in their order; the choice depends on the count alone.
+    """Split items into (kept, held out) in their order; the choice depends only on their number.
 
     Args:
-        items: all records.
-        fraction: share to hold out; any above 0 holds out at least one.
-        limit: hold out at most this many.
+        items: All records.
+        fraction: Share to hold out; any share above 0 holds out at least one record.
+        limit: Largest number of records to hold out.
     """
     wanted = max(1, round(len(items) * fraction)) if fraction and len(items) > 1 else 0
     chosen = epoch_order(len(items), HOLDOUT_SEED, 0)[: min(wanted, limit or wanted)]
@@ -189,15 +191,15 @@ def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[li
     return kept, [items[index] for index in sorted(held)]
 
 
-def spread(items: Sequence[T], limit: int | None) -> list[T]:
-    """At most `limit` items, evenly spaced: a sorted file is represented as a whole."""
+def evenly_spaced(items: Sequence[T], limit: int | None) -> list[T]:
+    """Return at most `limit` evenly spaced items, which represent a sorted file as a whole."""
     if limit is None or len(items) <= limit:
         return list(items)
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
 def _records(config: RunConfig, progress: Progress) -> tuple[list[list[Record]], list[Record]]:
-    """The records of each training source, and those held out or given for evaluations."""
+    """Return the records of each training source, and the evaluation records."""
     data = config.data
     parts: list[list[Record]] = []
     held: list[Record] = []
@@ -217,7 +219,7 @@ def _records(config: RunConfig, progress: Progress) -> tuple[list[list[Record]],
         held = _read(config, data.eval, data.eval_split, None, progress)
     elif data.eval == STDLIB_PAIRS != data.train:
         held, _ = _stdlib_records(0.0, progress)
-    return parts, spread(held, data.eval_limit)
+    return parts, evenly_spaced(held, data.eval_limit)
 
 
 def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Record], list[Record]]:
@@ -242,20 +244,25 @@ def _read(
 
 
 def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Format:
-    """The format of a source, checked against the task."""
+    """Return the format of a source.
+
+    Raises:
+        DataError: The columns match no known format, or the task cannot use the format.
+    """
     columns = list(rows[0].values)
     found = (
         config.data.format if config.data.format != "auto" else detect_format(columns, config.task)
     )
     if found is None:
         raise DataError(
-            f"{source}: the columns {', '.join(columns) or '(none)'} make no known format. "
+            f"{source}: the columns {', '.join(columns) or '(none)'} match no known format. "
             f"Accepted: {ACCEPTED}"
         )
     if found not in FORMATS_OF[config.task]:
         raise DataError(
-            f"{source}: the columns {', '.join(columns)} are {found}, but task {config.task} needs "
-            f"{' or '.join(FORMATS_OF[config.task])}; change task or data. Accepted: {ACCEPTED}"
+            f"{source}: the columns {', '.join(columns)} have the format {found}, but task "
+            f"{config.task} needs {' or '.join(FORMATS_OF[config.task])}; change the task or the "
+            f"data. Accepted: {ACCEPTED}"
         )
     return found
 
@@ -274,22 +281,26 @@ def _require_some(tokenized: Tokenized, source: str, options: TokenizeOptions) -
     if not tokenized.examples:
         raise DataError(
             f"{source}: all {tokenized.unlabelled + tokenized.alike} records were dropped, because "
-            f"no token to learn is left in the first {options.max_length}; raise "
-            "data.max_length, set data.completion_only: false (task sft), or look at the records"
+            f"no token to learn is among the first {options.max_length} tokens; raise "
+            "data.max_length, set data.completion_only: false (task sft), or check the records"
         )
 
 
 def _require_candidates(config: RunConfig, examples: list[Example]) -> None:
-    """Where pairs are not compared with each other, each needs a negative of its own."""
+    """Raise if a pair has no negative although pairs are not compared with each other.
+
+    Raises:
+        DataError: A pair has no negative of its own.
+    """
     if config.task != "contrastive" or pairs_compared(config) > 1:
         return
     bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
     if bare:
         raise DataError(
             f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
-            f"{bare[0]}), and with these settings they have no other candidates: nothing would be "
-            "learned from them; set contrastive.in_batch: true and contrastive.cross_accumulation: "
-            "on (or train.batch to 2 or more), or add a column 'negative'"
+            f"{bare[0]}), and with these settings they have no other candidates, so nothing would "
+            "be learned from them; set contrastive.in_batch: true and contrastive."
+            "cross_accumulation: on (or train.batch to 2 or more), or add a column 'negative'"
         )
 
 

@@ -1,50 +1,50 @@
-"""Tokenized records, ready for a collator."""
+"""Tokenized examples of each task, and the result of tokenization."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 IGNORED = -100
-"""Label of a position that is no target."""
+"""Label of a position without a next-token target."""
 
 
 @dataclass(frozen=True)
 class TextExample:
-    """One sequence with next-token targets."""
+    """A token sequence with next-token targets."""
 
     id: str
     input_ids: list[int]
     labels: list[int]
-    """Same length as `input_ids`, not shifted; `IGNORED` where no loss is taken."""
+    """One label per token, not shifted; `IGNORED` where no loss is taken."""
 
     @property
     def length(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return len(self.input_ids)
 
 
 @dataclass(frozen=True)
 class PairExample:
-    """An anchor, its positive and its own hard negatives."""
+    """An anchor with its positive and its hard negatives."""
 
     id: str
     anchor: list[int]
     positive: list[int]
     negatives: tuple[list[int], ...] = ()
     label: int | None = None
-    """Pairs with equal labels are no negatives of each other."""
+    """Pairs with equal labels are not negatives of each other; None: no label."""
     prompt: int = 0
-    """Leading tokens of the anchor that are the instruction before it."""
+    """Number of leading tokens of the anchor that belong to the instruction."""
 
     @property
     def length(self) -> int:
-        """Tokens of all its texts."""
+        """Number of tokens of all its texts."""
         return sum(len(ids) for ids in (self.anchor, self.positive, *self.negatives))
 
 
 @dataclass(frozen=True)
 class PreferenceExample:
-    """A better and a worse completion of one prompt; labels are the completions' tokens."""
+    """A chosen and a rejected completion of one prompt; only completion tokens have labels."""
 
     id: str
     chosen: TextExample
@@ -52,28 +52,29 @@ class PreferenceExample:
 
     @property
     def length(self) -> int:
-        """Tokens of both."""
+        """Number of tokens of both sequences."""
         return self.chosen.length + self.rejected.length
 
     @property
     def input_ids(self) -> list[int]:
-        """The tokens of both, the better one first."""
+        """The tokens of both sequences, the chosen one first."""
         return [*self.chosen.input_ids, *self.rejected.input_ids]
 
 
 @dataclass(frozen=True)
 class RatedExample:
-    """A completion that is wanted or not, and its prompt with another record's completion."""
+    """A completion rated desirable or not, and its prompt with another record's completion."""
 
     id: str
     text: TextExample
     desirable: bool
     mismatched: TextExample
-    """Tells how far the model is from its reference on completions that do not belong here."""
+    """The prompt with another record's completion, from which the KL to the reference is
+    estimated."""
 
     @property
     def length(self) -> int:
-        """Tokens of both sequences."""
+        """Number of tokens of both sequences."""
         return self.text.length + self.mismatched.length
 
     @property
@@ -84,23 +85,23 @@ class RatedExample:
 
 @dataclass(frozen=True)
 class PackedExample:
-    """Documents that share a row and do not see each other."""
+    """Documents packed into one row; attention does not cross documents."""
 
     documents: tuple[TextExample, ...]
 
     @property
     def id(self) -> str:
-        """The ids of its documents."""
+        """The ids of its documents, joined by ` + `."""
         return " + ".join(document.id for document in self.documents)
 
     @property
     def length(self) -> int:
-        """Tokens of all its documents."""
+        """Number of tokens of all its documents."""
         return sum(document.length for document in self.documents)
 
     @property
     def input_ids(self) -> list[int]:
-        """The tokens of all its documents in a row."""
+        """The concatenated tokens of its documents."""
         return [token for document in self.documents for token in document.input_ids]
 
 
@@ -109,27 +110,28 @@ Example = TextExample | PairExample | PreferenceExample | RatedExample | PackedE
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """What became of one text."""
+    """The result of tokenizing one text."""
 
     example: TextExample | None
-    """None when no target was left in it."""
+    """The tokenized text; None if it has no target."""
     cut: bool
+    """Whether the text was truncated."""
 
 
 @dataclass
 class Tokenized:
-    """Examples and what happened on the way."""
+    """Tokenized examples, with counts of truncated and dropped records."""
 
     examples: list[Example] = field(default_factory=list)
     cut: int = 0
-    """Records with a text that was longer than `max_length`."""
+    """Number of records with a text that was longer than `max_length`."""
     unlabelled: int = 0
-    """Records dropped because no target was left, or a text was empty."""
+    """Number of records dropped because they had no target or an empty text."""
     alike: int = 0
-    """Preferences dropped because both completions came to the same tokens."""
+    """Number of preferences dropped because both completions have the same tokens."""
 
     def __add__(self, other: Tokenized) -> Tokenized:
-        """Both together, in their order."""
+        """Concatenate the examples and add the counts."""
         return Tokenized(
             self.examples + other.examples,
             self.cut + other.cut,

@@ -1,14 +1,14 @@
-"""Record formats: which columns make which kind of record.
+"""Record formats: their columns, their detection, and the conversion of rows to typed records.
 
 - messages: `messages`, a list of {role, content}.
-- prompt_completion: `prompt` and `completion`, both text (joined as they are: the separator belongs
-  in the data) or both message lists (put through the chat template).
+- prompt_completion: `prompt` and `completion`, both text (concatenated unchanged: the separator
+  belongs in the data) or both message lists (formatted by the chat template).
 - text: `text`.
-- preference: `chosen` and `rejected`, the better and the worse completion of `prompt`: three texts
-  or three message lists. Two whole conversations need no prompt: what they begin with alike is it.
-- rated: `prompt`, `completion` and `label`, which is true where the completion is a good one.
-- pairs: an anchor, a positive and perhaps negatives, under any of the names below, and perhaps a
-  `label`: records with equal labels are no negatives of each other.
+- preference: `chosen` and `rejected`, two completions of `prompt`: three texts or three message
+  lists. Two whole conversations need no prompt: their common beginning is the prompt.
+- rated: `prompt`, `completion` and `label`, which is true for a good completion.
+- pairs: an anchor, a positive and optional negatives under any of the names below, and an optional
+  `label`: records with equal labels are not negatives of each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACCEPTED = (
     f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
     "and for hard negatives negative/negatives/neg/negative_1…"
 )
-"""The columns each format goes by, for error messages."""
+"""The columns of each format, for error messages."""
 _NUMBERED = re.compile(r"(negative|neg)_?\d+")
 
 
@@ -52,7 +52,7 @@ class MessagesRecord:
 
 @dataclass(frozen=True)
 class CompletionRecord:
-    """A prompt and how it goes on: two texts, or two message lists."""
+    """A prompt and its completion: two texts, or two message lists."""
 
     id: str
     prompt: str | tuple[Message, ...]
@@ -69,7 +69,7 @@ class TextRecord:
 
 @dataclass(frozen=True)
 class PairRecord:
-    """Two texts that belong together, and texts that do not belong to the first."""
+    """An anchor text, a text that matches it, and texts that do not match it."""
 
     id: str
     anchor: str
@@ -80,7 +80,7 @@ class PairRecord:
 
 @dataclass(frozen=True)
 class PreferenceRecord:
-    """A prompt with a better and a worse completion."""
+    """A prompt with a chosen and a rejected completion."""
 
     id: str
     chosen: CompletionRecord
@@ -89,7 +89,7 @@ class PreferenceRecord:
 
 @dataclass(frozen=True)
 class RatedRecord:
-    """A prompt and a completion that is wanted or not."""
+    """A prompt and a completion rated desirable or not."""
 
     id: str
     text: CompletionRecord
@@ -102,14 +102,14 @@ Record = (
 
 
 def detect_format(columns: Collection[str], task: str = "") -> Format | None:
-    """The format these columns make, one of the task's where there is any; None for none."""
+    """Return the format of these columns, preferably one of the task; None if unknown."""
     found = list(_formats(columns))
     wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
     return next(iter(wanted or found), None)
 
 
 def _formats(columns: Collection[str]) -> Iterator[Format]:
-    """Every format that can be read out of these columns."""
+    """Yield every format that these columns allow."""
     if "messages" in columns:
         yield "messages"
     if {"chosen", "rejected"} <= set(columns):
@@ -125,16 +125,16 @@ def _formats(columns: Collection[str]) -> Iterator[Format]:
 
 
 def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
-    """One row as a typed record.
+    """Convert one row to a typed record.
 
     Args:
-        values: column → value.
-        form: the format to read it as.
-        identity: the record's id, unless it has a column `id`.
-        place: where the row is, such as `train.jsonl:7`, for error messages.
+        values: Column → value.
+        form: Format of the row.
+        identity: Id of the record, unless the row has a column `id`.
+        place: Where the row is, such as `train.jsonl:7`, for error messages.
 
     Raises:
-        DataError: a column is missing or holds something else than the format asks for.
+        DataError: A column is missing or has a value of the wrong type.
     """
     row = _Row(values, place)
     identity = identity if values.get("id") in (None, "") else str(values["id"])
@@ -152,7 +152,7 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
 
 
 def label_number(label: Any) -> int | None:
-    """A label as a number ≥ 0; equal labels give equal numbers, on every machine."""
+    """Return a label as a number ≥ 0 that is equal for equal labels, on every machine."""
     if label is None:
         return None
     digest = hashlib.blake2b(str(label).encode(), digest_size=8).digest()
@@ -161,13 +161,17 @@ def label_number(label: Any) -> int | None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row whose columns are checked as they are read."""
+    """A row that checks its columns when they are read."""
 
     values: Mapping[str, Any]
     place: str
 
     def column(self, names: Sequence[str]) -> str:
-        """The one of these columns that is there."""
+        """Return the first of these columns that the row has.
+
+        Raises:
+            DataError: The row has none of them.
+        """
         name = _first(names, self.values)
         if name is None:
             raise DataError(
@@ -177,12 +181,12 @@ class _Row:
         return name
 
     def text(self, *names: str) -> str:
-        """The text in the one of these columns that is there."""
+        """Return the text in the first of these columns that the row has."""
         name = self.column(names)
         return self._as_text(self.values[name], name)
 
     def messages(self, name: str) -> tuple[Message, ...]:
-        """The conversation in a column; keys without a value are left out."""
+        """Return the conversation in a column, without keys whose value is null."""
         value = self.values[self.column((name,))]
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise DataError(self._wrong(name, value, "a list of {role, content}"))
@@ -193,7 +197,7 @@ class _Row:
         return tuple({key: part for key, part in one.items() if part is not None} for one in value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The texts of a column that holds one or a list of them; empty ones left out."""
+        """Return the non-empty texts of a column that holds one text or a list."""
         value = self.values[name]
         many = [value] if isinstance(value, str) or value is None else value
         if not isinstance(many, Sequence):
@@ -201,14 +205,14 @@ class _Row:
         return tuple(self._as_text(one, name) for one in many if one)
 
     def truth(self, name: str) -> bool:
-        """Whether a column says yes or no: a truth value, or 1 and 0."""
+        """Return the value of a column that holds true or false, or 1 or 0."""
         value = self.values[self.column((name,))]
         if value not in (True, False):
             raise DataError(self._wrong(name, value, "true or false"))
         return bool(value)
 
     def is_text(self, name: str) -> bool:
-        """The column holds text."""
+        """Whether a column holds text."""
         return isinstance(self.values.get(name), str)
 
     def _as_text(self, value: Any, name: str) -> str:
@@ -235,7 +239,7 @@ def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
         conversations = [row.messages("chosen"), row.messages("rejected")]
         given = row.values.get("prompt")
         own = () if given is None or row.is_text("prompt") else row.messages("prompt")
-        # Where whole conversations are given, a prompt in text only repeats their beginning.
+        # With whole conversations, a text prompt only repeats their beginning.
         prompt = own or _beginning(*conversations)
         sides = [one[0 if own else len(prompt) :] for one in conversations]
     chosen, rejected = (CompletionRecord(identity, prompt, side) for side in sides)
@@ -243,13 +247,13 @@ def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
 
 
 def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages that two conversations begin with alike."""
+    """Return the messages with which both conversations begin."""
     together = zip(one, other, strict=False)
     return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], together))
 
 
 def _pair_record(row: _Row, identity: str) -> PairRecord:
-    """A pair; where several positives are given the first one is used."""
+    """Return a pair; of several positives the first one is used."""
     positives = row.texts(row.column(POSITIVES))
     columns = [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
     return PairRecord(

@@ -1,4 +1,4 @@
-"""Which data it was: hashes to compare with, for the run's facts and for model cards."""
+"""Hashes of the data files, for the facts of a run and for model cards."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from ..run.checkpoint_store import hash_file
 
 _DIGITS = 16
+"""Hexadecimal digits of a hash that are shown."""
 
 
 def file_hashes(sources: Iterable[str | None]) -> dict[str, str]:
-    """sha256 (its first digits) of every source that is a file, by what to call it."""
+    """Return the first digits of the sha256 of every source that is a file, by display name."""
     files = [Path(source) for source in sources if source is not None]
     return {f"sha256 of {file.name}": hash_file(file)[:_DIGITS] for file in files if file.is_file()}

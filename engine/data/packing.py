@@ -1,6 +1,6 @@
-"""Several short documents in one row of `max_length`, so that no step is spent on padding.
+"""Pack several documents into each row of `max_length` tokens instead of padding them.
 
-A packing depends on the lengths alone: it is part of the data order, and positions stay exact.
+The packing depends only on the lengths, so it is reproducible and positions in the data stay exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .examples import PackedExample, TextExample
 
 
 def pack_examples(examples: Sequence[TextExample], max_length: int) -> list[PackedExample]:
-    """Examples as rows of at most `max_length` tokens; each is whole and in exactly one."""
+    """Pack examples into rows of at most `max_length` tokens; every example is in one row."""
     lengths = [example.length for example in examples]
     return [
         PackedExample(tuple(examples[index] for index in row))
@@ -21,19 +21,19 @@ def pack_examples(examples: Sequence[TextExample], max_length: int) -> list[Pack
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices by row: best-fit decreasing, equal lengths in their order.
+    """Return the indices of each row by best-fit decreasing; equal lengths keep their order.
 
-    Every length goes, the longest first, into the fullest row that still has room for it.
+    The longest documents come first; each goes into the fullest row that still has room for it.
 
     Args:
-        lengths: tokens per document, none above `capacity`.
-        capacity: tokens per row.
+        lengths: Tokens per document, none above `capacity`.
+        capacity: Tokens per row.
 
-    Source: Johnson, Demers, Ullman, Garey, Graham 1974, at most 11/9 of the best possible rows.
+    Source: Johnson, Demers, Ullman, Garey, Graham 1974: at most 11/9 of the optimal number of rows.
     """
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []
-    """(tokens left, row), ascending."""
+    """(free tokens, row) of each row, ascending."""
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         length = lengths[index]
         place = bisect_left(room, (length, 0))

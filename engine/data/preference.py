@@ -1,4 +1,4 @@
-"""Completions that a person judged: preferences of one over another, and rated ones."""
+"""Assemble tokenized preferences and rated completions into examples (tasks dpo and kto)."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from .examples import (
 )
 from .formats import CompletionRecord, PreferenceRecord, RatedRecord
 
-Judged = PreferenceRecord | RatedRecord
+PreferenceData = PreferenceRecord | RatedRecord
 Rating = tuple[TextExample, bool]
-"""A completion, and whether it is wanted."""
+"""A completion, and whether it is desirable."""
 
 
-def sides_of(record: Judged) -> tuple[CompletionRecord, ...]:
-    """The completions of a record: the chosen and the rejected one, or the one there is."""
+def completions_of(record: PreferenceData) -> tuple[CompletionRecord, ...]:
+    """Return the completions of a record: chosen and rejected, or the single rated one."""
     return (record.text,) if isinstance(record, RatedRecord) else (record.chosen, record.rejected)
 
 
-def judge(
+def assemble(
     result: Tokenized,
-    records: Sequence[Judged],
+    records: Sequence[PreferenceData],
     texts: Sequence[TokenizedText],
     *,
     rated: bool,
 ) -> list[Rating]:
-    """Put tokenized completions back together with what was said of them.
+    """Add preferences to `result` and return rated completions.
 
     Args:
-        result: takes the preferences, and counts what was cut or dropped.
-        records: in the order of the texts.
-        texts: the sides of all records.
-        rated: take preferences apart into a wanted and an unwanted completion.
+        result: Receives the preferences and the counts of truncated and dropped records.
+        records: The records in the order of the texts.
+        texts: The tokenized completions of all records.
+        rated: Split every preference into a desirable and an undesirable completion.
 
     Returns:
-        The ratings, for `with_mismatched` when all are known.
+        The rated completions, for `with_mismatched` when all are known.
     """
     following = iter(texts)
     ratings: list[Rating] = []
     for record in records:
-        sides = [next(following) for _ in sides_of(record)]
+        sides = [next(following) for _ in completions_of(record)]
         found = [side.example for side in sides if side.example is not None]
         result.cut += any(side.cut for side in sides)
         if len(found) < len(sides):
@@ -62,11 +62,11 @@ def judge(
 
 
 def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[RatedExample]:
-    """Every completion, with its prompt before the next completion of another record.
+    """Yield every rated completion with a mismatched one: its prompt and another's completion.
 
     Args:
-        ratings: all there are.
-        max_length: tokens at most of a prompt with another record's completion.
+        ratings: All rated completions.
+        max_length: Largest number of tokens of a mismatched sequence.
     """
     for index, (text, desirable) in enumerate(ratings):
         others = (ratings[(index + step) % len(ratings)][0] for step in range(1, len(ratings)))
@@ -75,7 +75,7 @@ def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[Rate
 
 
 def _crossed(text: TextExample, other: TextExample, max_length: int) -> TextExample:
-    """The prompt of one text before the completion of another, cut to fit."""
+    """Join the prompt of one text and the completion of another, truncated to `max_length`."""
     mine, theirs = _prompt_tokens(text), _prompt_tokens(other)
     ids = [*text.input_ids[:mine], *other.input_ids[theirs:]][:max_length]
     labels = [*[IGNORED] * mine, *other.labels[theirs:]][:max_length]
@@ -83,5 +83,5 @@ def _crossed(text: TextExample, other: TextExample, max_length: int) -> TextExam
 
 
 def _prompt_tokens(text: TextExample) -> int:
-    """Tokens before the first target."""
+    """Return the number of tokens before the first target."""
     return next(n for n, label in enumerate(text.labels) if label != IGNORED)

@@ -1,6 +1,7 @@
-"""Which records belong to which micro-batch: pure arithmetic on a position.
+"""Order of the records: shuffled epochs, mixes of sources, micro-batches of each rank.
 
-A position is all the state there is, so a rollback or a resume continues with the very next batch.
+The order is a pure function of the position, so after a rollback or a resume the next batch is
+exact.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..errors import DataError
 
 
 def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Split a total by weights into whole numbers, each at least 1 (largest remainders first)."""
+    """Split a total by weights into whole numbers of at least 1, by largest remainder."""
     exact = [total * weight / sum(weights) for weight in weights]
     shares = [max(1, int(share)) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
@@ -29,25 +30,28 @@ def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Mix:
-    """Records of several sources, one source behind the other, and how many an epoch has of each.
+    """Concatenated records of several sources, and how many of each an epoch uses.
 
-    A source that an epoch has more of than there are comes several times; one that it has less of
-    is used up over several epochs before a record of it comes again.
+    If a source has fewer records than its share, they are repeated within an epoch. If it has more,
+    all its records are used over several epochs before any is repeated.
     """
 
     counts: tuple[int, ...]
-    """Records of each source."""
+    """Number of records of each source."""
     shares: tuple[int, ...]
-    """Of those in one epoch, of each source."""
+    """Number of records of each source in one epoch."""
 
     @classmethod
     def of(cls, counts: Sequence[int], weights: Sequence[float] | None) -> Mix:
-        """An epoch is as long as all records together; without weights it is exactly these."""
+        """Return a mix whose epochs have as many records as all sources have together.
+
+        Without weights, an epoch uses every record once.
+        """
         counts = tuple(counts)
         return cls(counts, shares_of(sum(counts), weights) if weights else counts)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Record numbers of an epoch, shape [sum of the shares]."""
+        """Return the record indices of an epoch, shape [sum of shares]."""
         chosen, start = [], 0
         for source, (count, share) in enumerate(zip(self.counts, self.shares, strict=True)):
             turns = np.arange(epoch * share, (epoch + 1) * share)
@@ -60,13 +64,13 @@ class Mix:
 
 
 class BatchStream:
-    """The endless order of micro-batches of one rank; each epoch is a fresh permutation.
+    """The endless order of micro-batches of one rank; each epoch is a new permutation.
 
-    Rank r takes every `world_size`-th micro-batch of the permutation; what does not fill a
-    micro-batch on every rank is left out of that epoch.
+    Rank r takes every `world_size`-th micro-batch of the permutation. Records that do not fill a
+    micro-batch on every rank are left out of that epoch.
 
     Raises:
-        DataError: there are too few records for one micro-batch on every rank.
+        DataError: There are too few records for one micro-batch on every rank.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class BatchStream:
         mix: Mix | None = None,
     ) -> None:
         self.micro_batches_per_epoch = count // (batch * world_size)
-        """Of this rank, complete ones only."""
+        """Complete micro-batches of this rank per epoch."""
         if self.micro_batches_per_epoch == 0:
             raise DataError(
                 f"{count} training records do not fill one micro-batch of {batch} on each of "
@@ -95,10 +99,10 @@ class BatchStream:
         self._mix = mix
 
     def indices(self, position: int) -> list[int]:
-        """Record numbers of a micro-batch.
+        """Return the record indices of a micro-batch.
 
         Args:
-            position: micro-batches of this rank since the start of the run.
+            position: Number of micro-batches of this rank since the start of the run.
         """
         epoch, within = divmod(position, self.micro_batches_per_epoch)
         start = (within * self._world_size + self._rank) * self._batch
@@ -111,16 +115,16 @@ class BatchStream:
         return mixed_order(self._mix, self._seed, epoch)
 
     def epoch(self, position: int) -> float:
-        """Passes over the data when `position` micro-batches of this rank are done."""
+        """Return the passes over the data after `position` micro-batches of this rank."""
         return position / self.micro_batches_per_epoch
 
 
 @lru_cache(maxsize=4)
 def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Permutation of `range(count)`, shape [count].
+    """Return a permutation of `range(count)`, shape [count].
 
-    Sorts raw generator output: NumPy keeps that stable across versions and platforms, which it
-    does not promise for `Generator.permutation`.
+    It sorts raw generator output, which NumPy keeps stable across versions and platforms, unlike
+    `Generator.permutation`.
     """
     keys = np.random.PCG64([seed, epoch]).random_raw(count)
     return np.argsort(keys, kind="stable").astype(np.int64)
@@ -128,5 +132,5 @@ def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def mixed_order(mix: Mix, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of a mix, remembered."""
+    """Return the order of a mix, cached."""
     return mix.order(seed, epoch)

@@ -1,4 +1,4 @@
-"""Where rows come from: JSONL, JSON and Parquet files, folders and hub datasets."""
+"""Read rows from JSONL, JSON and Parquet files, folders and hub datasets."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ..errors import DataError
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One record as it was stored."""
+    """One row as stored."""
 
     values: dict[str, Any]
     place: str
-    """Such as `train.jsonl:7`."""
+    """Where it is stored, such as `train.jsonl:7`."""
 
 
 def read_rows(source: str, split: str, limit: int | None = None) -> list[SourceRecord]:
-    """Read the first `limit` rows of a source, or all.
+    """Read the first `limit` rows of a source, or all rows.
 
     Args:
-        source: a file, a folder, or a hub dataset id (`id:config` where it has several).
-        split: which split of a folder or hub dataset; files have none.
-        limit: rows to read at most.
+        source: A file, a folder, or a hub dataset id (`id:config` if it has several).
+        split: Split of a folder or hub dataset; files have none.
+        limit: Largest number of rows to read; None reads all.
 
     Raises:
-        DataError: it is missing, broken, or has no rows.
+        DataError: The source is missing, unreadable, or has no rows.
     """
     path = Path(source)
     if path.is_file():
@@ -47,13 +47,13 @@ def read_rows(source: str, split: str, limit: int | None = None) -> list[SourceR
 
 
 def open_rows(source: str, split: str, start: int = 0) -> Iterator[SourceRecord]:
-    """The rows of a source from the one with a number on, read as they are asked for.
+    """Return an iterator over the rows of a source from number `start` on, read lazily.
 
-    Lines before the start are passed over without being parsed, and so are whole row groups of a
-    Parquet file.
+    Lines before the start are skipped without being parsed, as are whole row groups of a Parquet
+    file.
 
     Raises:
-        DataError: it is missing or broken; a broken row when it is its turn.
+        DataError: The source is missing or unreadable; the iterator raises it at an invalid row.
     """
     path = Path(source)
     if path.suffix in (".jsonl", ".ndjson") and path.is_file():
@@ -93,14 +93,18 @@ def _jsonl_rows(path: Path, start: int = 0) -> Iterator[SourceRecord]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
+        ) from None
 
 
 def _json_rows(path: Path) -> Iterator[SourceRecord]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+        raise DataError(
+            f"{path}: cannot be read: {error}; check the path and its encoding"
+        ) from None
     records = _parsed(text, str(path))
     if not isinstance(records, list):
         raise DataError(
@@ -126,7 +130,9 @@ def _parquet_rows(path: Path, start: int = 0) -> Iterator[SourceRecord]:
                 if number > start:
                     yield _row(record, f"{path} row {number}")
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not readable as Parquet: {_one_line(error)}") from None
+        raise DataError(
+            f"{path}: not readable as Parquet: {_one_line(error)}; write the file again"
+        ) from None
 
 
 def _hub_rows(
@@ -138,7 +144,7 @@ def _hub_rows(
     try:
         dataset = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
         dataset = dataset.skip(start) if start else dataset
-    except Exception as error:  # noqa: BLE001  # the library raises dozens of kinds
+    except Exception as error:  # noqa: BLE001  # the library raises many exception types
         raise DataError(_hub_failure(source, split, error)) from None
     for number, record in enumerate(dataset, start=start + 1):
         yield _row(record, f"{source}[{split}] row {number}")
@@ -149,7 +155,7 @@ def _hub_failure(source: str, split: str, error: Exception) -> str:
     if isinstance(error, ConnectionError) or "offline" in str(error).lower():
         hint = "the hub cannot be reached; set data.train to a file, or connect and try again"
     elif "split" in str(error).lower():
-        hint = "set data.train_split and data.eval_split to splits that it has"
+        hint = "set data.train_split and data.eval_split to existing splits"
     elif "config" in str(error).lower():
         hint = f"choose one of its configurations, such as {source}:main"
     return f"{source} (split {split}): {type(error).__name__}: {_one_line(error)}; {hint}"

@@ -1,7 +1,7 @@
-"""Pairs built on the user's machine: what a standard-library function says it does ↔ its source.
+"""Build pairs from the Python standard library: a function's summary and its source code.
 
 As in CodeSearchNet, the query is a docstring's first sentence and the answer is the function
-without its docstring. Nothing is imported: the files of the running interpreter are only parsed.
+without its docstring. No module is imported: the files of the running interpreter are only parsed.
 Source: Husain et al. 2019, CodeSearchNet Challenge, arXiv:1909.09436.
 """
 
@@ -35,15 +35,18 @@ trace traceback tracemalloc tty types typing unittest urllib uuid venv warnings 
 webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zoneinfo
 """
 PACKAGES = tuple(_NAMES.split())
-"""Top-level modules walked, in this order; one that this Python lacks is passed over.
+"""Top-level modules in the order in which they are read; missing ones are skipped.
 
-Those that distributions package apart (tkinter, idlelib, …) are not among them, so that the pairs
-are the same wherever the Python version is.
+Modules that distributions package separately (tkinter, idlelib, …) are not included, so that the
+pairs are the same on every machine with the same Python version.
 """
 
 MIN_SUMMARY_WORDS = 4
+"""Fewest words of a summary that is used."""
 MIN_CODE_CHARACTERS = 60
+"""Fewest characters of source code that is used."""
 NEGATIVES_PER_PAIR = 4
+"""Hard negatives per pair, at most."""
 _TEST_FOLDERS = frozenset({"test", "tests", "__pycache__"})
 
 Progress = Callable[[str, float, float], None]
@@ -51,7 +54,7 @@ Progress = Callable[[str, float, float], None]
 
 @dataclass(frozen=True)
 class Pair:
-    """One documented function."""
+    """A documented function: its summary and its code."""
 
     id: str
     """Module and qualified name, such as `json.decoder:JSONDecoder.decode`."""
@@ -75,12 +78,12 @@ def stdlib_pairs(
     """Build (train, eval) records in a stable order; no top-level module is in both.
 
     Args:
-        eval_fraction: share of the pairs to hold out, at least; 0 holds out none.
-        progress: told (label, done, total) while files are read.
-        root: folder of the library; None is the running interpreter's.
+        eval_fraction: Smallest share of the pairs to hold out; 0 holds out none.
+        progress: Called with (label, done, total) while files are read.
+        root: Folder of the library; None is that of the running interpreter.
 
     Raises:
-        DataError: the interpreter has no readable library folder.
+        DataError: The interpreter has no readable library folder.
     """
     folder = root or Path(sysconfig.get_path("stdlib"))
     pairs = _without_duplicates(_walk(folder, progress))
@@ -96,7 +99,7 @@ def stdlib_pairs(
 
 
 def held_out_packages(pairs: Iterable[Pair], fraction: float) -> frozenset[str]:
-    """Top-level modules in the order of a hash of their name, until they hold that share."""
+    """Return top-level modules, in the order of a hash of their name, with that share of pairs."""
     counts: dict[str, int] = {}
     for pair in pairs:
         counts[pair.package] = counts.get(pair.package, 0) + 1
@@ -110,9 +113,9 @@ def held_out_packages(pairs: Iterable[Pair], fraction: float) -> frozenset[str]:
 
 
 def module_pairs(module: str, source: str) -> Iterator[Pair]:
-    """Pairs of one module's public functions and methods, in the order of the file."""
+    """Yield the pairs of one module's public functions and methods, in the order of the file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escape sequences in strings are not our concern
+        warnings.simplefilter("ignore")  # invalid escape sequences in its strings
         tree = ast.parse(source)
     lines = source.splitlines()
     for qualname, node in _functions(tree.body, ""):
@@ -123,7 +126,7 @@ def module_pairs(module: str, source: str) -> Iterator[Pair]:
 
 
 def first_sentence(docstring: str) -> str:
-    """The first sentence of the first paragraph, on one line."""
+    """Return the first sentence of a docstring, on one line."""
     paragraph = re.split(r"\n\s*\n", docstring.strip(), maxsplit=1)[0]
     text = " ".join(paragraph.split())
     return re.split(r"(?<=[.!?])\s+(?=[A-Z`'\"(])", text, maxsplit=1)[0]
@@ -136,12 +139,12 @@ def _walk(folder: Path, progress: Progress) -> Iterator[Pair]:
             try:
                 yield from module_pairs(module, path.read_text(encoding="utf-8"))
             except (OSError, ValueError, SyntaxError):
-                continue  # a file this Python cannot read as its own source has no pairs to give
+                continue  # a file that this Python cannot parse has no pairs
     progress("building pairs from the standard library", len(PACKAGES), len(PACKAGES))
 
 
 def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Public modules of a package as (dotted name, file), sorted by name."""
+    """Yield the public modules of a package as (dotted name, file), sorted by name."""
     single = folder / f"{package}.py"
     paths = [single] if single.exists() else sorted((folder / package).rglob("*.py"))
     for path in paths:
@@ -164,7 +167,7 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Functi
 
 
 def _code_without_docstring(node: _Function, lines: list[str]) -> str:
-    """Source from `def` on, dedented; empty where nothing but the docstring is in the body."""
+    """Return the dedented source from `def` on; empty if the body is only a docstring."""
     if len(node.body) < 2:
         return ""
     docstring, first = node.body[0], node.body[1]
@@ -178,7 +181,7 @@ def _code_without_docstring(node: _Function, lines: list[str]) -> str:
 
 
 def _without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
-    """The first of each id, summary and code."""
+    """Keep the first pair of each id, summary and code."""
     kept: list[Pair] = []
     seen: set[tuple[str, str]] = set()
     for pair in pairs:
@@ -190,7 +193,7 @@ def _without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _with_negatives(pairs: list[Pair]) -> Iterator[tuple[Pair, PairRecord]]:
-    """Each pair with the functions that follow it in its module (from the end, the first ones)."""
+    """Yield each pair with the next functions of its module, cyclically, as hard negatives."""
     modules: dict[str, list[Pair]] = {}
     for pair in pairs:
         modules.setdefault(pair.module, []).append(pair)

@@ -1,7 +1,7 @@
-"""Training data that are read while training: rows in an order that is known without them.
+"""Streamed training data: shuffled and interleaved rows, and the micro-batches made of them.
 
-A row's place follows from the seed and its number alone. So a position is all the state there is,
-as with data in memory: going back, or going on in another process, reads from there.
+The place of a row depends only on the seed and its number. So the position is the whole state, as
+for data in memory: after a rollback or a resume, reading starts from the position.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .sampler import shares_of
 log = logging.getLogger(__name__)
 
 BLOCKS_HELD = 2
-"""A micro-batch may lie across two."""
+"""Blocks held in memory; a micro-batch may span two."""
 CYCLE = 1000
-"""Rows after which the shares of several sources come out as asked for."""
+"""Rows within which the shares of several sources are exact."""
 FRUITLESS = 10_000
-"""Rows in a row without anything to learn, after which the data are taken to be wrong."""
+"""Consecutive rows without any target after which the data are considered unusable."""
 
 Item = TypeVar("Item")
 
@@ -37,24 +37,24 @@ class Rows(Protocol):
 
     @property
     def size(self) -> int | None:
-        """Rows of one pass, once known."""
+        """Number of rows of one pass; None while it is unknown."""
         ...
 
     def row(self, number: int) -> Record:
-        """The row with a number, from 0."""
+        """Return the row with this number, counted from 0."""
         ...
 
 
 class ShuffledRows:
-    """The rows of one source, again and again, each block of them in an order of its own.
+    """The rows of one source, repeated endlessly and shuffled block by block.
 
-    Only blocks in use are held. Reading goes on where it was, or begins anew to get back.
+    Only blocks in use are held. Reading continues where it stopped, or restarts to go back.
 
     Args:
-        source: for error messages.
-        open_records: all rows from the one with a number on.
-        block: rows shuffled among each other.
-        seed: of the order.
+        source: Name of the source, for error messages.
+        open_records: Opens the source and yields its rows from the given number on.
+        block: Rows per block.
+        seed: Seed of the order.
     """
 
     def __init__(
@@ -68,29 +68,31 @@ class ShuffledRows:
         self._held: OrderedDict[tuple[int, int], list[Record]] = OrderedDict()
         self._reading: Iterator[Record] = iter(())
         self._next = -1
-        """Number of the row that is read next; -1 when nothing is open."""
+        """Number of the row that is read next; -1 if the source has to be opened again."""
 
     def row(self, number: int) -> Record:
-        """The row with a number.
+        """Return the row with this number, counted from 0.
 
         Raises:
-            DataError: there are no rows, or one is broken.
+            DataError: The source has no rows, became shorter, or holds an invalid row.
         """
         rows, inside = self._place(number)
         if inside >= len(rows):
-            rows, inside = self._place(number)  # the end was met, so the size is known now
+            rows, inside = self._place(number)  # the end was reached, so the size is known now
         if inside >= len(rows):
-            raise DataError(f"{self._source}: it became shorter while it was read; start anew")
+            raise DataError(
+                f"{self._source}: the source became shorter while it was read; start the run again"
+            )
         return rows[inside]
 
     def _place(self, number: int) -> tuple[list[Record], int]:
-        """The block of a row, and where in it the row is."""
+        """Return the block that holds a row, and the index of the row in it."""
         epoch, within = divmod(number, self.size) if self.size else (0, number)
         place, inside = divmod(within, self._block)
         return self._rows(epoch, place), inside
 
     def _rows(self, epoch: int, place: int) -> list[Record]:
-        """A block in the order of an epoch."""
+        """Return a block, shuffled for an epoch."""
         found = self._held.get((epoch, place))
         if found is None:
             read = self._read(place * self._block)
@@ -105,22 +107,24 @@ class ShuffledRows:
         followed = self._next == start
         if not followed:
             self._reading, self._next = self._open(start), start
-        self._next = -1  # what fails while it is read is no end: it has to be opened again
+        self._next = -1  # after an error the source has to be opened again
         rows = list(islice(self._reading, self._block))
         self._next = start + len(rows)
         if len(rows) < self._block:
             if self.size is None:
-                # Opened past the end, a source says nothing about where the end was.
+                # A source that was opened past its end does not show where the end is.
                 known = followed or bool(rows) or start == 0
                 self.size = self._next if known else sum(1 for _ in self._open(0))
             self._next = -1
         if self.size == 0:
-            raise DataError(f"{self._source}: no records; check it, or choose another data.train")
+            raise DataError(
+                f"{self._source}: no records; check the source, or choose another data.train"
+            )
         return rows
 
 
 class InterleavedRows:
-    """Several sources by turns, in shares that come out exactly after every `CYCLE` rows."""
+    """Rows of several sources, interleaved in shares that are exact in every `CYCLE` rows."""
 
     def __init__(self, sources: Sequence[Rows], weights: Sequence[float], seed: int) -> None:
         self.size: int | None = None
@@ -131,7 +135,7 @@ class InterleavedRows:
         self._turns: list[tuple[int, int]] = []
 
     def row(self, number: int) -> Record:
-        """The row with a number."""
+        """Return the row with this number, counted from 0."""
         cycle, within = divmod(number, CYCLE)
         if cycle != self._cycle:
             self._cycle, self._turns = cycle, self._plan(cycle)
@@ -139,7 +143,7 @@ class InterleavedRows:
         return self._sources[source].row(cycle * self._shares[source] + turn)
 
     def _plan(self, cycle: int) -> list[tuple[int, int]]:
-        """(source, its how manieth row) for each row of a cycle."""
+        """Return (source, index among its rows of the cycle) for each row of a cycle."""
         keys = np.random.PCG64([self._seed, cycle]).random_raw(CYCLE)
         turns = [0] * len(self._shares)
         sources = np.repeat(np.arange(len(self._shares)), self._shares)[
@@ -154,10 +158,10 @@ class InterleavedRows:
 
 @dataclass
 class StreamedBatches:
-    """The micro-batches of one rank out of endless rows.
+    """The micro-batches of one rank, made of endless rows.
 
-    Micro-batch n of rank r holds the rows from (n × ranks + r) × batch on. A row that gives nothing
-    to learn is left out of it; when all are, the first later row that does stands in.
+    Micro-batch n of rank r holds `batch` rows from number (n × ranks + r) × batch on. Rows without
+    a target are left out; if none is left, the first later row with a target replaces them.
     """
 
     rows: Rows
@@ -166,19 +170,19 @@ class StreamedBatches:
     rank: int = 0
     world_size: int = 1
     dropped: int = 0
-    """Rows that gave nothing."""
+    """Number of rows without a target."""
 
     def take(self, position: int) -> list[Example]:
-        """The examples of the micro-batch at a position.
+        """Return the examples of the micro-batch at a position.
 
         Raises:
-            DataError: nothing usable comes any more, or a row is broken.
+            DataError: No row with a target follows, or a row is invalid.
         """
         start = (position * self.world_size + self.rank) * self.batch
         chosen = [self.rows.row(number) for number in range(start, start + self.batch)]
         examples = self.tokenize(chosen)
         if len(examples) < len(chosen):
-            self._tell(len(chosen) - len(examples), chosen[0])
+            self._count_dropped(len(chosen) - len(examples), chosen[0])
         return examples or [self._substitute(start + self.batch)]
 
     def _substitute(self, start: int) -> Example:
@@ -186,21 +190,21 @@ class StreamedBatches:
             if found := self.tokenize([self.rows.row(number)]):
                 return found[0]
         raise DataError(
-            f"{FRUITLESS:,} rows in a row have no token to learn (last: "
-            f"{self.rows.row(start + FRUITLESS - 1).id}); raise data.max_length, or look at them"
+            f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
+            f"{self.rows.row(start + FRUITLESS - 1).id}); raise data.max_length, or check the rows"
         )
 
-    def _tell(self, count: int, row: Record) -> None:
-        """Say so at the first and at every tenfold number of them."""
+    def _count_dropped(self, count: int, row: Record) -> None:
+        """Count dropped rows and log a warning at the first, the tenth, the hundredth and so on."""
         before, self.dropped = self.dropped, self.dropped + count
         if len(str(before)) < len(str(self.dropped)) or before == 0:
             log.warning(
-                "%s records dropped so far: no token to learn was left (near %s)",
+                "%s records dropped so far because they had no token to learn (near %s)",
                 f"{self.dropped:,}",
                 row.id,
             )
 
     def epoch(self, position: int) -> float:
-        """Passes over the data, 0 while their size is not known."""
+        """Return the passes over the data at a position; 0 while their size is unknown."""
         rows = position * self.world_size * self.batch
         return rows / self.rows.size if self.rows.size else 0.0

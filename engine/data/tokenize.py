@@ -1,4 +1,4 @@
-"""Typed records → token ids with a loss mask."""
+"""Tokenize typed records into examples whose labels mark the targets of the loss."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from .formats import (
     Record,
     TextRecord,
 )
-from .preference import Judged, Rating, judge, sides_of, with_mismatched
+from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 
 CHUNK = 256
-"""Records tokenized at a time: enough for the tokenizer to be fast, few enough to show progress."""
+"""Records tokenized at once: enough for speed, few enough to show progress."""
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer; it must be a fast one (offsets are needed)."""
+    """The used part of a transformers tokenizer, which must be a fast one (with offsets)."""
 
     is_fast: bool
     eos_token_id: int | None
     chat_template: Any
 
     def __call__(self, text: list[str], **options: Any) -> Mapping[str, Any]:
-        """Token ids and offsets of several texts."""
+        """Return token ids and offsets of several texts."""
         ...
 
     def apply_chat_template(self, conversation: Sequence[Message], **options: Any) -> Any:
-        """A conversation as the model reads it."""
+        """Format a conversation for the model."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenizeOptions:
-    """The settings that decide what a record becomes."""
+    """Settings of tokenization."""
 
     max_length: int
     completion_only: bool = True
     instruction: str = ""
-    """Put before every anchor."""
+    """Text put before every anchor."""
     hard_negatives: int = 0
-    """Negatives kept per pair."""
+    """Largest number of hard negatives per pair."""
     rated: bool = False
-    """Take preferences apart: what is chosen is wanted, what is rejected is not."""
+    """Split preferences into a desirable (chosen) and an undesirable (rejected) completion."""
 
 
 def tokenize_records(
@@ -63,8 +63,8 @@ def tokenize_records(
     """Tokenize records; records of one kind keep their order.
 
     Raises:
-        DataError: a conversation does not fit the chat template, or there is none; or the
-            tokenizer cannot tell where in the text its tokens are.
+        DataError: The tokenizer has no offsets or no chat template, or the template rejects a
+            conversation.
     """
     if not tokenizer.is_fast:
         raise DataError(
@@ -76,10 +76,10 @@ def tokenize_records(
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
-        judged = [record for record in chunk if isinstance(record, Judged)]
-        plain = [record for record in chunk if not isinstance(record, PairRecord | Judged)]
+        preferences = [record for record in chunk if isinstance(record, PreferenceData)]
+        plain = [record for record in chunk if not isinstance(record, PairRecord | PreferenceData)]
         _add_pairs(result, pairs, tokenizer, options)
-        ratings += _add_judged(result, judged, tokenizer, options)
+        ratings += _add_preferences(result, preferences, tokenizer, options)
         _add_plain(result, _texts(plain, tokenizer, options))
         progress(min(start + CHUNK, len(records)), len(records))
     result.examples += with_mismatched(ratings, options.max_length)
@@ -92,28 +92,28 @@ def _add_plain(result: Tokenized, texts: list[TokenizedText]) -> None:
     result.examples += [text.example for text in texts if text.example is not None]
 
 
-def _add_judged(
+def _add_preferences(
     result: Tokenized,
     records: Sequence[PreferenceRecord | RatedRecord],
     tokenizer: Tokenizer,
     options: TokenizeOptions,
 ) -> list[Rating]:
-    """Preferences and rated completions; only completions are targets, whatever the options say."""
+    """Add preferences and return ratings; only completions are targets, whatever the options."""
     options = replace(options, completion_only=True)
-    sides = [side for record in records for side in sides_of(record)]
+    sides = [side for record in records for side in completions_of(record)]
     texts = _texts(sides, tokenizer, options)
-    return judge(result, records, texts, rated=options.rated)
+    return assemble(result, records, texts, rated=options.rated)
 
 
 @dataclass(frozen=True)
 class _Passage:
-    """A text and the character spans that are targets."""
+    """A text with the character spans of its targets."""
 
     id: str
     text: str
     spans: tuple[tuple[int, int], ...]
     special: bool
-    """Raw text: the tokenizer adds its own marks, and an EOS ends it. A chat template has both."""
+    """Whether the tokenizer adds special tokens and an EOS; a chat template contains them."""
 
 
 def _passage(record: Record, tokenizer: Tokenizer, options: TokenizeOptions) -> _Passage:
@@ -140,17 +140,20 @@ def _passage(record: Record, tokenizer: Tokenizer, options: TokenizeOptions) -> 
 
 @dataclass(frozen=True)
 class _Chat:
-    """Renders conversations of one record."""
+    """Formats the conversation of one record with the chat template."""
 
     tokenizer: Tokenizer
     record: str
 
     def render(self, turns: Sequence[Message], opening: bool = False) -> str:
-        """The conversation as text.
+        """Return the conversation as text.
 
         Args:
-            turns: the messages.
-            opening: end with the mark that opens an assistant's turn.
+            turns: The messages.
+            opening: End with the tokens that open an assistant turn.
+
+        Raises:
+            DataError: There is no chat template, or it rejects the messages.
         """
         if not self.tokenizer.chat_template:
             raise DataError(
@@ -163,22 +166,22 @@ class _Chat:
                     list(turns), tokenize=False, add_generation_prompt=opening
                 )
             )
-        except Exception as error:  # noqa: BLE001  # templates raise what they like
+        except Exception as error:  # noqa: BLE001  # templates raise any exception
             raise DataError(
-                f"record {self.record}: the model's chat template refuses it: {error}; correct "
+                f"record {self.record}: the model's chat template rejects it: {error}; correct "
                 "the roles and their order in this record"
             ) from None
 
     def assistant_spans(self, turns: Sequence[Message], first: int) -> tuple[tuple[int, int], ...]:
-        """Character spans that the assistant wrote, its end mark included.
+        """Return the character spans of the assistant turns, their end tokens included.
 
         Works with any template: the conversation is rendered up to and including each assistant
-        turn, and what that adds behind the opening mark is the turn. Where a template rewrites
-        earlier turns (some drop past reasoning), those are no prefix and give no targets.
+        turn, and the text added after the opening tokens is the turn. If a template rewrites
+        earlier turns (some drop past reasoning), those are not a prefix and give no targets.
 
         Args:
-            turns: the whole conversation.
-            first: turns before this one are prompt.
+            turns: The whole conversation.
+            first: Index of the first turn that may be a target; earlier turns are prompt.
         """
         whole = self.render(turns)
         spans = []
@@ -195,7 +198,7 @@ class _Chat:
 def _texts(
     records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions
 ) -> list[TokenizedText]:
-    """Each of the records as one sequence, in their order."""
+    """Tokenize each record as one sequence, in their order."""
     passages = [_passage(record, tokenizer, options) for record in records]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
@@ -209,18 +212,18 @@ def _texts(
 
 @dataclass(frozen=True)
 class _Ending:
-    """How long a sequence may get and what closes it."""
+    """Largest length of a sequence, and the EOS that closes it."""
 
     max_length: int
     eos: int | None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, options: TokenizeOptions, special: bool) -> _Ending:
-        """Raw text is closed by an EOS, a chat template has its own end mark."""
+        """Return the ending: an EOS for raw text, none for a chat template, which has its own."""
         return cls(options.max_length, tokenizer.eos_token_id if special else None)
 
     def close(self, ids: list[int]) -> _Closed:
-        """Cut the ids to fit and put an EOS behind them, if there is none yet."""
+        """Truncate the ids and append an EOS unless they end with one."""
         body = ids[:-1] if self.eos is not None and ids and ids[-1] == self.eos else ids
         tail = [] if self.eos is None else [self.eos]
         kept = body[: self.max_length - len(tail)]
@@ -229,11 +232,11 @@ class _Ending:
 
 @dataclass(frozen=True)
 class _Closed:
-    """A finished sequence."""
+    """A truncated and closed sequence."""
 
     ids: list[int]
     kept: int
-    """Tokens of the text in it; an EOS may follow."""
+    """Number of its text tokens; an EOS may follow."""
     cut: bool
 
 
@@ -245,11 +248,11 @@ def _tokenized(
         any(start <= begin < end <= stop for start, stop in passage.spans)
         for begin, end in offsets[: closed.kept]
     ]
-    # A text that was cut does not end here, so its EOS is no target.
+    # A truncated text does not end here, so its EOS is not a target.
     ends_here = bool(passage.spans) and not closed.cut
     wanted += [ends_here] * (len(closed.ids) - closed.kept)
     labels = [token if use else IGNORED for token, use in zip(closed.ids, wanted, strict=True)]
-    # The first token has nothing before it to be predicted from.
+    # The first token cannot be predicted, because no token precedes it.
     if not passage.text or all(label == IGNORED for label in labels[1:]):
         return TokenizedText(None, closed.cut)
     return TokenizedText(TextExample(passage.id, closed.ids, labels), closed.cut)
@@ -278,7 +281,7 @@ def _add_pairs(
 
 
 def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:
-    """Leading tokens that lie within the first characters of a text."""
+    """Return how many leading tokens lie within the first `characters` of a text."""
     if characters == 0:
         return 0
     return next((n for n, (_, end) in enumerate(offsets) if end > characters), len(offsets))
@@ -293,7 +296,7 @@ def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:
 def _encode(
     texts: list[str], tokenizer: Tokenizer, special: bool
 ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Token ids and their character offsets, uncut."""
+    """Yield token ids and their character offsets, not truncated."""
     if not texts:
         return iter(())
     encoded = tokenizer(
@@ -301,6 +304,6 @@ def _encode(
         add_special_tokens=special,
         return_offsets_mapping=True,
         truncation=False,
-        verbose=False,  # longer than the model reads is fine: it is cut here
+        verbose=False,  # no warning about long texts: they are truncated here
     )
     return zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)

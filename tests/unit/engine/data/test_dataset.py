@@ -9,7 +9,14 @@ import pytest
 
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import stdlib_pairs
-from fttui.engine.data.dataset import PairExample, TextExample, hold_out, load_examples, spread
+from fttui.engine.data.dataset import (
+    PairExample,
+    TextExample,
+    evenly_spaced,
+    hold_out,
+    load_examples,
+    stream_batches,
+)
 from fttui.engine.errors import DataError
 from tests.support.tokenizer import tiny_tokenizer
 
@@ -150,9 +157,13 @@ def test_the_standard_library_as_eval_of_itself_shares_no_module(load, few_packa
 @pytest.mark.parametrize(
     ("records", "sections", "message"),
     [
-        ([{"prompt": "p", "chosen": "c"}], {}, "columns prompt, chosen make no known format"),
-        ([{"text": "a"}], PAIRS, "are text, but task contrastive needs pairs"),
-        ([{"anchor": "a", "positive": "p"}], {}, "are pairs, but task sft needs messages"),
+        ([{"prompt": "p", "chosen": "c"}], {}, "columns prompt, chosen match no known format"),
+        ([{"text": "a"}], PAIRS, "have the format text, but task contrastive needs pairs"),
+        (
+            [{"anchor": "a", "positive": "p"}],
+            {},
+            "format pairs, but task sft needs messages",
+        ),
         ([{"text": ""}] * 3, {}, "all 3 records were dropped"),
         ([{"text": "a"}, {"text": None}], {}, r"d.jsonl:2: column 'text'"),
     ],
@@ -186,10 +197,10 @@ def test_hold_out_splits_without_loss():
     assert hold_out(["only"], 0.5, None) == (["only"], [])
 
 
-def test_spread_covers_the_whole_range():
-    assert spread(range(10), 5) == [0, 2, 4, 6, 8]
-    assert spread(range(3), 5) == [0, 1, 2]
-    assert spread(range(3), None) == [0, 1, 2]
+def test_evenly_spaced_items_cover_the_whole_range():
+    assert evenly_spaced(range(10), 5) == [0, 2, 4, 6, 8]
+    assert evenly_spaced(range(3), 5) == [0, 1, 2]
+    assert evenly_spaced(range(3), None) == [0, 1, 2]
 
 
 def test_sources_are_mixed_by_their_weights(rows, load):
@@ -216,3 +227,47 @@ def test_streamed_data_are_not_read_at_the_start(rows, load):
     (sets := load({"train": source, "streaming": True, "eval_fraction": 0}))
     assert (sets.train, sets.per_epoch) == ([], None)
     assert sets.facts["train records"] == "streamed from later.jsonl, 1,000 shuffled at a time"
+
+
+@pytest.fixture
+def stream(tokenizer):
+    """Streams a configuration's micro-batches."""
+
+    def _stream(data, **sections):
+        sections = {"train": {"steps": 1, "batch": 1, "accumulate": 1}, **sections}
+        data = {"streaming": True, "eval_fraction": 0, **data}
+        config = msgspec.convert({"model": {"id": "m"}, "data": data, **sections}, RunConfig)
+        return stream_batches(config, tokenizer, 0, 1)
+
+    return _stream
+
+
+def test_streamed_pairs_that_could_not_be_learned_alone_are_refused(rows, stream):
+    pair = {"anchor": "a", "positive": "p"}
+    bare = rows([pair])
+    with pytest.raises(DataError, match="1 of 1 pairs have no negative of their own"):
+        stream({"train": bare}, **PAIRS).take(0)
+    own = rows([pair | {"negative": "n"}], "own.jsonl")
+    assert len(stream({"train": own}, **PAIRS).take(0)) == 1
+
+
+def test_a_stream_of_several_sources_has_the_shares_of_their_weights(rows, stream):
+    names = {"a": 3.0, "b": 1.0}
+    sources = [
+        {"path": rows([{"text": f"{name} text", "id": name}], f"{name}.jsonl"), "weight": weight}
+        for name, weight in names.items()
+    ]
+    batches = stream({"train": sources})
+    found = [batches.take(number)[0].id for number in range(1000)]
+    assert {name: found.count(name) for name in names} == {"a": 750, "b": 250}
+
+
+def test_a_stream_ends_its_pass_at_the_limit(rows, stream):
+    source = rows([{"text": f"text {n}", "id": str(n)} for n in range(9)])
+    batches = stream({"train": source, "train_limit": 3})
+    assert {batches.take(number)[0].id for number in range(30)} == {"0", "1", "2"}
+
+
+def test_an_empty_stream_is_refused(rows, stream):
+    with pytest.raises(DataError, match="no records; check the source"):
+        stream({"train": rows([])})
