@@ -13,25 +13,7 @@ from typing import Literal
 
 from textual.binding import Binding
 
-from fttui.engine.protocol.commands import (
-    AddNote,
-    AnyCommand,
-    Evaluate,
-    GenerateSample,
-    MeasureGradients,
-    Pause,
-    ProfileSteps,
-    ResetLr,
-    Resume,
-    Rollback,
-    RunSteps,
-    SaveCheckpoint,
-    SetClip,
-    SetPolicy,
-    SkipBatches,
-    Stop,
-    why_illegal,
-)
+from fttui.engine.protocol.commands import COMMANDS, CommandSpec, spec_of
 from fttui.engine.protocol.states import RunState
 
 from .dialogs.command_text import name_of, recommended
@@ -57,9 +39,7 @@ class Action:
     """One sentence for the help screen and the palette."""
     group: str
     verbs: tuple[str, ...] = ()
-    """Verbs of `COMMANDS` it can send."""
-    sample: AnyCommand | None = None
-    """A command of that kind, to ask whether it is legal now."""
+    """Verbs of `COMMANDS` it can send; the first one decides in which states it is legal."""
     asks: Asks = "no"
     scope: Scope = "run"
     footer: int = 0
@@ -100,71 +80,71 @@ RUN, CHANGE, LOOK, GO, APP = "Run", "Change", "Look", "Go to", "App"
 ACTIONS: tuple[Action, ...] = (
     Action(
         "run.pause", "space", "pause", "pause training before the next micro-batch, or resume it",
-        RUN, ("pause", "resume"), Pause(), footer=1,
+        RUN, ("pause", "resume"), footer=1,
     ),
     Action(
         "run.steps", "N", "run N", "train N more steps, then pause",
-        RUN, ("run",), RunSteps(steps=1), "inline",
+        RUN, ("run",), "inline",
     ),
     Action(
         "run.rollback", "r", "rollback", "go back to a checkpoint, exactly; on a new timeline",
-        RUN, ("rollback",), Rollback(checkpoint="last"), "confirm", footer=5,
+        RUN, ("rollback",), "confirm", footer=5,
     ),
     Action(
         "anomaly.recover", "R", "advice", "do what the current anomaly's report recommends first",
-        RUN, ("recover", "rollback"), Rollback(checkpoint="last"), "confirm",
+        RUN, ("recover", "rollback"), "confirm",
     ),
     Action(
         "run.gradients", "G", "gradients", "measure gradient flow by module in the next step",
-        RUN, ("gradients",), MeasureGradients(),
+        RUN, ("gradients",),
     ),
     Action(
         "run.profile", "T", "profile", "see where the time of the next steps goes",
-        RUN, ("profile",), ProfileSteps(),
+        RUN, ("profile",),
     ),
     Action(
         "checkpoint.save", "s", "save", "write a complete checkpoint now",
-        RUN, ("checkpoint",), SaveCheckpoint(), footer=4,
+        RUN, ("checkpoint",), footer=4,
     ),
     Action(
         "checkpoint.pin", "S", "save pinned", "write a checkpoint that stays for good, with a note",
-        RUN, ("checkpoint",), SaveCheckpoint(pin=True), "inline",
+        RUN, ("checkpoint",), "inline",
     ),
     Action(
         "run.evaluate", "e", "eval", "evaluate now",
-        RUN, ("eval",), Evaluate(), footer=7,
+        RUN, ("eval",), footer=7,
     ),
     Action(
         "run.sample", "g", "sample", "generate text from the current adapter",
-        RUN, ("sample",), GenerateSample(prompt="."), "inline",
+        RUN, ("sample",), "inline",
     ),
     Action(
         "run.stop", "x", "stop", "finish the step, save a checkpoint, end the run",
-        RUN, ("stop",), Stop(), "confirm", footer=6,
+        RUN, ("stop",), "confirm", footer=6,
     ),
     Action(
         "lr.change", "l", "lr", "change the learning rate: ×0.5, =1e-4 or reset",
-        CHANGE, ("lr scale", "lr set", "lr reset"), ResetLr(), "inline", footer=2,
+        CHANGE, ("lr scale", "lr set", "lr reset"), "inline", footer=2,
     ),
     Action(
         "clip.change", "c", "clip", "change the max grad norm: a value, p90 of recent ones, off",
-        CHANGE, ("clip",), SetClip(), "inline", footer=3,
+        CHANGE, ("clip",), "inline", footer=3,
     ),
     Action(
         "change.undo", "u", "undo", "take the last change of learning rate, clip or policy back",
-        CHANGE, ("lr scale", "clip", "policy"), ResetLr(),
+        CHANGE, ("lr scale", "clip", "policy"),
     ),
     Action(
         "data.skip", "k", "skip", "drop the data of the next N steps",
-        CHANGE, ("skip",), SkipBatches(steps=1), "inline", scope="plots",
+        CHANGE, ("skip",), "inline", scope="plots",
     ),
     Action(
         "note.add", "n", "note", "mark this step on the curves and in the journal",
-        CHANGE, ("note",), AddNote(text="."), "inline",
+        CHANGE, ("note",), "inline",
     ),
     Action(
         "policy.change", "P", "policy", "what the guard does on a NaN: skip, halt or rollback",
-        CHANGE, ("policy",), SetPolicy(nonfinite="skip"), "inline",
+        CHANGE, ("policy",), "inline",
     ),
     Action(
         "control.toggle", "t", "control", "take control of the run, or give it up",
@@ -224,6 +204,7 @@ ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
+_SPECS = {spec.verb: spec for spec in COMMANDS}
 
 
 def key_of(action_id: str, state: AppState) -> str:
@@ -274,28 +255,28 @@ def label_of(action: Action, state: AppState) -> str:
     return action.label
 
 
-def command_now(action: Action, state: AppState) -> AnyCommand | None:
+def spec_now(action: Action, state: AppState) -> CommandSpec | None:
     """The kind of command the action would send in the present state."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
-        return Resume()
-    if action.id == "anomaly.recover":
-        return recommended(state.run.current_anomaly) or action.sample
-    return action.sample
+        return _SPECS["resume"]
+    if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
+        return spec_of(command)
+    return _SPECS[action.verbs[0]] if action.verbs else None
 
 
 def why_not(action: Action, state: AppState) -> str | None:
     """Why an action cannot be done now, or None when it can."""
     if action.id == "control.toggle":
         return _why_unreachable(state)
-    command = command_now(action, state)
-    if command is None:
+    spec = spec_now(action, state)
+    if spec is None:
         return None
-    return refusal(command, state) or _why_pointless(action, state)
+    return refusal(spec, state) or _why_pointless(action, state)
 
 
-def refusal(command: AnyCommand, state: AppState) -> str | None:
-    """Why the run would not take a command from here now; None when it would."""
-    reason = _why_unreachable(state) or why_illegal(command, state.state)
+def refusal(spec: CommandSpec, state: AppState) -> str | None:
+    """Why the run would not take such a command from here now; None when it would."""
+    reason = _why_unreachable(state) or spec.why_illegal(state.state)
     if reason is None and state.controller and not state.controls:
         return f"{state.controller} has control; {key_of('control.toggle', state)} takes it over"
     return reason

@@ -19,9 +19,6 @@ from ..run.checkpoint_store import Manifest
 from ..run.journal import FrameReader
 from ..run.run_dir import RunDirectory
 
-_CHANGES = ("lr", "clip", "rollback", "recover", "skip", "policy")
-"""Commands that change how training goes on."""
-
 
 @dataclass(frozen=True)
 class LineageStep:
@@ -77,7 +74,7 @@ def _interventions(record: Record, event: object) -> list[LineageStep]:
     match event:
         case NoteAdded(text=text, issuer=issuer):
             return [LineageStep(*place, f"note {text}", issuer)]
-        case CommandApplied(command=command) if command.split(" ")[0] in _CHANGES:
+        case CommandApplied(command=command) if event.spec is not None and event.spec.in_lineage:
             outcome = f"{event.old} → {event.new}" if event.old else event.new
             return [LineageStep(*place, command, event.issuer, outcome, event.reason)]
         case _:

@@ -1,7 +1,8 @@
-"""What happens to a submitted command: the one place that decides, journals and remembers.
+"""Accept or reject submitted commands, and count the generation of the run's settings.
 
-No sockets and no clock in here. An id is decided once: the answer is stored in the control journal
-before it is given, and every repetition, also after a restart of the hub, gets the same one.
+An id is decided once: the decision is stored in the control journal before it is answered, and a
+repeated submission gets the stored answer, also after a restart of the hub. The module uses no
+sockets and reads no clock.
 """
 
 from __future__ import annotations
@@ -10,29 +11,25 @@ from typing import Protocol
 
 import msgspec
 
+from ..protocol.codec import DecodeError, decode_record
 from ..protocol.command_args import CommandError
 from ..protocol.commands import (
     AnyCommand,
-    ResetLr,
-    Rollback,
-    ScaleLr,
-    SetClip,
-    SetLr,
-    SetPolicy,
     describe_command,
     parse_command,
+    spec_of,
     why_illegal,
 )
+from ..protocol.events import CommandApplied
 from ..protocol.requests import Accepted, Rejected, SubmitCommand
 from ..protocol.states import RunState
 from ..run.control_log import ControlEntry
 
-_VERSIONED = (ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Rollback)
-"""Commands that change the desired control state, and so its generation."""
+_APPLIED_TAG = CommandApplied.__name__.encode()
 
 
 class ControlLog(Protocol):
-    """Where decisions are kept."""
+    """The control journal, which stores the decisions."""
 
     entries: list[ControlEntry]
 
@@ -44,28 +41,59 @@ class ControlLog(Protocol):
         """Store an entry durably.
 
         Raises:
-            OSError: it is not stored.
+            OSError: the entry is not stored.
         """
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True):
-    """The viewer whose commands count."""
+    """The viewer that may send commands."""
 
     viewer: str
     issuer: str
 
 
 class Intake:
-    """Decides about commands, at most once per id."""
+    """Decides about each command once, by its id."""
 
     def __init__(self, log: ControlLog) -> None:
         self._log = log
         self._decided = {entry.id: entry for entry in log.entries}
+        self._accepted = sum(_changes_settings(entry) for entry in log.entries)
+        """Number of accepted commands that change settings."""
+        self._recorded = 0
+        """Number of changes that only the journal shows."""
         self.controller: Controller | None = None
-        self.generation = log.entries[-1].generation if log.entries else 0
+
+    @property
+    def generation(self) -> int:
+        """Number of changes of the settings, from the control journal and the run's journal.
+
+        Both are on disk, so a restarted hub that has read them counts the same.
+        """
+        return self._accepted + self._recorded
+
+    def observe(self, payload: bytes) -> None:
+        """Count an encoded record that shows settings no viewer could know before it."""
+        if _APPLIED_TAG not in payload:
+            return
+        try:
+            record = decode_record(payload)
+        except DecodeError:
+            return
+        if record is not None and isinstance(record.event, CommandApplied):
+            self._recorded += self._is_news(record.event)
+
+    def _is_news(self, event: CommandApplied) -> bool:
+        spec = event.spec
+        if spec is None:
+            return True  # a newer version's command; assume that it changes settings
+        # The value of an accepted setting was counted with its submission. A recovery's values are
+        # known when it is done, and the guard and the autopilot submit nothing.
+        announced = spec.kind == "setting" and event.id in self._decided
+        return spec.versioned and not announced
 
     def submit(self, message: SubmitCommand, *, state: RunState, now: float) -> Accepted | Rejected:
-        """Decide about a command; `now` is Unix seconds."""
+        """Accept or reject a command; `now` is Unix seconds."""
         known = self._decided.get(message.id)
         if known is None:
             entry = self._store(self._decide(message, state, now))
@@ -81,8 +109,7 @@ class Intake:
 
     def _decide(self, message: SubmitCommand, state: RunState, now: float) -> ControlEntry:
         refusal = self._why_not(message, state, now)
-        moves = refusal is None and isinstance(message.command, _VERSIONED)
-        return ControlEntry(
+        entry = ControlEntry(
             seq=self._log.last_seq + 1,
             time=now,
             id=message.id,
@@ -90,9 +117,10 @@ class Intake:
             issuer=message.issuer,
             reason=message.reason,
             expires_at=message.expires_at,
-            generation=self.generation + moves,
             rejected=refusal,
         )
+        generation = self.generation + _changes_settings(entry)
+        return msgspec.structs.replace(entry, generation=generation)
 
     def _why_not(self, message: SubmitCommand, state: RunState, now: float) -> str | None:
         holder = self.controller
@@ -112,7 +140,7 @@ class Intake:
     def _store(self, entry: ControlEntry) -> ControlEntry:
         try:
             self._log.append(entry)
-            self.generation = entry.generation
+            self._accepted += _changes_settings(entry)
         except OSError as error:
             reason = entry.rejected or f"disk: the control journal cannot be written ({error})"
             entry = msgspec.structs.replace(entry, rejected=reason)
@@ -120,13 +148,17 @@ class Intake:
         return entry
 
     def take(self, viewer: str, issuer: str) -> None:
-        """Make a viewer the controller, whoever was it before."""
+        """Make a viewer the controller in place of any other."""
         self.controller = Controller(viewer=viewer, issuer=issuer)
 
     def release(self, viewer: str) -> None:
-        """A viewer gives control up or is gone; nothing happens when it had none."""
+        """Take control from a viewer that gives it up or is gone; other viewers keep it."""
         if self.controller is not None and self.controller.viewer == viewer:
             self.controller = None
+
+
+def _changes_settings(entry: ControlEntry) -> bool:
+    return entry.rejected is None and spec_of(entry.command).versioned
 
 
 def _answer(entry: ControlEntry, ref: int) -> Accepted | Rejected:
@@ -136,7 +168,7 @@ def _answer(entry: ControlEntry, ref: int) -> Accepted | Rejected:
 
 
 def _why_malformed(command: AnyCommand) -> str | None:
-    """A script can send values that could never be typed, such as a NaN factor."""
+    """Return why a command cannot be typed, such as a script's NaN factor; None when it can."""
     try:
         parse_command(describe_command(command).split())
     except CommandError as error:

@@ -105,8 +105,13 @@ class Hub:
             self._sockets.publish(EVENT_TOPIC, payload)
 
     def _observe(self, records: list[bytes]) -> None:
+        generation = self._intake.generation
         for payload in records:
             self._status.add(payload)
+            self._intake.observe(payload)
+        if self._intake.generation != generation:
+            # Until viewers know it, each relative change of theirs is refused.
+            self._next_beat = 0.0
 
     def _update_engine(self) -> None:
         self._status.update_engine(read_engine_status(self._run))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
-from .events import Record
+from .events import CommandApplied, Record
 from .requests import AnyClientMessage, AnyHubMessage, Beat
 
 PROTOCOL_VERSION: tuple[int, int] = (1, 0)
@@ -27,6 +28,8 @@ _hubs: msgspec.msgpack.Decoder[AnyHubMessage] = msgspec.msgpack.Decoder(AnyHubMe
 _beats = msgspec.msgpack.Decoder(Beat)
 _head = msgspec.msgpack.Decoder(tuple[int, float, int, int, msgspec.Raw])
 _LENGTH = struct.Struct("<I")
+_TYPED_FIELDS = frozenset({"applied", "settings", "previous"})
+"""Fields of `CommandApplied` that a newer version may fill with what this one does not know."""
 
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -44,7 +47,10 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_record(data: bytes) -> Record | None:
-    """A journal record, or None when its event tag is unknown to this version.
+    """Decode a journal record; None when its event tag is unknown to this version.
+
+    An applied command that this version cannot decode is dropped from its event, whose text fields
+    still describe it.
 
     Raises:
         DecodeError: when the bytes are not a record at all.
@@ -53,6 +59,8 @@ def decode_record(data: bytes) -> Record | None:
         return _records.decode(data)
     except UNDECODABLE as error:
         peek_seq(data)
+        if (record := _without_command(data)) is not None:
+            return record
         if "Invalid value" in str(error):
             return None
         raise DecodeError(str(error)) from None
@@ -63,6 +71,20 @@ def decode_readable(data: bytes) -> Record | None:
     try:
         return decode_record(data)
     except DecodeError:
+        return None
+
+
+def _without_command(data: bytes) -> Record | None:
+    """Decode the record of an applied command from its text fields alone; None for any other."""
+    try:
+        *place, event = msgspec.msgpack.decode(
+            data, type=tuple[int, float, int, int, dict[str, Any]]
+        )
+        if event.get("k") != CommandApplied.__name__:
+            return None
+        text = {name: value for name, value in event.items() if name not in _TYPED_FIELDS}
+        return msgspec.convert([*place, text], Record)
+    except UNDECODABLE:
         return None
 
 

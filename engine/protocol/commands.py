@@ -1,6 +1,7 @@
-"""What a person can ask of a run: structs, and the ONE table that parses, explains, gates them.
+"""The commands of a run: one struct each, and the table `COMMANDS` of everything known about them.
 
-`fttui ctl`, the app's keys, its palette, its help and the docs all read `COMMANDS`.
+The hub, the training process, `fttui ctl`, the app and the docs look a command up here; nothing
+else lists kinds of commands.
 """
 
 from __future__ import annotations
@@ -8,53 +9,55 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from .command_args import CommandError, count, number, one, text_of
+from .settings import RunSettings
 from .states import RunState
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Base of all commands; `k` on the wire is the class name."""
+    """Base of all commands; the tag `k` on the wire is the class name."""
 
 
 class ScaleLr(Command, frozen=True, kw_only=True, tag="ScaleLr"):
-    """Multiply the schedule by `factor` from the next update on (absolute, not cumulative)."""
+    """Multiply the learning rate schedule by `factor` from the next update on; not cumulative."""
 
     factor: float
 
 
 class SetLr(Command, frozen=True, kw_only=True, tag="SetLr"):
-    """Choose the scale such that the effective learning rate of the next update is `value`."""
+    """Scale the schedule so that the learning rate of the next update is `value`."""
 
     value: float
 
 
 class ResetLr(Command, frozen=True, kw_only=True, tag="ResetLr"):
-    """Back to the plain schedule."""
+    """Return to the unscaled learning rate schedule."""
 
 
 class SetClip(Command, frozen=True, kw_only=True, tag="SetClip"):
-    """Set the max grad norm: a fixed value, a percentile of recent norms, or off (both None)."""
+    """Set the max gradient norm: a value, a percentile of recent norms, or off (both None)."""
 
     value: float | None = None
     percentile: float | None = None
 
 
 class Pause(Command, frozen=True, kw_only=True, tag="Pause"):
-    """Hold before the next micro-batch."""
+    """Pause before the next micro-batch."""
 
     release: bool = False
-    """Also move everything off the GPU until training goes on."""
+    """Whether to free the GPU's memory until training resumes."""
 
 
 class Resume(Command, frozen=True, kw_only=True, tag="Resume"):
-    """Go on after a pause or a halt."""
+    """Resume training after a pause or a halt."""
 
 
 class RunSteps(Command, frozen=True, kw_only=True, tag="RunSteps"):
-    """Train `steps` more steps, then pause."""
+    """Train `steps` more optimizer steps, then pause."""
 
     steps: int
 
@@ -63,27 +66,28 @@ class SaveCheckpoint(Command, frozen=True, kw_only=True, tag="SaveCheckpoint"):
     """Write a complete checkpoint now."""
 
     pin: bool = False
+    """Whether retention keeps it for good."""
     note: str = ""
 
 
 class Rollback(Command, frozen=True, kw_only=True, tag="Rollback"):
-    """Return to a checkpoint, exactly, and go on from there on a new timeline."""
+    """Restore a checkpoint exactly and continue from it on a new timeline."""
 
     checkpoint: str
-    """A checkpoint's name, its step number, or `last`."""
+    """The checkpoint's name, its step number, or `last`."""
     lr_scale: float | None = None
-    """New absolute LR scale; None keeps the one in force now."""
+    """Learning rate scale after the rollback, absolute; None keeps the present one."""
     clip: float | None = None
-    """New max grad norm; None keeps the one in force now."""
+    """Max gradient norm after the rollback; None keeps the present one."""
     skip: int = 0
-    """Optimizer-step batches to drop after going back."""
+    """Number of optimizer steps after the checkpoint whose data is skipped."""
 
 
 class Recover(Command, frozen=True, kw_only=True, tag="Recover"):
-    """Go back to before an anomaly, past its data, with half the LR and a tighter clip."""
+    """Roll back to before an anomaly, skip its data, halve the learning rate, tighten the clip."""
 
     anomaly: str = ""
-    """Id of the anomaly; empty is the newest instability."""
+    """Id of the anomaly; empty for the newest instability."""
 
 
 class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients"):
@@ -91,7 +95,7 @@ class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients
 
 
 class ProfileSteps(Command, frozen=True, kw_only=True, tag="ProfileSteps"):
-    """See where the time of the next `steps` steps goes."""
+    """Profile the next `steps` steps."""
 
     steps: int = 2
 
@@ -107,7 +111,7 @@ class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
 
 
 class SkipBatches(Command, frozen=True, kw_only=True, tag="SkipBatches"):
-    """Drop the data of the next `steps` optimizer steps."""
+    """Skip the data of the next `steps` optimizer steps."""
 
     steps: int
 
@@ -119,68 +123,85 @@ class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
 
 
 class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):
-    """What is done without a person: by the guard on a non-finite number, by the autopilot."""
+    """Set what the guard does on a non-finite number, or the autopilot about an anomaly."""
 
     nonfinite: str | None = None
-    """skip, halt or rollback; None leaves it."""
+    """skip, halt or rollback; None keeps the present one."""
     autopilot: str | None = None
-    """off, propose or act; None leaves it."""
+    """off, propose or act; None keeps the present one."""
 
 
 class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
-    """Finish the step, save unless told otherwise, end."""
+    """Finish the step, write a checkpoint unless `save` is false, and end the run."""
 
     save: bool = True
 
 
 AnyCommand = (
-    ScaleLr
-    | SetLr
-    | ResetLr
-    | SetClip
-    | Pause
-    | Resume
-    | RunSteps
-    | SaveCheckpoint
-    | Rollback
-    | Recover
-    | MeasureGradients
-    | ProfileSteps
-    | Evaluate
-    | GenerateSample
-    | SkipBatches
-    | AddNote
-    | SetPolicy
-    | Stop
-)
+    ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SaveCheckpoint | Rollback
+    | Recover | MeasureGradients | ProfileSteps | Evaluate | GenerateSample | SkipBatches | AddNote
+    | SetPolicy | Stop
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CommandSpec:
-    """One row of the table: how a command is typed, what it does, where it is legal."""
+    """Everything known about one kind of command: how it is typed, what it does, when it may."""
 
     verb: str
     """The words that select it, such as `lr scale`."""
     usage: str
     """The whole form, such as `lr scale FACTOR`."""
     help: str
-    kind: type[Command]
-    legal: frozenset[RunState]
+    """One line for help screens and docs."""
+    title: str = ""
+    """Words for a dialog's title and a button, such as `roll back`; empty when the verb serves."""
+    command: type[Command]
+    """The struct that carries it."""
     parse: Callable[[list[str]], AnyCommand]
+    """Make the struct from the words after the verb; raises CommandError."""
+    legal: frozenset[RunState]
+    """States of the run in which it is accepted."""
+    kind: Literal["setting", "one_shot"]
+    """A setting changes `RunSettings` and nothing else; a one-shot command is carried out once."""
+    effect: Literal["next", "here", "before"]
+    """Where it takes effect: from the next step on, at the last finished step, or, for a pause,
+    before the next step."""
+    urgent: bool = False
+    """Whether the step in progress is dropped for it instead of being finished first."""
+    versioned: bool = False
+    """Whether it changes the learning rate, the clip or a policy, also as part of a recovery.
+
+    The settings generation advances with it, so that a relative change made before is refused.
+    """
+    resumes: bool = False
+    """Whether it ends a pause and a halt."""
+    in_lineage: bool = False
+    """Whether a model card lists it, because it changes how the weights are trained."""
     destructive: bool = False
-    """Throws work away or ends the run: ask before sending."""
+    """Whether it discards work or ends the run, so that a person is asked first."""
+    undo: Callable[[AnyCommand, RunSettings], AnyCommand] | None = None
+    """Make the command that restores the settings before it; None when it cannot be undone."""
+
+    @property
+    def name(self) -> str:
+        """Words for a dialog's title and a button."""
+        return self.title or self.verb
+
+    def why_illegal(self, state: RunState) -> str | None:
+        """Return why the run does not accept it in a state, or None when it does."""
+        if state in self.legal:
+            return None
+        if state.ended:
+            return f"the run is {state.value}; resume it with: fttui run --resume RUN"
+        wanted = {"running", "paused"} | ({"halted"} if RunState.HALTED in self.legal else set())
+        return f"{self.verb} works while {' or '.join(sorted(wanted))}; the run is {state.value}"
 
 
-_LIVE = frozenset(
-    {
-        RunState.RUNNING,
-        RunState.PAUSED,
-        RunState.EVALUATING,
-        RunState.SAVING,
-        RunState.ROLLING_BACK,
-    }
-)
-_ANY = frozenset({*_LIVE, RunState.STARTING, RunState.HALTED, RunState.STOPPING})
+_S = RunState
+_LIVE = frozenset({_S.RUNNING, _S.PAUSED, _S.EVALUATING, _S.SAVING, _S.ROLLING_BACK})
+_LIVE_OR_HALTED = _LIVE | {_S.HALTED}
+_ANY = _LIVE_OR_HALTED | {_S.STARTING, _S.STOPPING}
 
 
 def _none(kind: Callable[[], AnyCommand]) -> Callable[[list[str]], AnyCommand]:
@@ -253,163 +274,154 @@ def _parse_profile(args: list[str]) -> ProfileSteps:
     return ProfileSteps(steps=steps)
 
 
-def _parse_pause(args: list[str]) -> Pause:
-    if args not in ([], ["release"]):
-        raise CommandError(f"expected nothing or release, got {' '.join(args)!r}")
-    return Pause(release=bool(args))
+def _flag(word: str, plain: AnyCommand, flagged: AnyCommand) -> Callable[[list[str]], AnyCommand]:
+    def parse(args: list[str]) -> AnyCommand:
+        if args not in ([], [word]):
+            raise CommandError(f"expected nothing or {word}, got {' '.join(args)!r}")
+        return flagged if args else plain
+
+    return parse
 
 
-def _parse_stop(args: list[str]) -> Stop:
-    if args not in ([], ["no-save"]):
-        raise CommandError(f"expected nothing or no-save, got {' '.join(args)!r}")
-    return Stop(save=not args)
+def _undo_lr(_: AnyCommand, previous: RunSettings) -> ScaleLr:
+    return ScaleLr(factor=previous.lr_scale)
+
+
+def _undo_clip(_: AnyCommand, previous: RunSettings) -> SetClip:
+    percentile = previous.clip_percentile
+    return SetClip(value=previous.clip if percentile is None else None, percentile=percentile)
+
+
+def _undo_policy(command: AnyCommand, previous: RunSettings) -> SetPolicy:
+    if isinstance(command, SetPolicy) and command.nonfinite is not None:
+        return SetPolicy(nonfinite=previous.nonfinite)
+    return SetPolicy(autopilot=previous.autopilot)
 
 
 _MOST_PROFILED = 20
-_HALTED = RunState.HALTED
 COMMANDS: tuple[CommandSpec, ...] = (
     CommandSpec(
-        "lr scale",
-        "lr scale FACTOR",
-        "multiply the LR schedule by FACTOR",
-        ScaleLr,
-        _LIVE,
-        lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
+        verb="lr scale", usage="lr scale FACTOR", title="change the LR",
+        help="multiply the LR schedule by FACTOR",
+        command=ScaleLr, parse=lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
+        legal=_LIVE, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_lr,
     ),
     CommandSpec(
-        "lr set",
-        "lr set VALUE",
-        "make the effective LR VALUE now, keep the schedule's shape",
-        SetLr,
-        _LIVE,
-        lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
+        verb="lr set", usage="lr set VALUE", title="change the LR",
+        help="make the effective LR VALUE now, keep the schedule's shape",
+        command=SetLr, parse=lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
+        legal=_LIVE, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_lr,
     ),
     CommandSpec(
-        "lr reset", "lr reset", "back to the plain schedule", ResetLr, _LIVE, _none(ResetLr)
+        verb="lr reset", usage="lr reset", title="reset the LR",
+        help="back to the plain schedule",
+        command=ResetLr, parse=_none(ResetLr), legal=_LIVE, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_lr,
     ),
     CommandSpec(
-        "clip",
-        "clip VALUE | pNN | off",
-        "max grad norm: a value, a percentile of recent norms, off",
-        SetClip,
-        _LIVE,
-        _parse_clip,
+        verb="clip", usage="clip VALUE | pNN | off", title="change the clip",
+        help="max grad norm: a value, a percentile of recent norms, off",
+        command=SetClip, parse=_parse_clip, legal=_LIVE, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_clip,
     ),
     CommandSpec(
-        "pause",
-        "pause [release]",
-        "hold before the next micro-batch; release frees the GPU's memory too",
-        Pause,
-        _LIVE,
-        _parse_pause,
+        verb="pause", usage="pause [release]",
+        help="hold before the next micro-batch; release frees the GPU's memory too",
+        command=Pause, parse=_flag("release", Pause(), Pause(release=True)),
+        legal=_LIVE, kind="setting", effect="before", urgent=True,
     ),
     CommandSpec(
-        "resume",
-        "resume",
-        "go on after a pause or a halt",
-        Resume,
-        _LIVE | {_HALTED},
-        _none(Resume),
+        verb="resume", usage="resume",
+        help="go on after a pause or a halt",
+        command=Resume, parse=_none(Resume), legal=_LIVE_OR_HALTED,
+        kind="setting", effect="next", resumes=True,
     ),
     CommandSpec(
-        "run",
-        "run N",
-        "train N more steps, then pause",
-        RunSteps,
-        _LIVE,
-        lambda a: RunSteps(steps=count(one(a, "N"), "N")),
+        verb="run", usage="run N",
+        help="train N more steps, then pause",
+        command=RunSteps, parse=lambda a: RunSteps(steps=count(one(a, "N"), "N")),
+        legal=_LIVE, kind="setting", effect="next", resumes=True,
     ),
     CommandSpec(
-        "checkpoint",
-        "checkpoint [pin] [NOTE]",
-        "write a complete checkpoint; pinned ones stay",
-        SaveCheckpoint,
-        _LIVE,
-        _parse_checkpoint,
+        verb="checkpoint", usage="checkpoint [pin] [NOTE]", title="save a checkpoint",
+        help="write a complete checkpoint; pinned ones stay",
+        command=SaveCheckpoint, parse=_parse_checkpoint,
+        legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
-        "rollback",
-        "rollback CHECKPOINT|STEP|last [lr=F] [clip=V] [skip=N]",
-        "return exactly to a checkpoint and go on from there",
-        Rollback,
-        _LIVE | {_HALTED},
-        _parse_rollback,
-        destructive=True,
+        verb="rollback", usage="rollback CHECKPOINT|STEP|last [lr=F] [clip=V] [skip=N]",
+        title="roll back", help="return exactly to a checkpoint and go on from there",
+        command=Rollback, parse=_parse_rollback, legal=_LIVE_OR_HALTED,
+        kind="one_shot", effect="here", urgent=True,
+        versioned=True, in_lineage=True, destructive=True,
     ),
     CommandSpec(
-        "recover",
-        "recover [ID]",
-        "go back to before an anomaly, past its data, with half the LR and a tighter clip",
-        Recover,
-        _LIVE | {_HALTED},
-        _parse_recover,
-        destructive=True,
+        verb="recover", usage="recover [ID]",
+        help="go back to before an anomaly, past its data, with half the LR and a tighter clip",
+        command=Recover, parse=_parse_recover, legal=_LIVE_OR_HALTED,
+        kind="one_shot", effect="here", urgent=True,
+        versioned=True, in_lineage=True, destructive=True,
     ),
     CommandSpec(
-        "gradients",
-        "gradients",
-        "measure gradient and update norms by module in the next update",
-        MeasureGradients,
-        _LIVE,
-        _none(MeasureGradients),
+        verb="gradients", usage="gradients",
+        help="measure gradient and update norms by module in the next update",
+        command=MeasureGradients, parse=_none(MeasureGradients),
+        legal=_LIVE, kind="one_shot", effect="next",
     ),
     CommandSpec(
-        "profile",
-        "profile [N]",
-        "see where the time of the next N steps goes: data, forward, backward, update, waiting",
-        ProfileSteps,
-        _LIVE,
-        _parse_profile,
-    ),
-    CommandSpec("eval", "eval", "evaluate now", Evaluate, _LIVE, _none(Evaluate)),
-    CommandSpec(
-        "sample",
-        "sample PROMPT",
-        "generate text from the current adapter",
-        GenerateSample,
-        _LIVE,
-        lambda a: GenerateSample(prompt=text_of(a, "a PROMPT")),
+        verb="profile", usage="profile [N]",
+        help="see where the time of the next N steps goes: data, forward, backward, update, "
+        "waiting",
+        command=ProfileSteps, parse=_parse_profile, legal=_LIVE, kind="one_shot", effect="next",
     ),
     CommandSpec(
-        "skip",
-        "skip N",
-        "drop the data of the next N steps",
-        SkipBatches,
-        _LIVE,
-        lambda a: SkipBatches(steps=count(one(a, "N"), "N")),
+        verb="eval", usage="eval", title="evaluate", help="evaluate now",
+        command=Evaluate, parse=_none(Evaluate), legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
-        "note",
-        "note TEXT",
-        "mark this step on the curves",
-        AddNote,
-        _ANY,
-        lambda a: AddNote(text=text_of(a, "a TEXT")),
+        verb="sample", usage="sample PROMPT",
+        help="generate text from the current adapter",
+        command=GenerateSample, parse=lambda a: GenerateSample(prompt=text_of(a, "a PROMPT")),
+        legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
-        "policy",
-        "policy nonfinite skip|halt|rollback | autopilot off|propose|act",
-        "what is done on a non-finite number, and what the autopilot may do about an anomaly",
-        SetPolicy,
-        _ANY,
-        _parse_policy,
+        verb="skip", usage="skip N", title="skip data",
+        help="drop the data of the next N steps",
+        command=SkipBatches, parse=lambda a: SkipBatches(steps=count(one(a, "N"), "N")),
+        legal=_LIVE, kind="one_shot", effect="next", in_lineage=True,
     ),
     CommandSpec(
-        "stop",
-        "stop [no-save]",
-        "finish the step, save, end the run",
-        Stop,
-        _ANY,
-        _parse_stop,
-        destructive=True,
+        verb="note", usage="note TEXT", help="mark this step on the curves",
+        command=AddNote, parse=lambda a: AddNote(text=text_of(a, "a TEXT")),
+        legal=_ANY, kind="one_shot", effect="here",
     ),
-)
+    CommandSpec(
+        verb="policy", usage="policy nonfinite skip|halt|rollback | autopilot off|propose|act",
+        title="change the policy",
+        help="what is done on a non-finite number, and what the autopilot may do about an anomaly",
+        command=SetPolicy, parse=_parse_policy, legal=_ANY, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_policy,
+    ),
+    CommandSpec(
+        verb="stop", usage="stop [no-save]", title="stop and save",
+        help="finish the step, save, end the run",
+        command=Stop, parse=_flag("no-save", Stop(), Stop(save=False)),
+        legal=_ANY, kind="one_shot", effect="here", destructive=True,
+    ),
+)  # fmt: skip
 
-SPEC_OF: dict[type[Command], CommandSpec] = {spec.kind: spec for spec in COMMANDS}
+_SPECS: dict[type[Command], CommandSpec] = {spec.command: spec for spec in COMMANDS}
+
+
+def spec_of(command: AnyCommand) -> CommandSpec:
+    """Return the row of the table for a command."""
+    return _SPECS[type(command)]
 
 
 def parse_command(text: str | list[str]) -> AnyCommand:
-    """Turn what a person typed into a command.
+    """Parse a command as a person types it.
 
     Raises:
         CommandError: with the expected form.
@@ -429,10 +441,17 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     raise CommandError(f"unknown command {' '.join(words)!r}; expected one of: {known}")
 
 
+def recorded_command(text: str) -> AnyCommand | None:
+    """Parse a command from a record; None when this version does not know it."""
+    try:
+        return parse_command(text)
+    except CommandError:
+        return None
+
+
 def describe_command(command: AnyCommand) -> str:
-    """The command as a person would type it; `parse_command` reads it back."""
-    spec = SPEC_OF[type(command)]
-    return " ".join(word for word in (spec.verb, *_arguments(command)) if word)
+    """Return the command as a person would type it; `parse_command` reads it back."""
+    return " ".join(word for word in (spec_of(command).verb, *_arguments(command)) if word)
 
 
 _FLAGS: dict[AnyCommand, str] = {Pause(release=True): "release", Stop(save=False): "no-save"}
@@ -464,13 +483,5 @@ def _word(value: str | float) -> str:
 
 
 def why_illegal(command: AnyCommand, state: RunState) -> str | None:
-    """The reason a command makes no sense in a state, or None when it is legal."""
-    spec = SPEC_OF[type(command)]
-    if state in spec.legal:
-        return None
-    if state.ended:
-        return f"the run is {state.value}; resume it with: fttui run --resume RUN"
-    wanted = " or ".join(
-        sorted({"running", "paused"} | ({"halted"} if _HALTED in spec.legal else set()))
-    )
-    return f"{spec.verb} works while {wanted}; the run is {state.value}"
+    """Return why the run does not accept a command in a state, or None when it does."""
+    return spec_of(command).why_illegal(state)

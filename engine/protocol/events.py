@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
+from .settings import RunSettings
 from .states import RunState
 
 
@@ -176,7 +178,24 @@ class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):
     issuer: str = ""
     reason: str = ""
     seconds: float = 0.0
-    """From the hub's acceptance to the effect."""
+    """Seconds from the hub's acceptance to the effect."""
+    applied: AnyCommand | None = None
+    """The command; None in journals of older versions, and for a kind that this version lacks."""
+    settings: RunSettings | None = None
+    """The settings after the command; None in journals of older versions."""
+    previous: RunSettings | None = None
+    """The settings before the command; None in journals of older versions."""
+
+    @property
+    def typed(self) -> AnyCommand | None:
+        """The command, parsed from its text where `applied` is missing; None if it is unknown."""
+        return self.applied or recorded_command(self.command)
+
+    @property
+    def spec(self) -> CommandSpec | None:
+        """The command's row of the table; None if the command is unknown."""
+        command = self.typed
+        return None if command is None else spec_of(command)
 
 
 class CommandFailed(Event, frozen=True, kw_only=True, tag="CommandFailed"):

@@ -43,7 +43,7 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     expires_at: float | None = None
     """Unix seconds; refused when it arrives later."""
     if_generation: int | None = None
-    """Refused when the desired control state has moved on since."""
+    """Settings generation that a relative change was made for; refused at any other."""
     one_shot: bool = False
     """From a script that leaves after this command: it does not become the controller."""
 
@@ -191,7 +191,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     controller_viewer: str | None = None
     viewers: int = 0
     generation: int = 0
-    """Of the desired control state: counts accepted commands that change it."""
+    """Generation of the settings: the number of changes so far, accepted or recorded."""
     engine_log_tail: list[str] = []
     """Last lines of the engine log; only when the engine is gone without a word."""
     disk_free_bytes: int | None = None

@@ -33,7 +33,7 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     expires_at: float | None = None
     generation: int = 0
-    """Of the desired control state after this entry."""
+    """Generation of the settings after this entry."""
     rejected: str | None = None
     """Why it was refused; the engine ignores such entries."""
 

@@ -15,7 +15,6 @@ from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
-from ..core.settings import RunSettings
 from ..data.batch_source import Batch, BatchSource, InMemoryBatches
 from ..data.collate import (
     collate_packed,
@@ -29,6 +28,7 @@ from ..data.sampler import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import RunStarted
+from ..protocol.settings import RunSettings
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from .checkpoint.ema import AdapterEma
 from .checkpoint.training_state import TrainingState, adapter_weights

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.protocol.events import AnyEvent, Record
+from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record
 from fttui.engine.protocol.requests import AnyClientMessage, AnyHubMessage, Beat, SubmitCommand
 from fttui.engine.protocol.ssh_protocol import BridgeMessage, BridgeRequest
 
@@ -72,4 +72,6 @@ def all_messages() -> dict[str, msgspec.Struct]:
     for kind in get_args(AnyCommand):
         submitted = msgspec.structs.replace(example(SubmitCommand), command=example(kind))
         found[f"SubmitCommand/{kind.__name__}"] = submitted
+        applied = msgspec.structs.replace(example(CommandApplied), applied=example(kind))
+        found[f"Record/CommandApplied/{kind.__name__}"] = record(applied)
     return found

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fttui.engine.core.settings import SETTINGS
+from fttui.engine.core.settings import SettingsContext, after_rollback, apply_setting, clip_now
 from fttui.engine.protocol.commands import (
     COMMANDS,
-    SPEC_OF,
     AddNote,
     AnyCommand,
+    CommandSpec,
     Evaluate,
     GenerateSample,
     MeasureGradients,
@@ -31,8 +35,11 @@ from fttui.engine.protocol.commands import (
     Stop,
     describe_command,
     parse_command,
+    recorded_command,
+    spec_of,
     why_illegal,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
 EXAMPLES: list[AnyCommand] = [
@@ -69,7 +76,7 @@ EXAMPLES: list[AnyCommand] = [
 
 def test_the_examples_cover_every_command_and_every_row() -> None:
     assert {type(command) for command in EXAMPLES} == set(get_args(AnyCommand))
-    assert set(SPEC_OF) == set(get_args(AnyCommand))
+    assert {spec.command for spec in COMMANDS} == set(get_args(AnyCommand))
     assert len({spec.verb for spec in COMMANDS}) == len(COMMANDS)
 
 
@@ -79,22 +86,110 @@ def test_what_is_described_can_be_typed(command: AnyCommand) -> None:
 
 
 @pytest.mark.parametrize("spec", COMMANDS, ids=lambda spec: spec.verb)
-def test_every_row_explains_itself(spec: object) -> None:
-    assert spec in COMMANDS
-    row = next(row for row in COMMANDS if row is spec)
-    assert row.usage.startswith(row.verb)
-    assert row.help
-    assert row.legal
-    assert not any(state.ended for state in row.legal)
+def test_every_row_explains_itself(spec: CommandSpec) -> None:
+    assert spec.usage.startswith(spec.verb)
+    assert spec.help
+    assert spec.legal
+    assert not any(state.ended for state in spec.legal)
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=describe_command)
 @pytest.mark.parametrize("state", list(RunState))
 def test_an_illegal_command_says_why(command: AnyCommand, state: RunState) -> None:
     why = why_illegal(command, state)
-    assert (why is None) == (state in SPEC_OF[type(command)].legal)
+    assert (why is None) == (state in spec_of(command).legal)
     assert why is None or state.value in why
 
 
-def test_settings_are_commands() -> None:
-    assert set(SETTINGS) < set(get_args(AnyCommand))
+BEFORE = RunSettings(
+    lr_scale=0.7, clip=0.9, clip_percentile=95, paused=True, release=True, pause_at_step=3,
+    nonfinite="rollback", autopilot="off",
+)  # fmt: skip
+VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot"}
+CONTEXT = SettingsContext(step=10, schedule_lr=2e-4, norm_percentile=lambda p: p / 100)
+
+
+def _changed(command: AnyCommand) -> set[str]:
+    after = apply_setting(BEFORE, command, CONTEXT).settings
+    return {f for f in BEFORE.__struct_fields__ if getattr(after, f) != getattr(BEFORE, f)}
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in EXAMPLES if spec_of(c).kind == "setting"], ids=describe_command
+)
+def test_the_row_of_a_setting_says_what_it_changes(command: AnyCommand) -> None:
+    spec, changed = spec_of(command), _changed(command)
+    assert changed or command in (Resume(), RunSteps(steps=20), SetPolicy(nonfinite="rollback"))
+    assert changed <= VALUES if spec.versioned else changed.isdisjoint(VALUES)
+    assert (spec.undo is not None) == spec.versioned
+
+
+@pytest.mark.parametrize("spec", COMMANDS, ids=lambda spec: spec.verb)
+def test_a_row_is_consistent(spec: CommandSpec) -> None:
+    assert spec.name
+    assert spec.in_lineage or not spec.versioned
+    assert spec.undo is None or spec.kind == "setting"
+    assert not (spec.resumes and spec.kind == "one_shot")
+    assert not spec.urgent or spec.kind == "one_shot" or spec.effect == "before"
+    assert not (spec.urgent and spec.effect == "next"), "a step in progress would be dropped"
+
+
+def test_who_drops_a_step_resumes_and_counts_as_a_change() -> None:
+    def verbs(having: Callable[[CommandSpec], object]) -> list[str]:
+        return [spec.verb for spec in COMMANDS if having(spec)]
+
+    assert verbs(lambda s: s.urgent) == ["pause", "rollback", "recover"]
+    assert verbs(lambda s: s.effect == "before") == ["pause"]
+    assert verbs(lambda s: s.resumes) == ["resume", "run"]
+    assert verbs(lambda s: s.versioned and s.kind == "one_shot") == ["rollback", "recover"]
+    assert verbs(lambda s: s.in_lineage and not s.versioned) == ["skip"]
+
+
+def test_a_recovery_changes_the_settings_as_its_row_says() -> None:
+    after = after_rollback(BEFORE, Rollback(checkpoint="last", lr_scale=0.35, clip=0.3))
+    assert (after.lr_scale, after.clip, after.clip_percentile) == (0.35, 0.3, None)
+    assert after_rollback(BEFORE, Rollback(checkpoint="last")) == BEFORE
+
+
+def test_a_recorded_command_that_is_unknown_is_none() -> None:
+    assert recorded_command("lr scale 0.5") == ScaleLr(factor=0.5)
+    assert recorded_command("warmup again") is None
+    assert recorded_command("note it's new") is None
+
+
+POSITIVE = st.floats(1e-6, 1e6)
+SETTINGS = st.builds(
+    RunSettings,
+    lr_scale=POSITIVE,
+    clip=st.none() | POSITIVE,
+    clip_percentile=st.none(),
+    nonfinite=st.sampled_from(["skip", "halt", "rollback"]),
+    autopilot=st.sampled_from(["off", "propose", "act"]),
+) | st.builds(RunSettings, clip=POSITIVE, clip_percentile=st.floats(1, 100))
+CHANGES = st.one_of(
+    st.builds(ScaleLr, factor=POSITIVE),
+    st.builds(SetLr, value=POSITIVE),
+    st.just(ResetLr()),
+    st.builds(SetClip, value=st.none() | POSITIVE),
+    st.builds(SetClip, percentile=st.floats(1, 100)),
+    st.builds(SetPolicy, nonfinite=st.sampled_from(["skip", "halt", "rollback"])),
+    st.builds(SetPolicy, autopilot=st.sampled_from(["off", "propose", "act"])),
+)
+
+
+@given(SETTINGS, CHANGES)
+def test_undo_restores_the_settings_before(before: RunSettings, command: AnyCommand) -> None:
+    after = apply_setting(before, command, CONTEXT).settings
+    undo = spec_of(command).undo
+    assert undo is not None
+    restored = apply_setting(after, undo(command, before), CONTEXT).settings
+    if before.clip_percentile is not None and isinstance(command, SetClip):
+        # A percentile follows the norms of now; where it began does not matter any more.
+        restored = msgspec.structs.replace(restored, clip=before.clip)
+        assert clip_now(restored, CONTEXT.norm_percentile) == before.clip_percentile / 100
+    assert restored == before
+
+
+def test_every_change_is_tried_by_the_test_of_undo() -> None:
+    tried = {ScaleLr, SetLr, ResetLr, SetClip, SetPolicy}
+    assert {spec.command for spec in COMMANDS if spec.undo} == tried

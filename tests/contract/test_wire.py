@@ -23,7 +23,7 @@ from fttui.engine.protocol.codec import (
     decode_record,
     encode,
 )
-from fttui.engine.protocol.events import StepFinished
+from fttui.engine.protocol.events import CommandApplied, StepFinished
 from fttui.engine.protocol.requests import AnyClientMessage
 from fttui.engine.protocol.ssh_protocol import (
     MAGIC,
@@ -97,6 +97,31 @@ def test_readers_of_a_whole_journal_skip_what_is_no_record() -> None:
     for data in broken:
         with pytest.raises(DecodeError):
             decode_record(data)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"applied": {"k": "OfALaterVersion", "factor": 2.0}},
+        {"applied": {"k": "ScaleLr", "factor": "half"}},
+        {"settings": {"lr_scale": [1.0]}},
+        {"applied": {"k": "OfALaterVersion"}, "previous": 3},
+    ],
+)
+def test_an_applied_command_of_a_later_version_keeps_its_text(newer: dict[str, object]) -> None:
+    old = CommandApplied(id="c1", command="warmup again 20", old="a", new="b", issuer="ann")
+    plain = msgspec.to_builtins(record(old))
+    plain[4].update(newer)
+    again = decode_record(msgspec.msgpack.encode(plain))
+    assert again == record(old)
+    assert (old.typed, old.spec) == (None, None)
+
+
+def test_text_that_is_none_is_still_no_record() -> None:
+    plain = msgspec.to_builtins(record(CommandApplied(id="c1", command="pause")))
+    plain[4]["command"] = 3
+    with pytest.raises(DecodeError):
+        decode_record(msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
+from fttui.engine.core.settings import SettingsContext, after_rollback, apply_setting, is_setting
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -27,6 +30,7 @@ from fttui.engine.protocol.commands import (
     SetLr,
     Stop,
     describe_command,
+    parse_command,
     why_illegal,
 )
 from fttui.engine.protocol.events import (
@@ -49,6 +53,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.requests import Beat
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
@@ -76,8 +81,7 @@ class Script:
     step: int = 0
     timeline: int = 1
     now: float = EPOCH
-    lr_scale: float = 1.0
-    clip: float | None = 1.0
+    settings: RunSettings = field(default_factory=lambda: RunSettings(clip=1.0))
     spikes: dict[int, float] = field(default_factory=dict)
     gpu: bool = True
     total: int = TOTAL
@@ -135,18 +139,17 @@ class Script:
         spike = self.spikes.get(self.step, 0.0)
         loss = falling * (1 + noise(0, 0.025)) + spike
         norm = (0.42 + 0.9 * math.exp(-self.step / 120)) * math.exp(noise(0, 0.16)) + 2 * spike
-        warm = min(1.0, self.step / 150)
-        schedule = 2e-4 * warm * (0.5 + 0.5 * math.cos(math.pi * self.step / self.total))
+        schedule, clip, scale = self._schedule(), self.settings.clip, self.settings.lr_scale
         tokens_per_s = 1912 * (1 + noise(0, 0.02))
         return StepFinished(
             loss=loss,
             parts={"ce": loss * 0.8, "contrastive": loss * 0.4},
             grad_norm=norm,
-            clip=self.clip,
-            clipped=self.clip is not None and norm > self.clip,
-            lr=schedule * self.lr_scale,
+            clip=clip,
+            clipped=clip is not None and norm > clip,
+            lr=schedule * scale,
             lr_schedule=schedule,
-            lr_scale=self.lr_scale,
+            lr_scale=scale,
             epoch=self.step / 946,
             tokens=9178,
             samples=16,
@@ -166,6 +169,10 @@ class Script:
             pcie_bytes_per_s=2.4 * GIB if self.gpu else None,
             extra={"pos_cos": 0.7, "neg_cos": 0.12},
         )
+
+    def _schedule(self) -> float:
+        warm = min(1.0, self.step / 150)
+        return 2e-4 * warm * (0.5 + 0.5 * math.cos(math.pi * self.step / self.total))
 
     def evaluate(self, loss: float) -> Script:
         """An evaluation."""
@@ -191,8 +198,25 @@ class Script:
         """A command someone sent, with its effect."""
         command_id = f"c{len(self.records)}"
         self.add(CommandAccepted(id=command_id, command=command, issuer=by))
+        return self.apply(
+            parse_command(command),
+            CommandApplied(
+                id=command_id, command=command, old=old, new=new, issuer=by, seconds=2.1
+            ),
+        )
+
+    def apply(self, command: AnyCommand, event: CommandApplied) -> Script:
+        """The effect of a command, with the settings as the engine records them."""
+        previous = self.settings
+        if is_setting(command):
+            context = SettingsContext(self.step, self._schedule(), lambda _: 0.9)
+            self.settings = apply_setting(previous, command, context).settings
+        elif isinstance(command, Rollback):
+            self.settings = after_rollback(previous, command)
         return self.add(
-            CommandApplied(id=command_id, command=command, old=old, new=new, issuer=by, seconds=2.1)
+            msgspec.structs.replace(
+                event, applied=command, settings=self.settings, previous=previous
+            )
         )
 
     def rollback(self, checkpoint: str, to_step: int, skipped: int = 0) -> Script:
@@ -243,14 +267,12 @@ def eventful() -> Script:
         headline="gradient climbing, loss normal", actions=["clip 0.5"], report="000640-watch",
     )  # fmt: skip
     script.add(watch).command("clip 0.5", "1", "0.5")
-    script.clip = 0.5
     script.train(20).add(AnomalyResolved(id="a640", verdict="recovered"))
     script.train(140).evaluate(1.58).checkpoint().train(14)
     script.add(spike(script)).add(LogEmitted(level="warning", text="loss 9.1 at step 814"))
     script.rollback("step-000800-t1", 800, skipped=12)
     script.command("rollback step-000800-t1 lr=0.5 skip=12", "step 814", "step 800")
     script.add(AnomalyResolved(id="a814", verdict="rolled back"))
-    script.lr_scale = 0.5
     script.spikes = {}
     script.run().train(200).add(NoteAdded(text="new data mix looks fine", issuer="ann@laptop"))
     script.add(SampleGenerated(prompt="Write a haiku.", text="Gradients descend\nslowly, then …"))
@@ -386,11 +408,12 @@ class FakeSession:
         script, text = self.script, describe_command(command)
         script.add(CommandAccepted(id=command_id, command=text, issuer=self.issuer, reason=reason))
         old, new = self._effect(command)
-        script.add(
+        script.apply(
+            command,
             CommandApplied(
                 id=command_id, command=text, old=old, new=new, issuer=self.issuer,
                 reason=reason, seconds=0.4,
-            )
+            ),
         )  # fmt: skip
         if isinstance(command, Pause) and self.pauses:
             script.add(StateChanged(state=RunState.PAUSED))
@@ -401,16 +424,13 @@ class FakeSession:
         script = self.script
         match command:
             case ScaleLr(factor=factor):
-                old, script.lr_scale = script.lr_scale, factor
-                return f"{old:g}", f"{factor:g}"
+                return f"{script.settings.lr_scale:g}", f"{factor:g}"
             case SetLr(value=value):
                 return "2e-4", f"{value:g}"
             case ResetLr():
-                old, script.lr_scale = script.lr_scale, 1.0
-                return f"{old:g}", "1"
+                return f"{script.settings.lr_scale:g}", "1"
             case SetClip(value=value):
-                before, script.clip = script.clip, value
-                return str(before), str(value)
+                return str(script.settings.clip), str(value)
             case SaveCheckpoint(pin=pin, note=note):
                 script.checkpoint(pinned=pin, note=note)
             case Rollback(checkpoint=name):

@@ -81,7 +81,8 @@ def _send(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(outcome), ensure_ascii=False))
     else:
-        print(sentence(outcome), file=sys.stdout if outcome.status == "applied" else sys.stderr)
+        stream = sys.stdout if outcome.status == "applied" else sys.stderr
+        print(sentence(command, outcome), file=stream)
     return _EXIT_CODES[outcome.status]
 
 
@@ -173,10 +174,10 @@ def _require_engine(run: RunDirectory) -> None:
         )
 
 
-def sentence(outcome: CommandOutcome) -> str:
+def sentence(command: AnyCommand, outcome: CommandOutcome) -> str:
     """Return the outcome of a command as one line."""
     if outcome.status == "applied":
-        what = effect(outcome.command, outcome.step or 0, "step {}")
-        return f"{what}: {outcome.command}{change(outcome.command, outcome.old, outcome.new)}"
+        what = effect(command, outcome.step or 0, "step {}")
+        return f"{what}: {outcome.command}{change(command, outcome.old, outcome.new)}"
     at = f" at step {outcome.step}" if outcome.step is not None else ""
     return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

@@ -22,7 +22,7 @@ from fttui.engine.run.journal import FrameReader
 from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..text import format as fmt
-from ..view_model.command_effect import change, effect, is_pause
+from ..view_model.command_effect import change, effect, holds
 
 _POLL_S = 0.1
 _LINE_EVERY_S = 1.0
@@ -121,11 +121,11 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
 
 def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
     match event:
-        case ev.CommandApplied(command=command, old=old, new=new, issuer=issuer):
+        case ev.CommandApplied(command=text, old=old, new=new, issuer=issuer, typed=command):
             # The line of the paused state gives the step at which the pause took effect.
-            what = "pausing" if is_pause(command) else effect(command, step, "step {}")
+            what = "pausing" if holds(command) else effect(command, step, "step {}")
             who = f" by {issuer}" if issuer else ""
-            yield f"{what}: {command}{change(command, old, new)}{who}"
+            yield f"{what}: {text}{change(command, old, new)}{who}"
         case ev.CommandFailed(command=command, reason=reason):
             yield f"failed at step {step}: {command}: {reason}"
         case ev.AnomalyRaised(severity=severity, headline=headline, report=report):

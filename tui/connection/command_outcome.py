@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.protocol.commands import (
-    AnyCommand,
-    Pause,
-    Resume,
-    RunSteps,
-    describe_command,
-    parse_command,
-)
+from fttui.engine.protocol.commands import AnyCommand, CommandSpec, describe_command
 from fttui.engine.protocol.events import (
     CommandApplied,
     CommandFailed,
@@ -24,6 +17,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 
+from ..view_model.command_effect import holds
 from ..view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -72,11 +66,6 @@ def send_command(
         FttuiError: control cannot be taken, or the hub cannot be reached.
     """
     return asyncio.run(_OneShot(session, command, reason, take).run(timeout_s))
-
-
-def _goes_on(command: str) -> bool:
-    """Of a command that another viewer sent: it takes a pause back."""
-    return isinstance(parse_command(command), Resume | RunSteps)
 
 
 class _OneShot:
@@ -143,13 +132,12 @@ class _OneShot:
 
     def _look(self, record: Record) -> None:
         match record.event:
-            case CommandApplied(id=id_, old=old, new=new, seconds=seconds) if id_ == self._id:
-                applied = self._result("applied", record=record, old=old, new=new, seconds=seconds)
-                self._took_up(applied, record)
+            case CommandApplied(id=id_) as event if id_ == self._id:
+                self._took_up(event, record)
             case StateChanged(state=RunState.PAUSED | RunState.HALTED) if self._applying:
                 waited = self._applying.seconds + max(0.0, record.time - self._taken_up)
                 self._finish(replace(self._applying, step=record.step, seconds=waited))
-            case CommandApplied(command=other) if self._applying and _goes_on(other):
+            case CommandApplied(command=other, spec=CommandSpec(resumes=True)) if self._applying:
                 reason = f"{other} came before the step had ended"
                 self._finish(self._result("failed", record=record, reason=reason))
             case CommandFailed(id=id_, reason=reason) if id_ == self._id:
@@ -158,9 +146,14 @@ class _OneShot:
                 reason = f"the run ended ({state.value}) before it took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
 
-    def _took_up(self, applied: CommandOutcome, record: Record) -> None:
-        """A pause has its effect at the end of the step under way, unless the run is held."""
-        if isinstance(self._command, Pause) and not applied.old.startswith("paused"):
+    def _took_up(self, event: CommandApplied, record: Record) -> None:
+        """Report the effect; a pause waits for the end of the step in progress."""
+        applied = self._result(
+            "applied", record=record, old=event.old, new=event.new, seconds=event.seconds
+        )
+        # A journal of an older version has the settings before a command only as text.
+        paused = event.previous.paused if event.previous else event.old.startswith("paused")
+        if holds(self._command) and not paused:
             self._applying, self._taken_up = applied, record.time
         else:
             self._finish(applied)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import (
-    SPEC_OF,
     AnyCommand,
     Evaluate,
     Pause,
@@ -18,10 +16,9 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
-    SetPolicy,
-    SkipBatches,
     Stop,
-    parse_command,
+    recorded_command,
+    spec_of,
 )
 from fttui.engine.protocol.states import RunState
 
@@ -31,47 +28,25 @@ from ..view_model.run_view import Anomaly, RunView
 from .command_cost import consequence
 
 _HELD = frozenset({RunState.PAUSED, RunState.HALTED})
-_NAMES: dict[type, str] = {
-    Recover: "recover",
-    Rollback: "roll back",
-    ScaleLr: "change the LR",
-    SetLr: "change the LR",
-    ResetLr: "reset the LR",
-    SetClip: "change the clip",
-    Evaluate: "evaluate",
-    ProfileSteps: "profile",
-    SaveCheckpoint: "save a checkpoint",
-    SkipBatches: "skip data",
-    SetPolicy: "change the policy",
-    Stop: "stop and save",
-}
 
 
 def name_of(command: AnyCommand) -> str:
     """What a title and a button call it."""
     if command == Stop(save=False):
         return "stop, discard"
-    return _NAMES.get(type(command), SPEC_OF[type(command)].verb)
+    return spec_of(command).name
 
 
 def gives_up(command: AnyCommand) -> bool:
     """It throws work away or ends the run."""
-    return SPEC_OF[type(command)].destructive
+    return spec_of(command).destructive
 
 
 def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
     """Return the command an anomaly's report recommends first; None if it is unknown here."""
     if anomaly is None or not anomaly.event.actions:
         return None
-    return _typed(anomaly.event.actions[0])
-
-
-def _typed(text: str) -> AnyCommand | None:
-    """Return a command from its text; None if this version has no such command."""
-    try:
-        return parse_command(text)
-    except (CommandError, ValueError):
-        return None
+    return recorded_command(anomaly.event.actions[0])
 
 
 def in_words(state: AppState, command: AnyCommand) -> list[str]:
@@ -131,7 +106,7 @@ def _recovery(state: AppState, command: Recover) -> list[str]:
     report can change the numbers.
     """
     anomaly = _recovered(state.run, command)
-    ways = [_typed(text) for text in anomaly.event.actions] if anomaly else []
+    ways = [recorded_command(text) for text in anomaly.event.actions] if anomaly else []
     planned = next((way for way in ways if isinstance(way, Rollback)), None)
     name = planned.checkpoint if planned else anomaly.event.checkpoint if anomaly else None
     found = next((c for c in state.run.checkpoints if c.name == name), None)
@@ -150,7 +125,7 @@ _RECOVERY_IN_WORDS = ("Lower learning rate, tighter clip, the bad data is skippe
 def _recovered(run: RunView, command: Recover) -> Anomaly | None:
     """Return the anomaly that `recover` means, as far as the app knows: the newest by default."""
     for anomaly in reversed(run.anomalies):
-        ways = [_typed(text) for text in anomaly.event.actions]
+        ways = [recorded_command(text) for text in anomaly.event.actions]
         planned = any(isinstance(way, Rollback) for way in ways)
         if command.anomaly == anomaly.event.id or command in ways:
             return anomaly

@@ -56,7 +56,9 @@ class Intervention:
     seconds: float | None = None
     """From the hub's acceptance to the effect."""
     undo: AnyCommand | None = None
-    """What would restore the value before it."""
+    """The command that restores the value before this one; None when there is none."""
+    command: AnyCommand | None = None
+    """The command once it was applied; None before, and for a kind that this version lacks."""
 
     @property
     def settled(self) -> bool:
@@ -71,8 +73,8 @@ class Intervention:
             return "pausing"
         if self.phase is not Phase.APPLIED or self.step is None:
             return self.phase.name.lower()
-        what = effect(self.text, self.step)
-        full = f"{what}{change(self.text, self.old, self.new)}"
+        what = effect(self.command, self.step)
+        full = f"{what}{change(self.command, self.old, self.new)}"
         if len(full) <= room:
             return full
         each = (room - len(f"{what} ( → )")) // 2
@@ -176,4 +178,5 @@ def _advance(known: Intervention, entry: Intervention) -> Intervention:
         seconds=known.seconds if entry.seconds is None else entry.seconds,
         refusal=entry.refusal or known.refusal,
         undo=known.undo if entry.undo is None else entry.undo,
+        command=known.command if entry.command is None else entry.command,
     )

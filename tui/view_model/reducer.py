@@ -11,21 +11,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from fttui.engine.protocol.command_args import CommandError
-from fttui.engine.protocol.commands import (
-    AnyCommand,
-    ResetLr,
-    Resume,
-    Rollback,
-    RunSteps,
-    ScaleLr,
-    SetClip,
-    SetLr,
-    SetPolicy,
-    parse_command,
-)
+from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -50,9 +39,10 @@ from fttui.engine.protocol.events import (
     StepFinished,
     StepsProfiled,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
-from .command_effect import is_pause
+from .command_effect import holds
 from .interventions import Intervention, Phase
 from .run_view import PACE_WINDOW, Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
 from .step_batch import RecordBatch, Steps, steps_of
@@ -236,17 +226,48 @@ def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> 
 
 
 def _command_applied(view: RunView, record: Record, event: CommandApplied) -> RunView:
-    command = _parsed(event.command)
-    known = {"old": event.old, "new": event.new, "reason": event.reason, "seconds": event.seconds}
-    undo = _inverse(view, command, event.old)
-    if isinstance(command, Resume | RunSteps):
+    command, spec = event.typed, event.spec
+    if spec is not None and spec.resumes:
         why = f"{event.command} came before the step had ended"
         view = replace(view, interventions=view.interventions.overtaken(why))
-    waits = is_pause(event.command) and view.state not in _HELD
-    phase = Phase.APPLYING if waits else Phase.APPLIED
-    view = _intervene(view, record, event, phase, **known, undo=undo)
+    waits = holds(command) and view.state not in _HELD
+    view = _intervene(
+        view,
+        record,
+        event,
+        Phase.APPLYING if waits else Phase.APPLIED,
+        old=event.old,
+        new=event.new,
+        reason=event.reason,
+        seconds=event.seconds,
+        command=command,
+        undo=_undo(view, event),
+    )
     view = _mark(view, record, "command", event.command)
-    return replace(view, **_wishes(view, command))
+    return replace(view, **_changed(event))
+
+
+def _undo(view: RunView, event: CommandApplied) -> AnyCommand | None:
+    command, spec = event.typed, event.spec
+    if command is None or spec is None or spec.undo is None:
+        return None
+    return spec.undo(command, event.previous or _settings_before(view, event))
+
+
+def _settings_before(view: RunView, event: CommandApplied) -> RunSettings:
+    """Return the settings before a command of an old journal, from what its other records show."""
+    settings = RunSettings(lr_scale=view.lr_scale, clip=view.clip)
+    policy, _, value = event.old.partition(" ")
+    if policy in {"nonfinite", "autopilot"}:
+        settings = msgspec.structs.replace(settings, **{policy: value})
+    return settings
+
+
+def _changed(event: CommandApplied) -> dict[str, Any]:
+    """Return the values that a command changed; the next step confirms them."""
+    names = ("lr_scale", "clip") if event.settings else ()
+    values = {name: getattr(event.settings, name) for name in names}
+    return {name: new for name, new in values.items() if new != getattr(event.previous, name, None)}
 
 
 def _command_failed(view: RunView, record: Record, event: CommandFailed) -> RunView:
@@ -270,43 +291,6 @@ def _intervene(
         **known,
     )
     return replace(view, interventions=view.interventions.upsert(entry))
-
-
-def _parsed(text: str) -> AnyCommand | None:
-    try:
-        return parse_command(text)
-    except (CommandError, ValueError):
-        return None
-
-
-def _inverse(view: RunView, command: AnyCommand | None, old: str) -> AnyCommand | None:
-    match command:
-        case ScaleLr() | SetLr() | ResetLr():
-            return ScaleLr(factor=view.lr_scale)
-        case SetClip():
-            return SetClip(value=view.clip)
-        case SetPolicy():
-            return _parsed(f"policy {old}")
-        case _:
-            return None
-
-
-def _wishes(view: RunView, command: AnyCommand | None) -> dict[str, Any]:
-    """Values in force after a command, known before the next step confirms them."""
-    match command:
-        case ScaleLr(factor=factor):
-            return {"lr_scale": factor}
-        case ResetLr():
-            return {"lr_scale": 1.0}
-        case SetLr(value=value) if view.last and view.last.lr_schedule > 0:
-            return {"lr_scale": value / view.last.lr_schedule}
-        case SetClip(value=value, percentile=None):
-            return {"clip": value}
-        case Rollback(lr_scale=scale, clip=clip):
-            given = {"lr_scale": scale, "clip": clip}
-            return {name: value for name, value in given.items() if value is not None}
-        case _:
-            return {}
 
 
 def _anomaly_raised(view: RunView, record: Record, event: AnomalyRaised) -> RunView:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.settings import RunSettings
+from ...protocol.settings import RunSettings
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from ...config.schema import RunConfig
 from ...config.step_plan import is_due
 from ...core.recovery import NoWayBack
 from ...core.retention import to_remove
+from ...core.settings import after_rollback
 from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
@@ -265,12 +266,7 @@ class CommandExecutor:
 
     def _apply_settings_of(self, command: Rollback) -> None:
         """Put the settings that a rollback brings in force; a halt ends."""
-        settings = self._control.settings
-        if command.lr_scale is not None:
-            settings = msgspec.structs.replace(settings, lr_scale=command.lr_scale)
-        if command.clip is not None:
-            settings = msgspec.structs.replace(settings, clip=command.clip, clip_percentile=None)
-        self._control.change(settings)
+        self._control.change(after_rollback(self._control.settings, command))
         self._control.lift_halt()
 
     def _way_back(self, anomaly: str) -> Rollback:

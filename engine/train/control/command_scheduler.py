@@ -26,18 +26,9 @@ from ...core.settings import (
     is_setting,
     pause_if_due,
 )
-from ...protocol.commands import (
-    AnyCommand,
-    Command,
-    Pause,
-    Recover,
-    Resume,
-    Rollback,
-    RunSteps,
-    Stop,
-    describe_command,
-)
+from ...protocol.commands import AnyCommand, Command, Stop, describe_command, spec_of
 from ...protocol.events import CommandAccepted, CommandApplied, CommandFailed
+from ...protocol.settings import RunSettings
 from ...protocol.states import RunState
 from ...run.control_log import ControlEntry
 from ..event_log import EventLog
@@ -194,9 +185,7 @@ class CommandScheduler:
         control = self._control
         if not control.dropped:
             self._look()
-            urgent = any(
-                isinstance(entry.command, Pause | Recover | Rollback) for entry in control.due
-            )
+            urgent = any(spec_of(entry.command).urgent for entry in control.due)
             if control.settings.paused or self._signalled or urgent:
                 control.drop_step()
         # Looking may also have concluded the step before, and dropped this one because of it.
@@ -259,10 +248,11 @@ class CommandScheduler:
         except Inapplicable as reason:
             self.fail(entry, str(reason))
             return
-        control.change(change.desired)
-        if isinstance(entry.command, Resume | RunSteps):
+        previous = control.settings
+        control.change(change.settings)
+        if spec_of(entry.command).resumes:
             control.lift_halt()
-        self._applied(entry, change.old, change.new)
+        self._applied(entry, previous, change.old, change.new)
 
     def _refusal(self, command: AnyCommand) -> str | None:
         """Return why the trainer of this run cannot obey a command, or None if it can."""
@@ -290,16 +280,17 @@ class CommandScheduler:
         if refused := self._refusal(entry.command):
             self.fail(entry, refused)
             return
+        previous = self._control.settings
         try:
             old, new = executor.perform(entry.command, entry.issuer)
         except Impossible as reason:
             self.fail(entry, str(reason))
             return
-        self._applied(entry, old, new)
+        self._applied(entry, previous, old, new)
         if isinstance(entry.command, Stop):
             self._control.end_run()
 
-    def _applied(self, entry: ControlEntry, old: str, new: str) -> None:
+    def _applied(self, entry: ControlEntry, previous: RunSettings, old: str, new: str) -> None:
         self._event_log.record(
             CommandApplied(
                 id=entry.id,
@@ -309,6 +300,9 @@ class CommandScheduler:
                 issuer=entry.issuer,
                 reason=entry.reason,
                 seconds=time.time() - entry.time,
+                applied=entry.command,
+                settings=self._control.settings,
+                previous=previous,
             )
         )
 

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ...core.settings import RunSettings, clip_now
+from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand
+from ...protocol.settings import RunSettings
 from ...run.control_log import ControlEntry
 from ..position import Position
 

@@ -23,7 +23,7 @@ from ..position import Position
 if TYPE_CHECKING:
     from torch import Tensor
 
-ALL_COMMANDS: frozenset[type[Command]] = frozenset(spec.kind for spec in COMMANDS)
+ALL_COMMANDS: frozenset[type[Command]] = frozenset(spec.command for spec in COMMANDS)
 """For a trainer that can obey every command."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...config.schema import RunConfig
-from ...core.settings import RunSettings
+from ...protocol.settings import RunSettings
 from ...run.files import write_atomically
 from ...run.run_dir import RunDirectory
 

@@ -25,6 +25,7 @@ from ...core.reports.anomaly_report import (
 )
 from ...data.batch_source import SeenExamples
 from ...data.examples import Example, PairExample
+from ...protocol.commands import Recover, ResetLr, Rollback, ScaleLr, SetLr
 from ...protocol.events import (
     AnomalyRaised,
     AnyEvent,
@@ -85,15 +86,8 @@ class AnomalyReporter:
                 self._steps.append(event)
             case AutopilotDecided(decision=decision, command=command, reason=why):
                 self._amend(autopilot=f"{decision} `{command}`: {why}")
-            case CommandApplied(command=command, new=new):
-                step = self._event_log.step
-                self._tried.append(f"step {step}: {command}")
-                if command.startswith(("recover", "rollback")):
-                    self._answer(f"step {event.old} → {new}, `{command}`, {event.issuer}")
-                    if command.startswith("recover") or "lr=" in command:
-                        self._lr_changes.append(LrChange(step=step, text=command))
-                if command.startswith("lr "):
-                    self._lr_changes.append(LrChange(step=step, text=f"{command} ({new})"))
+            case CommandApplied():
+                self._note_command(event)
             case RolledBack(to_step=to_step):
                 # One that undoes no alarm was for something else.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
@@ -103,6 +97,19 @@ class AnomalyReporter:
                 self._add_modules()
             case _:
                 pass
+
+    def _note_command(self, event: CommandApplied) -> None:
+        """Keep a command for the next reports; a rollback also stands in the open ones."""
+        step, text = self._event_log.step, event.command
+        self._tried.append(f"step {step}: {text}")
+        command = event.typed
+        if isinstance(command, Recover | Rollback):
+            self._answer(f"step {event.old} → {event.new}, `{text}`, {event.issuer}")
+        match command:
+            case Recover() | Rollback(lr_scale=float()):
+                self._lr_changes.append(LrChange(step=step, text=text))
+            case ScaleLr() | SetLr() | ResetLr():
+                self._lr_changes.append(LrChange(step=step, text=f"{text} ({event.new})"))
 
     def _add_modules(self) -> None:
         """What was measured after the newest alarm, where nothing was at the time."""

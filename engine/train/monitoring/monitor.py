@@ -13,10 +13,10 @@ from ...core.anomaly import Detector
 from ...core.guard import Guard, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
 from ...core.retention import is_good
-from ...core.settings import RunSettings
 from ...data.batch_source import SeenExamples
 from ...protocol.commands import Recover, Rollback
 from ...protocol.events import StepFinished
+from ...protocol.settings import RunSettings
 from ...run.checkpoint_store import CheckpointStore
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog

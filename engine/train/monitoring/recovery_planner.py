@@ -22,9 +22,9 @@ from ...core.recovery import (
     plan_recovery,
 )
 from ...core.retention import good_checkpoint
-from ...core.settings import RunSettings
 from ...protocol.commands import Recover, Rollback, describe_command
 from ...protocol.events import AnyEvent, AutopilotDecided, ProbationEnded, RolledBack
+from ...protocol.settings import RunSettings
 from ...run.checkpoint_store import CheckpointStore, Manifest
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog

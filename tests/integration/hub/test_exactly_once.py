@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -20,10 +19,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from fttui.engine.core.settings import RunSettings, SettingsContext, apply_setting, is_setting
+from fttui.engine.core.settings import SettingsContext, apply_setting, is_setting
 from fttui.engine.hub.server import Hub
-from fttui.engine.hub.sockets import HubSockets
-from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_record, encode
+from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_record, encode
 from fttui.engine.protocol.commands import describe_command, parse_command, why_illegal
 from fttui.engine.protocol.events import (
     CommandApplied,
@@ -42,12 +40,14 @@ from fttui.engine.protocol.requests import (
     SubmitCommand,
     TakeControl,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run, step_event
+from tests.support.loopback import Loopback
 
 TEXTS = (
     "lr scale 0.5",
@@ -63,26 +63,6 @@ TEXTS = (
 )
 IDLE_S = 600.0
 _decoder = msgspec.msgpack.Decoder(ControlEntry)
-
-
-class Loopback(HubSockets):
-    """The hub's sockets without a network: what is put in is received, answers are kept."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[list[bytes]] = deque()
-        self.answers: dict[bytes, list[AnyHubMessage]] = {}
-
-    def wait(self, timeout_s: float) -> bool:
-        return bool(self.waiting)
-
-    def receive(self) -> list[bytes] | None:
-        return self.waiting.popleft() if self.waiting else None
-
-    def reply(self, connection: bytes, payload: bytes) -> None:
-        self.answers.setdefault(connection, []).append(decode_hub(payload))
-
-    def publish(self, topic: bytes, payload: bytes) -> None:
-        pass
 
 
 class Engine:
@@ -152,8 +132,8 @@ class Engine:
         if is_setting(entry.command):
             context = SettingsContext(self.step, 1e-4, lambda _: None)
             change = apply_setting(self.desired, entry.command, context)
-            moved = change.desired.paused != self.desired.paused
-            self.desired, old, new = change.desired, change.old, change.new
+            moved = change.settings.paused != self.desired.paused
+            self.desired, old, new = change.settings, change.old, change.new
             (self._run.path / "desired.json").write_bytes(msgspec.json.encode(self.desired))
             if moved:
                 self._enter()
@@ -330,7 +310,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         for message in self.accepted:
             if message.id in applied and is_setting(message.command):
                 context = SettingsContext(0, 1e-4, lambda _: None)
-                desired = apply_setting(desired, message.command, context).desired
+                desired = apply_setting(desired, message.command, context).settings
         return msgspec.structs.replace(desired, paused=self.engine.desired.paused)
 
 

@@ -18,6 +18,7 @@ from fttui.engine.protocol.commands import (
     SaveCheckpoint,
     Stop,
     describe_command,
+    spec_of,
 )
 from fttui.engine.protocol.states import RunState
 
@@ -91,7 +92,7 @@ def _type(app: FttuiApp) -> None:
 
 def send_typed(app: FttuiApp, command: AnyCommand) -> None:
     """Send a typed command; a destructive one is confirmed first."""
-    reason = refusal(command, app.state)
+    reason = refusal(spec_of(command), app.state)
     if reason is not None:
         app.tell(reason, title="not now")
         return

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from textual.binding import Binding
 
-from fttui.engine.protocol.commands import COMMANDS, why_illegal
+from fttui.engine.protocol.commands import COMMANDS
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.tui.actions import (
     ACTION_OF,
     ACTIONS,
     bindings,
-    command_now,
     key_faults,
     label_of,
+    spec_now,
     why_not,
 )
 from fttui.tui.screens.handlers.action_handlers import HANDLERS
@@ -35,7 +35,6 @@ def test_every_action_has_key_words_help_and_deed(action) -> None:
     assert len(action.help) > 10
     assert action.group
     assert action.id in HANDLERS
-    assert (action.sample is not None) == bool(action.verbs)
 
 
 def test_there_is_no_deed_without_an_action() -> None:
@@ -63,9 +62,9 @@ def test_bindings_can_be_rebound_by_action_id() -> None:
 def test_an_action_is_refused_exactly_where_its_command_is(state: RunState) -> None:
     shown = replace(_state(eventful()), run=replace(_state(eventful()).run, state=state))
     for action in (a for a in ACTIONS if a.commands):
-        command = command_now(action, shown)
-        assert command is not None
-        if why_illegal(command, state):
+        spec = spec_now(action, shown)
+        assert spec is not None
+        if spec.why_illegal(state):
             assert why_not(action, shown), action.id
         elif action.id not in {"anomaly.recover"}:
             assert why_not(action, shown) is None, action.id

@@ -303,7 +303,7 @@ async def test_every_action_does_its_deed_or_says_why_not(scene, monkeypatch) ->
                 app.pop_screen()
                 await pilot.pause()
             for command in session.submitted[before:]:
-                verb = next(spec.verb for spec in COMMANDS if spec.kind is type(command))
+                verb = next(spec.verb for spec in COMMANDS if spec.command is type(command))
                 assert verb in action.verbs, action.id
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fttui.engine.protocol.commands import ResetLr, RunSteps, ScaleLr, SetClip, SetLr, SkipBatches
+from fttui.engine.protocol.settings import RunSettings
 from fttui.tui.dialogs.prompts import percentile, read_clip, read_count, read_lr, read_text
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -11,7 +12,7 @@ from tests.support.session_double import Script
 
 @pytest.fixture
 def run() -> RunView:
-    script = Script(lr_scale=0.5).start().run().train(200)
+    script = Script(settings=RunSettings(lr_scale=0.5, clip=1.0)).start().run().train(200)
     return apply_many(RunView(), script.records)
 
 

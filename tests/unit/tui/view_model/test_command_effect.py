@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fttui.engine.protocol.commands import COMMANDS, Pause, describe_command, parse_command
+from fttui.engine.protocol.commands import COMMANDS, Pause, SetClip, describe_command, parse_command
 from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, RunEnded, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import sentence
@@ -73,7 +73,7 @@ def test_the_app_ctl_and_the_lines_say_the_same(verb: str) -> None:
     assert _view(script).interventions.items[-1].outcome().startswith(said)
     words, step = said.rsplit(" ", 1)
     done = CommandOutcome(id="c1", command=text, status="applied", step=BOUNDARY, old="a", new="b")
-    assert sentence(done).startswith(f"{words} step {step}: {text}")
+    assert sentence(parse_command(text), done).startswith(f"{words} step {step}: {text}")
     assert any(f"{words.split()[1]} step {step}" in line for line in _lines(script)[-2:])
 
 
@@ -137,7 +137,7 @@ def _asked(session: FakeSession, timeout_s: float = 20.0) -> CommandOutcome:
 def test_ctl_waits_for_the_boundary_that_holds() -> None:
     outcome = _asked(_StepUnderWay(StateChanged(state=RunState.PAUSED)))
     assert (outcome.status, outcome.step) == ("applied", BOUNDARY + 1)
-    assert sentence(outcome) == f"paused before step {BOUNDARY + 2}: pause"
+    assert sentence(Pause(), outcome) == f"paused before step {BOUNDARY + 2}: pause"
     assert outcome.seconds > 0
     at_once = _asked(_StepUnderWay(old="paused"))
     assert (at_once.status, at_once.step) == ("applied", BOUNDARY)
@@ -149,7 +149,7 @@ def test_ctl_says_when_somebody_else_goes_on_first() -> None:
 
 
 def test_numbers_are_grouped() -> None:
-    assert effect("clip 1", 1240) == "applied from 1,241"
+    assert effect(SetClip(value=1), 1240) == "applied from 1,241"
 
 
 def test_records_alone_decide() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.config.schema import RunConfig
-from fttui.engine.core.settings import RunSettings
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.control.settings_store import load_desired, store_desired
 

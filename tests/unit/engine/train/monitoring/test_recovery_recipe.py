@@ -10,10 +10,10 @@ import pytest
 
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.core.reports.anomaly_report import AnomalyReport, from_json
-from fttui.engine.core.settings import RunSettings
 from fttui.engine.data.batch_source import SeenExamples
 from fttui.engine.protocol.commands import Recover, Rollback, parse_command
 from fttui.engine.protocol.events import RolledBack, StepFinished
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.agreement import SingleRank

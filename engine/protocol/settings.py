@@ -1,0 +1,28 @@
+"""The settings of a run that a person can change while it trains."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings in force; they survive checkpoints, rollbacks and restarts."""
+
+    lr_scale: float = 1.0
+    """Factor on the learning rate of the schedule."""
+    clip: float | None = None
+    """Max gradient norm; None when clipping is off."""
+    clip_percentile: float | None = None
+    """Percentile of recent gradient norms that the clip follows; None for a fixed clip.
+
+    While it is set, `clip` is the percentile's value at the moment of the command.
+    """
+    paused: bool = False
+    release: bool = False
+    """Whether a pause also frees the GPU's memory for other programs."""
+    pause_at_step: int | None = None
+    """Optimizer step at which the run pauses; None when no pause is planned."""
+    nonfinite: str = "skip"
+    """What the guard does on a non-finite number: skip, halt or rollback."""
+    autopilot: str = "propose"
+    """What the autopilot does about an anomaly: off, propose or act."""
