@@ -11,6 +11,7 @@ import torch
 
 from fttui.engine.core.reports.anomaly_report import from_json
 from fttui.engine.data.batch_source import BatchSource
+from fttui.engine.protocol.commands import Recover, Rollback
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -172,6 +173,9 @@ def test_a_checkpoint_that_did_not_help_is_not_returned_to_again(
     played = play(new_run(tmp_path, guard__nonfinite="rollback"), script)
     targets = [e.checkpoint for e in played.events(RolledBack)]
     assert targets == ["step-000004", "step-000000"]
+    applied = [e for e in played.events(CommandApplied) if e.issuer == "guard"]
+    assert [e.applied.checkpoint for e in applied if isinstance(e.applied, Rollback)] == targets
+    assert all(e.settings is not None and e.previous is not None for e in applied)
 
 
 def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
@@ -257,6 +261,11 @@ def test_the_autopilot_proposes_by_default_and_acts_when_told(
         applied = [e for e in played.events(CommandApplied) if e.issuer == "autopilot"]
         assert len(applied) == len(played.events(RolledBack)) == (mode == "act")
         assert all(e.reason for e in applied)
+        for event in applied:
+            assert isinstance(event.applied, Recover)
+            assert event.previous is not None
+            assert event.settings is not None
+            assert event.settings.lr_scale == event.previous.lr_scale / 2
         text = (played.run.reports / f"{decided[0].anomaly}.md").read_text()
         assert f"**Autopilot:** {mode} `recover" in text
         assert ("**Rollback Initiated:**" in text) == (mode == "act")
