@@ -55,7 +55,7 @@ def test_light_packages_load_no_training_stack(package: str) -> None:
 
 
 def test_the_command_line_starts_without_a_training_stack() -> None:
-    code = "import sys; from fttui.tui.cli import main; print(sorted(m for m in sys.modules))"
+    code = "import sys; from fttui.tui.cli.main import main; print(sorted(m for m in sys.modules))"
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert not any(f"'{name}'" in done.stdout for name in HEAVY)

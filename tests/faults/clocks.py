@@ -9,12 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from unittest import mock
 
 from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import local as hub_session
 from fttui.tui.connection.local import LocalSession
 from fttui.tui.text.format import number
 from fttui.tui.view_model.app_state import AppState, fold
@@ -133,25 +131,12 @@ async def _see_all(run: RunDirectory, engine: EngineDouble) -> tuple[list[int], 
             if isinstance(record.event, StepFinished):
                 losses.append(record.event.loss)
 
-    session = LocalSession(run)
+    session = LocalSession(run, clock=lambda: time.time() - 20.0)
     listening = asyncio.create_task(session.listen(take))
     await until_async(lambda: len(seen) == engine.seq)
-    with mock.patch.object(hub_session, "time", _Shifted(-20.0)):
-        id_ = session.submit(AddNote(text="late clock"))
+    id_ = session.submit(AddNote(text="late clock"))
     await until_async(lambda: id_ in answers)
     await session.close()
     listening.cancel()
     odd = {number(loss) for loss in losses if not math.isfinite(loss)}
     return seen, odd, answers[id_]
-
-
-class _Shifted:
-    """The time module with another wall clock."""
-
-    def __init__(self, by_s: float) -> None:
-        self._by_s = by_s
-        self.monotonic = time.monotonic
-
-    def time(self) -> float:
-        """Unix seconds, shifted."""
-        return time.time() + self._by_s

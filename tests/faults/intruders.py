@@ -24,7 +24,8 @@ from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_rec
 from fttui.engine.protocol.requests import Hello, Ping, Pong, Refused, Welcome
 from fttui.engine.run.process_marks import Endpoint, read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import local as hub_session
+from fttui.tui.connection import hub_stream
+from fttui.tui.connection.local import LocalSession
 from tests.support.engine_double import make_run
 from tests.support.waiting import until
 
@@ -329,7 +330,7 @@ def other_versions(box: Box) -> Figures:
             require(isinstance(reply, Refused), f"{version} was let in")
             require(f"{version[0]}." in str(reply) and f"{major}." in str(reply), str(reply))
         require(isinstance(_greet(hub, (major, minor + 1)), Welcome), "a newer minor was refused")
-        with mock.patch.object(hub_session, "PROTOCOL_VERSION", (major + 1, 0)):
+        with mock.patch.object(hub_stream, "PROTOCOL_VERSION", (major + 1, 0)):
             try:
                 asyncio.run(_attach_once(run))
             except ProtocolMismatch as refusal:
@@ -348,7 +349,7 @@ def _greet(hub: Endpoint, version: tuple[int, int]) -> object:
 
 
 async def _attach_once(run: RunDirectory) -> None:
-    session = hub_session.LocalSession(run, one_shot=True)
+    session = LocalSession(run, one_shot=True)
     await asyncio.wait_for(session.listen(lambda _: None), 10.0)
 
 

@@ -20,7 +20,7 @@ from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import CommandApplied, Record
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import remote
+from fttui.tui.connection import silence
 from fttui.tui.connection.remote import RemoteSession
 from fttui.tui.connection.ssh.remote_host import LoginRefused, RemoteHost
 from fttui.tui.connection.ssh.ssh_connection import SshConnection
@@ -213,7 +213,7 @@ async def _suffer(
     box: Box, run: RunDirectory, server: SshServer, link: Link
 ) -> tuple[list[tuple[str, float]], list[str]]:
     times, ids = [], []
-    lost_s, remote.LOST_S = remote.LOST_S, 10.0 if box.long else 4.0
+    lost_s, silence.LOST_S = silence.LOST_S, 10.0 if box.long else 4.0
     rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(1, 50)
     try:
         async with attached(run) as viewer:
@@ -234,7 +234,7 @@ async def _suffer(
             await until_async(lambda: done() == len(ids))
             check_history(run, marks(encode(record) for record in viewer.seen))
     finally:
-        remote.LOST_S = lost_s
+        silence.LOST_S = lost_s
     return times, ids
 
 

@@ -1,10 +1,11 @@
-"""Finding a hub, and one connection to it: sockets, request numbers, waiting for replies."""
+"""How to find or start the hub of a run, and the sockets of one connection to it."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -21,10 +22,10 @@ _EVENTS_QUEUED = 20_000
 
 
 async def reach_hub(run: RunDirectory) -> Endpoint | None:
-    """A living hub, started if need be; None when the engine is gone as well.
+    """Return a running hub, started if the engine has none; None if no engine runs either.
 
     Raises:
-        FttuiError: it does not come up in time.
+        FttuiError: the hub did not start within `HUB_STARTS_IN_S`.
     """
     endpoint = read_endpoint(run)
     if endpoint is not None and endpoint.alive:
@@ -36,7 +37,7 @@ async def reach_hub(run: RunDirectory) -> Endpoint | None:
 
 
 class HubConnection:
-    """Talks to a hub; made for one endpoint and thrown away when that is gone."""
+    """The sockets to one hub process: a subscription to its events, and one for requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -48,9 +49,6 @@ class HubConnection:
         self._requests = self._open(zmq.DEALER)
         self._requests.setsockopt(zmq.IMMEDIATE, 1)
         self._requests.connect(endpoint.requests)
-        self._refs = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[AnyHubMessage]] = {}
-        self._closed = False
 
     def _open(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
@@ -58,52 +56,23 @@ class HubConnection:
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
         return socket
 
-    def next_ref(self) -> int:
-        """A request number not used on this line before."""
-        return next(self._refs)
-
-    async def ask(self, message: ClientMessage, timeout_s: float) -> AnyHubMessage:
-        """Send a request and wait for the reply to it; `listen` must be running.
-
-        Raises:
-            TimeoutError: nothing came in time, or the line was closed meanwhile.
-        """
-        reply: asyncio.Future[AnyHubMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[message.ref] = reply
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._requests.send(encode(message))
-                return await reply
-        except asyncio.CancelledError:
-            # A closed socket cancels what waits on it; whoever asked was not cancelled by anybody.
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise TimeoutError("the connection was closed") from None
-            raise
-        finally:
-            del self._waiting[message.ref]
+    def send(self, message: ClientMessage) -> asyncio.Future[Any]:
+        """Send once the hub can take the message; cancelling the future gives the sending up."""
+        return _watched(self._requests.send(encode(message)))
 
     def post(self, message: ClientMessage) -> None:
-        """Send without waiting; lost when the hub cannot take it now."""
-        sent = asyncio.ensure_future(self._requests.send(encode(message), zmq.DONTWAIT))
-        sent.add_done_callback(lambda future: future.cancelled() or future.exception())
+        """Send now; the message is lost if the hub cannot take it now."""
+        _watched(self._requests.send(encode(message), zmq.DONTWAIT))
 
-    async def listen(self, on_reply: Callable[[AnyHubMessage], None]) -> None:
-        """Take replies in for ever; those nobody waits for go to `on_reply`."""
+    async def listen(self, on_message: Callable[[AnyHubMessage], None]) -> None:
+        """Hand every message of the hub to `on_message`, until cancelled; skip undecodable ones."""
         while True:
             data = await self._requests.recv()
-            try:
-                message = decode_hub(data)
-            except DecodeError:
-                continue
-            waiting = self._waiting.get(message.ref)
-            if waiting is None:
-                on_reply(message)
-            elif not waiting.done():
-                waiting.set_result(message)
+            with suppress(DecodeError):
+                on_message(decode_hub(data))
 
     async def events(self) -> list[list[bytes]]:
-        """The next messages of the event stream, all that are there up to a limit."""
+        """Wait for the subscription, then return what it has, at most `MAX_BATCH` messages."""
         batch = [await self._events.recv_multipart()]
         while len(batch) < MAX_BATCH:
             try:
@@ -113,8 +82,12 @@ class HubConnection:
         return batch
 
     def close(self) -> None:
-        """Leave at once."""
-        self._closed = True
-        for reply in self._waiting.values():
-            reply.cancel()
+        """Close both sockets at once; what is still being sent or received is cancelled."""
         self._context.destroy(linger=0)
+
+
+def _watched(sending: Awaitable[Any]) -> asyncio.Future[Any]:
+    """Return a future that does not complain when nobody asks for its failure."""
+    future = asyncio.ensure_future(sending)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future

@@ -20,10 +20,10 @@ from ..view_model.connection_port import (
     Delivery,
     HistoryProgressed,
     Link,
-    LinkChanged,
 )
 from .history_reader import read_history
 from .record_merger import RecordMerger, deliveries
+from .session_feed import SessionFeed
 from .viewer_identity import issuer, new_command_id, new_viewer
 
 _READ_BYTES = 512 * 1024
@@ -56,17 +56,17 @@ class OfflineSession:
         self.issuer = issuer()
         self.read_only = True
         self._run = run
-        self._deliver: Deliver = lambda _: None
+        self._feed = SessionFeed()
 
     async def listen(self, deliver: Deliver) -> None:
         """Deliver the whole journal, then say that this was all."""
-        self._deliver = deliver
-        deliver(LinkChanged(Link.CONNECTING))
-        read = await read_history(self._run, deliver)
-        for delivery in read_rest(self._run, RecordMerger(read.seq), read.offset):
-            deliver(delivery)
+        self._feed.start(deliver)
+        read = await read_history(self._run, self._feed.deliver)
+        self._feed.start_after(read)
+        for delivery in read_rest(self._run, self._feed.merger, read.offset):
+            self._feed.deliver(delivery)
             await asyncio.sleep(0)
-        deliver(LinkChanged(Link.ENDED, "read from disk"))
+        self._feed.set_link(Link.ENDED, "read from disk")
 
     def submit(
         self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
@@ -75,7 +75,7 @@ class OfflineSession:
         id_ = new_command_id()
         why = f"no engine works on this run; go on with: fttui run --resume {self.run_id}"
         answer = CommandAnswered(id=id_, accepted=False, reason=why)
-        asyncio.get_running_loop().call_soon(self._deliver, answer)
+        asyncio.get_running_loop().call_soon(self._feed.deliver, answer)
         return id_
 
     async def take_control(self) -> str | None:

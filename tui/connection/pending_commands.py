@@ -1,4 +1,4 @@
-"""Commands on their way: sent, not yet answered."""
+"""Commands that were submitted and are not answered yet."""
 
 from __future__ import annotations
 
@@ -9,33 +9,40 @@ from fttui.engine.protocol.requests import SubmitCommand
 
 
 @dataclass
-class _Pending:
+class _SubmittedCommand:
     message: SubmitCommand
-    sent: float = 0.0
-    """Monotonic seconds; 0 when never."""
+    sent_at: float | None = None
+    """Monotonic seconds of the last sending; None before the first one."""
 
 
 class PendingCommands:
-    """Remembers each command until it is answered, so that it can be sent again."""
+    """Keeps each command until it is answered, so that it can be sent again under its id."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, _Pending] = {}
+        self._by_id: dict[str, _SubmittedCommand] = {}
 
     def add(self, message: SubmitCommand) -> None:
-        """A person asked for something."""
-        self._by_id[message.id] = _Pending(message)
+        """Add a command that was not sent yet."""
+        self._by_id[message.id] = _SubmittedCommand(message)
 
     def answered(self, id_: str) -> bool:
-        """Forget a command; False when its answer was there before."""
+        """Forget a command; return False if it was answered before or never added."""
         return self._by_id.pop(id_, None) is not None
 
     def ids(self) -> list[str]:
-        """The commands without an answer."""
+        """Return the ids of all commands without an answer, in the order of submission."""
         return list(self._by_id)
 
-    def due(self, unanswered_since: float, now: float) -> Iterator[SubmitCommand]:
-        """Commands never sent, or last sent at or before a moment; they count as sent now."""
-        for pending in self._by_id.values():
-            if pending.sent <= unanswered_since:
-                pending.sent = now
-                yield pending.message
+    def unsent(self, now: float) -> Iterator[SubmitCommand]:
+        """Yield the commands that were never sent; they count as sent `now` (monotonic)."""
+        yield from self._send(now, [c for c in self._by_id.values() if c.sent_at is None])
+
+    def due(self, now: float, after_s: float) -> Iterator[SubmitCommand]:
+        """Yield commands never sent, or last sent `after_s` seconds ago or earlier, as sent now."""
+        late = [c for c in self._by_id.values() if c.sent_at is None or now - c.sent_at >= after_s]
+        yield from self._send(now, late)
+
+    def _send(self, now: float, commands: list[_SubmittedCommand]) -> Iterator[SubmitCommand]:
+        for command in commands:
+            command.sent_at = now
+            yield command.message

@@ -38,7 +38,7 @@ def loaded_modules(*arguments: str) -> set[str]:
     """Top-level packages in memory after a subcommand."""
     script = (
         "import sys\n"
-        "from fttui.tui.cli import main\n"
+        "from fttui.tui.cli.main import main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    pass\n"
         "print('\\n' + ' '.join({name.partition('.')[0] for name in sys.modules}))\n"

@@ -24,7 +24,7 @@ from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.process_marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import local as hub_module
+from fttui.tui.connection import hub_stream, local, silence
 from fttui.tui.connection.factory import open_session
 from fttui.tui.connection.local import LocalSession
 from fttui.tui.connection.offline import OfflineSession
@@ -152,7 +152,9 @@ async def test_another_journal_in_the_same_place_is_not_mixed_in(runs: Path) -> 
         await asyncio.wait([watcher.task], timeout=30)
         assert watcher.whole()
         assert len(watcher.records) == 52
-        with pytest.raises(JournalReplaced, match="record 52, the last one seen, is not in"):
+        with pytest.raises(
+            JournalReplaced, match="record 52, the newest one shown, is no longer in"
+        ):
             await watcher.task
 
 
@@ -298,8 +300,8 @@ async def test_commands_unanswered_at_the_end_are_looked_up_on_disk(start_run: S
 async def test_silence_turns_stale_then_lost_and_comes_back(
     start_run: StartRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "STALE_S", 1.5)
-    monkeypatch.setattr(hub_module, "LOST_S", 3.0)
+    monkeypatch.setattr(silence, "STALE_S", 1.5)
+    monkeypatch.setattr(silence, "LOST_S", 3.0)
     run, _ = start_run()
     async with watching(run) as watcher:
         await eventually(lambda: watcher.link is Link.LIVE)
@@ -316,7 +318,7 @@ async def test_a_run_whose_hub_speaks_another_protocol_is_read_along(
     start_run: StartRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, engine = start_run()
-    monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
+    monkeypatch.setattr(hub_stream, "PROTOCOL_VERSION", (99, 0))
     async with watching(run) as watcher:
         await eventually(lambda: len(watcher.records) > 20)
         assert watcher.session.read_only
@@ -335,7 +337,7 @@ async def test_a_script_is_refused_by_a_hub_of_another_major_version(
     start_run: StartRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = start_run()
-    monkeypatch.setattr(hub_module, "PROTOCOL_VERSION", (99, 0))
+    monkeypatch.setattr(hub_stream, "PROTOCOL_VERSION", (99, 0))
     session = LocalSession(run, one_shot=True)
     with pytest.raises(ProtocolMismatch, match=r"99\.0"):
         await asyncio.wait_for(session.listen(lambda _: None), 30)
@@ -404,8 +406,8 @@ async def test_a_hub_that_comes_up_late_is_not_lost(runs: Path, monkeypatch) -> 
         if (fault := next(tries)) is not None:
             raise fault
 
-    monkeypatch.setattr(hub_module, "reach_hub", reach)
-    monkeypatch.setattr(hub_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(local, "reach_hub", reach)
+    monkeypatch.setattr(local, "RETRY_S", 0.01)
     watcher = Watcher(LocalSession(run))
     await asyncio.wait_for(watcher.task, 30)
     assert watcher.links == [Link.CONNECTING, Link.ENDED]

@@ -86,9 +86,9 @@ async def test_an_engine_killed_in_mid_stream_is_told_and_its_successor_followed
 async def test_a_link_that_swallows_everything_is_noticed(
     start_run: StartRun, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fttui.tui.connection import remote
+    from fttui.tui.connection import silence
 
-    monkeypatch.setattr(remote, "LOST_S", 4.0)
+    monkeypatch.setattr(silence, "LOST_S", 4.0)
     run, _ = start_run()
     async with attached(run.id) as watcher:
         await back_again(watcher)

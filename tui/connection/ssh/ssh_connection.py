@@ -50,12 +50,12 @@ class RemoteFailed(FttuiError):
 class SshConnection:
     """An ssh process with a bridge at its far end; may move from one event loop to the next."""
 
-    def __init__(self, far: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
-        self._far = far
+    def __init__(self, host: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
+        self._host = host
         self._echo = may_prompt
         try:
             self._process = subprocess.Popen(
-                far.argv(may_prompt=may_prompt, shared=shared),
+                host.argv(may_prompt=may_prompt, shared=shared),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -79,6 +79,11 @@ class SshConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stirred = asyncio.Event()
         self.greeting: Greeting | None = None
+
+    @property
+    def host(self) -> str:
+        """The name of the remote host as ssh knows it."""
+        return self._host.host
 
     @property
     def noise(self) -> str:
@@ -113,7 +118,7 @@ class SshConnection:
             for channel, payload in self._parser.feed(data):
                 self._messages.append((channel, payload, self._parser.received_bytes))
         except DecodeError as error:
-            self._fault = self._far.explain(None, "", self.noise or str(error))
+            self._fault = self._host.explain(None, "", self.noise or str(error))
         if not data or self._fault is not None:
             self._ended = True
             if self._loop is not None:
@@ -182,7 +187,7 @@ class SshConnection:
         if self._fault is not None:
             return self._fault
         noise = "" if self._parser.greeted else self.noise
-        return self._far.explain(code, self._last_words(), noise)
+        return self._host.explain(code, self._last_words(), noise)
 
     def _last_words(self) -> str:
         lines = self._said.decode(errors="replace").splitlines()
@@ -212,11 +217,11 @@ class SshConnection:
             try:
                 self.greeting = msgspec.json.decode(payload, type=Greeting)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ProtocolMismatch(f"the bridge on {self._far.host}: {error}") from None
+                raise ProtocolMismatch(f"the bridge on {self.host}: {error}") from None
         if self.greeting.proto[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (self.greeting.proto, PROTOCOL_VERSION))
             raise ProtocolMismatch(
-                f"fttui {self.greeting.version} on {self._far.host} speaks protocol {theirs}, this "
+                f"fttui {self.greeting.version} on {self.host} speaks protocol {theirs}, this "
                 f"one {ours}; install the same fttui on both machines"
             )
         return self.greeting
@@ -247,7 +252,7 @@ class SshConnection:
         channel, payload = await self.next()
         message = decode_bridge_message(payload) if channel == FrameKind.TALK else None
         if isinstance(message, Failed):
-            raise RemoteFailed(f"{self._far.host}: {message.reason}", message.code)
+            raise RemoteFailed(f"{self.host}: {message.reason}", message.code)
         return message
 
     async def close(self) -> None:

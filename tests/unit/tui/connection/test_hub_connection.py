@@ -1,4 +1,4 @@
-"""A line that is closed under somebody who waits on it."""
+"""A connection to a hub that is closed under a request."""
 
 from __future__ import annotations
 
@@ -10,42 +10,89 @@ from contextlib import asynccontextmanager
 import pytest
 import zmq.asyncio
 
-from fttui.engine.protocol.requests import AnyHubMessage, Ping
+from fttui.engine.protocol.codec import encode
+from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage, Ping, Pong
 from fttui.engine.run.process_marks import Endpoint
+from fttui.tui.connection.correlator import ConnectionLost, RequestCorrelator
 from fttui.tui.connection.hub_connection import HubConnection
 
 
+def ping(ref: int) -> ClientMessage:
+    return Ping(ref=ref)
+
+
+class Asking:
+    """A request over a connection to a hub that reads requests, or to none."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.connection = HubConnection(Endpoint(pid=1, started=0.0, folder=folder))
+        self.correlator = RequestCorrelator()
+        self.sender = b""
+        self.request: asyncio.Task[AnyHubMessage] = asyncio.create_task(
+            self.correlator.ask(ping, self.connection.send, 30.0)
+        )
+
+    def take(self, message: AnyHubMessage) -> None:
+        self.correlator.match(message)
+
+    def close(self) -> None:
+        self.correlator.connection_lost()
+        self.connection.close()
+
+
 @asynccontextmanager
-async def asking(
-    *, heard: bool
-) -> AsyncIterator[tuple[HubConnection, asyncio.Task[AnyHubMessage]]]:
-    """A question that a hub has heard and never answers, or that no hub is there to hear."""
+async def asking(*, received: bool) -> AsyncIterator[tuple[Asking, zmq.asyncio.Socket]]:
+    """A request that a hub has received, or that waits for a hub to connect to."""
     context = zmq.asyncio.Context()
     with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp") as folder:
-        line = HubConnection(Endpoint(pid=1, started=0.0, folder=folder))
-        asked = asyncio.create_task(line.ask(Ping(ref=line.next_ref()), 30.0))
+        asked = Asking(folder)
         await asyncio.sleep(0)
-        if heard:
-            hub = context.socket(zmq.ROUTER)
+        hub = context.socket(zmq.ROUTER)
+        if received:
             hub.bind(f"ipc://{folder}/req")
-            await hub.recv_multipart()
-        yield line, asked
+            asked.sender = (await hub.recv_multipart())[0]
+        yield asked, hub
         context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("heard", [True, False])
-async def test_who_asked_over_a_closed_line_is_told_and_not_cancelled(heard: bool) -> None:
-    async with asking(heard=heard) as (line, asked):
-        line.close()
-        done, _ = await asyncio.wait([asked], timeout=10)
+@pytest.mark.parametrize("received", [True, False])
+async def test_a_request_over_a_closed_connection_fails_and_is_not_cancelled(
+    received: bool,
+) -> None:
+    async with asking(received=received) as (asked, _):
+        asked.close()
+        done, _ = await asyncio.wait([asked.request], timeout=10)
         assert done
-        assert not asked.cancelled()
-        assert isinstance(asked.exception(), TimeoutError)
+        assert not asked.request.cancelled()
+        assert isinstance(asked.request.exception(), ConnectionLost)
 
 
-async def test_a_question_can_be_cancelled() -> None:
-    async with asking(heard=True) as (line, asked):
-        asked.cancel()
-        await asyncio.wait([asked], timeout=10)
-        assert asked.cancelled()
-        line.close()
+async def test_a_request_can_be_cancelled() -> None:
+    async with asking(received=True) as (asked, _):
+        asked.request.cancel()
+        await asyncio.wait([asked.request], timeout=10)
+        assert asked.request.cancelled()
+        asked.close()
+
+
+async def test_a_request_that_was_given_up_is_never_sent() -> None:
+    async with asking(received=False) as (asked, hub):
+        asked.request.cancel()
+        await asyncio.wait([asked.request], timeout=10)
+        hub.bind(f"ipc://{asked.folder}/req")
+        later = asyncio.create_task(asked.correlator.ask(ping, asked.connection.send, 30.0))
+        _, data = await asyncio.wait_for(hub.recv_multipart(), 10)
+        assert data == encode(Ping(ref=2))
+        later.cancel()
+        asked.close()
+
+
+async def test_replies_are_handed_on_and_what_cannot_be_decoded_is_skipped() -> None:
+    async with asking(received=True) as (asked, hub):
+        listening = asyncio.create_task(asked.connection.listen(asked.take))
+        await hub.send_multipart([asked.sender, b"no message"])
+        await hub.send_multipart([asked.sender, encode(Pong(ref=1))])
+        assert await asyncio.wait_for(asked.request, 10) == Pong(ref=1)
+        listening.cancel()
+        asked.close()

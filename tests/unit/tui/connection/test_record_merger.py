@@ -4,10 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.protocol.codec import encode, peek_seq
-from fttui.engine.protocol.commands import Pause
 from fttui.engine.protocol.events import LogEmitted, Record
-from fttui.engine.protocol.requests import SubmitCommand
-from fttui.tui.connection.pending_commands import PendingCommands
 from fttui.tui.connection.record_merger import MAX_DELIVERED, MAX_HELD, RecordMerger, deliveries
 
 
@@ -75,16 +72,3 @@ def test_deliveries_are_bounded_and_count_what_they_cannot_show() -> None:
     assert arrived[0].unknown == 1
     sizes = [len(a.records) for a in deliveries([payload(1)] * (MAX_DELIVERED + 1))]
     assert sizes == [MAX_DELIVERED, 1]
-
-
-def test_a_command_is_repeated_only_when_its_answer_is_overdue() -> None:
-    pending = PendingCommands()
-    message = SubmitCommand(ref=0, id="a", command=Pause(), viewer="v", issuer="i")
-    pending.add(message)
-    assert list(pending.due(0.0, now=5.0)) == [message]
-    assert list(pending.due(0.0, now=5.1)) == []
-    assert list(pending.due(4.9, now=7.0)) == []
-    assert list(pending.due(5.0, now=7.0)) == [message]
-    assert pending.answered("a")
-    assert not pending.answered("a")
-    assert pending.ids() == []

@@ -1,0 +1,255 @@
+"""The part of a session of a live run that does not depend on the transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from fttui.engine.errors import EngineGone, FttuiError
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.requests import (
+    Accepted,
+    AnyHubMessage,
+    Beat,
+    ClientMessage,
+    ControlGiven,
+    FetchReport,
+    Refused,
+    Rejected,
+    ReleaseControl,
+    ReportText,
+    SubmitCommand,
+    TakeControl,
+    Welcome,
+)
+
+from ..view_model.connection_port import BeatArrived, CommandAnswered, Deliver
+from .correlator import RequestCorrelator
+from .pending_commands import PendingCommands
+from .session_feed import SessionFeed
+from .viewer_identity import issuer, new_command_id, new_viewer
+
+LEAVE_S = 1.0
+"""Seconds that closing a session waits for the hub, and again for the transport."""
+EXPIRES_S = 30.0
+"""Seconds after which a submitted command that has not reached the hub is refused, because the
+connection was down and the situation it was meant for is over. An accepted command does not expire,
+however long a step or an evaluation takes."""
+
+
+class Transport(Protocol):
+    """The connections from a session to its run, one after another."""
+
+    peer: str
+    """The other end as named in error texts, such as `the hub`."""
+    reply_timeout_s: float
+
+    @property
+    def ready(self) -> bool:
+        """Messages can be sent now."""
+
+    @property
+    def clock_offset_s(self) -> float:
+        """The wall clock of the run's machine minus the one of this machine, in seconds."""
+
+    async def run(self, session: SessionBase) -> None:
+        """Receive for the session, reconnecting as needed, until it is closed or the run ended."""
+
+    def send(self, message: ClientMessage) -> None:
+        """Send a message without waiting; the message may be lost with the connection."""
+
+    def final_answer(self, command_id: str) -> CommandAnswered | None:
+        """Return the answer to a new command if no hub will ever decide on it, else None."""
+
+    async def close(self) -> None:
+        """End the connection and with it `run`."""
+
+
+class SessionBase:
+    """A viewer's session of a live run: delivers what arrives, sends commands and requests.
+
+    A transport calls the methods below `# called by the transport`; the app calls the others.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run_id: str,
+        read_only: bool = False,
+        one_shot: bool = False,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make a session over a transport.
+
+        Args:
+            transport: carries messages; nothing is connected before `listen`.
+            run_id: the run's id, empty while it is not known.
+            read_only: the hub refuses commands and control to this viewer.
+            one_shot: for a script that sends one command: records before the first connection are
+                left out, and its commands do not make this viewer the controller.
+            clock: returns Unix seconds.
+            monotonic: returns monotonic seconds.
+        """
+        self.run_id = run_id
+        self.viewer = new_viewer()
+        self.issuer = issuer()
+        self.read_only = read_only
+        self.one_shot = one_shot
+        self.feed = SessionFeed()
+        self.correlator = RequestCorrelator()
+        self._transport = transport
+        self._clock = clock
+        self._monotonic = monotonic
+        self._pending = PendingCommands()
+        self._holds_control = False
+
+    async def listen(self, deliver: Deliver) -> None:
+        """Deliver everything from the first record on, through any number of reconnections.
+
+        Raises:
+            FttuiError: the run cannot be followed any further, and trying again would not help.
+        """
+        self.feed.start(deliver)
+        await self._transport.run(self)
+
+    def submit(
+        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+    ) -> str:
+        """Send a command and return its id at once; the answer comes as `CommandAnswered`."""
+        message = SubmitCommand(
+            ref=0,
+            id=new_command_id(),
+            command=command,
+            viewer=self.viewer,
+            issuer=self.issuer,
+            reason=reason,
+            expires_at=self._clock() + self._transport.clock_offset_s + EXPIRES_S,
+            if_generation=if_generation,
+            one_shot=self.one_shot,
+        )
+        self._pending.add(message)
+        answer = self._transport.final_answer(message.id)
+        if answer is not None:
+            # Later, so that the caller knows the id when the answer is delivered.
+            asyncio.get_running_loop().call_soon(self._deliver_answer, answer)
+        elif self._transport.ready:
+            for unsent in self._pending.unsent(self._monotonic()):
+                self._transport.send(unsent)
+        return message.id
+
+    async def take_control(self) -> str | None:
+        """Become the controller; return why that was refused, or None."""
+        try:
+            reply = await self.ask(self._take_control)
+        except EngineGone as error:
+            return str(error)
+        self._holds_control = isinstance(reply, ControlGiven)
+        return None if self._holds_control else reason_of(reply)
+
+    async def release_control(self) -> None:
+        """Give control up."""
+        self._holds_control = False
+        with suppress(EngineGone):
+            await self.ask(lambda ref: ReleaseControl(ref=ref, viewer=self.viewer))
+
+    async def fetch_report(self, report: str) -> str:
+        """Return an anomaly report as Markdown.
+
+        Raises:
+            FttuiError: there is no report of that name, or no reply arrived.
+        """
+        reply = await self.ask(lambda ref: FetchReport(ref=ref, report=report))
+        if isinstance(reply, ReportText):
+            return reply.markdown
+        raise FttuiError(reason_of(reply))
+
+    async def ask(self, make: Callable[[int], ClientMessage]) -> AnyHubMessage:
+        """Send the request that `make` returns for a request number, and return its reply.
+
+        Raises:
+            EngineGone: there is no connection, or no reply arrived in time.
+        """
+        transport = self._transport
+        if not transport.ready:
+            raise EngineGone(f"no connection to {transport.peer} now; it is being restored")
+        timeout_s = transport.reply_timeout_s
+        try:
+            return await self.correlator.ask(make, transport.send, timeout_s)
+        except TimeoutError:
+            raise EngineGone(
+                f"{transport.peer} did not answer within {timeout_s:g} s; try again"
+            ) from None
+
+    async def close(self) -> None:
+        """Give control up and disconnect; the run goes on."""
+        if not (self.read_only or self.one_shot):
+            # Also without control as far as known: heartbeats lag behind, and releasing control
+            # that this viewer does not hold changes nothing.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self.release_control()
+        await self._transport.close()
+
+    # called by the transport
+
+    def on_reply(self, reply: AnyHubMessage) -> None:
+        """Take in any message of the hub."""
+        if self.correlator.match(reply):
+            return
+        match reply:
+            case Welcome():
+                self.on_welcome(reply)
+            case Accepted(id=id_):
+                self._deliver_answer(CommandAnswered(id=id_, accepted=True))
+            case Rejected(id=id_, reason=reason):
+                self._deliver_answer(CommandAnswered(id=id_, accepted=False, reason=reason))
+
+    def on_welcome(self, welcome: Welcome) -> None:
+        """Restore control at a hub that knows this viewer now, and send again what is open."""
+        if not self._transport.ready:
+            return  # the reply to a greeting that was given up
+        if self._holds_control and welcome.controller is None:
+            self._transport.send(self._take_control(self.correlator.next_ref(), if_free=True))
+        self.correlator.repeat(self._transport.send)
+        self.send_commands()
+
+    def on_beat(self, beat: Beat, *, after_welcome: bool) -> None:
+        """Deliver a heartbeat, and learn from it who has control.
+
+        Args:
+            beat: the heartbeat.
+            after_welcome: the hub has greeted this viewer. A new hub reports no controller until
+                the viewers of the hub before it have asked for control again.
+        """
+        if beat.controller_viewer is not None or after_welcome:
+            self._holds_control = beat.controller_viewer == self.viewer
+        self.feed.deliver(BeatArrived(beat))
+
+    def send_commands(self, *, unanswered_s: float = 0.0) -> None:
+        """Send commands that were never sent, or last sent `unanswered_s` ago or earlier."""
+        if self._transport.ready:
+            for message in self._pending.due(self._monotonic(), unanswered_s):
+                self._transport.send(message)
+
+    def answer_commands(self, answer: Callable[[str], CommandAnswered | None]) -> None:
+        """Answer pending commands by id because no hub will; None leaves a command pending."""
+        for id_ in self._pending.ids():
+            if (found := answer(id_)) is not None:
+                self._deliver_answer(found)
+
+    def _deliver_answer(self, answer: CommandAnswered) -> None:
+        if self._pending.answered(answer.id):
+            self.feed.deliver(answer)
+
+    def _take_control(self, ref: int, *, if_free: bool = False) -> TakeControl:
+        return TakeControl(ref=ref, viewer=self.viewer, issuer=self.issuer, if_free=if_free)
+
+
+def reason_of(reply: AnyHubMessage) -> str:
+    """Return why the hub refused a request, or that its reply was of an unexpected kind."""
+    return reply.reason if isinstance(reply, Refused) else f"unexpected reply of the hub: {reply}"
