@@ -352,7 +352,7 @@ def test_a_bridge_refuses_to_talk_to_a_person() -> None:
     import pexpect
 
     child = pexpect.spawn(sys.executable, ["-m", "fttui.tui", "bridge"], timeout=30)
-    child.expect("watch a run here with: fttui attach")
+    child.expect("with: fttui attach")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 2
