@@ -271,7 +271,7 @@ def build_profiler(
         event_log,
         start.run.profiles,
         setup.place.rank,
-        fast=trainer.fast is not None,
+        fast=trainer.forward.uses_graphs,
         on_done=(
             (lambda: control.demand(Stop(save=False), "profile", "it is taken"))
             if start.profile_steps
@@ -296,7 +296,7 @@ def facts_before(setup: Setup, trainer: Any) -> dict[str, str]:
     """Return facts to show before the first step; the longest batch is tried where possible."""
     config, place, examples = setup.config, setup.place, setup.examples
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
-    facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.fast_fact}
+    facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)

@@ -193,7 +193,7 @@ def late(folder: Path) -> dict[str, bool]:
     from fttui.engine.protocol.events import GradientsMeasured, StepFinished
     from fttui.engine.train.loop import hf_bridge
     from fttui.engine.train.loop.update_gate import gate_of
-    from fttui.engine.train.trainers.build import TextTrainer
+    from fttui.engine.train.trainers.text import TextTrainer
     from tests.support.odd_steps import odd, told
     from tests.support.training import new_run, play
 

@@ -26,7 +26,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace, leave_place, take_place
-from fttui.engine.train.trainers.build import TextTrainer
+from fttui.engine.train.trainers.text import TextTrainer
 from tests.support.odd_steps import odd
 from tests.support.training import Played, Script, new_run, play, read_records
 

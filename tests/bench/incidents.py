@@ -45,7 +45,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.run_dir import RunDirectory, create_run
-from fttui.engine.train.trainers.build import PairTrainer
+from fttui.engine.train.trainers.pairs import PairTrainer
 from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, ScriptedEventLog, play
 

@@ -23,7 +23,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.loop.step_loop import StepLoop
-from fttui.engine.train.trainers.build import PairTrainer
+from fttui.engine.train.trainers.pairs import PairTrainer
 from tests.support.training import Played, Script, new_run, play
 
 

@@ -31,7 +31,8 @@ from fttui.engine.train.loop import hf_bridge
 from fttui.engine.train.loop.step_conclusion import StepConclusion
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.loop.update_gate import UpdateGate, gate_of
-from fttui.engine.train.trainers.build import PairTrainer, TextTrainer
+from fttui.engine.train.trainers.pairs import PairTrainer
+from fttui.engine.train.trainers.text import TextTrainer
 from tests.support.odd_steps import odd, told
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records

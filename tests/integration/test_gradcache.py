@@ -21,7 +21,7 @@ from fttui.engine.train.checkpoint.rng import capture_rng, restore_rng
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.objectives.contrastive import join
-from fttui.engine.train.trainers.build import PairTrainer
+from fttui.engine.train.trainers.pairs import PairTrainer
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 

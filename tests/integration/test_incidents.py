@@ -31,7 +31,8 @@ from fttui.engine.train import session
 from fttui.engine.train.checkpoint.counters import Counters
 from fttui.engine.train.checkpoint.training_state import TrainingState
 from fttui.engine.train.signals import StopSignals
-from fttui.engine.train.trainers.build import PairTrainer, build_trainer
+from fttui.engine.train.trainers.build import build_trainer
+from fttui.engine.train.trainers.pairs import PairTrainer
 from tests.support.training import Played, Script, new_run, play, read_records
 
 

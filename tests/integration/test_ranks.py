@@ -16,7 +16,7 @@ from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.trainers import build as trainers_module
-from fttui.engine.train.trainers.build import PairTrainer
+from fttui.engine.train.trainers.pairs import PairTrainer
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 

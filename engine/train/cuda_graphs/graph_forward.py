@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..forward import Want, Way
 from .buckets import bucket
 from .gradients import StaticGradients
 from .graph_pass import Captured, Direct, GraphPass, Graphs
-from .static_forward import Form, StaticBatch, StaticForward, Want, Way
+from .static_forward import Form, StaticBatch, StaticForward
 
 MOST_GRAPHS = 32
 """Forms with graphs of their own, each way; each costs seconds to capture and some memory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.host_embedding import HostEmbedding, on_host
+from ..forward import Want, Way
 from .fusion import fuse, rotary
 from .pointwise import Kernels
-
-Want = Literal["hidden", "ce", "log_probs"]
-"""`hidden`: last hidden states [B, T, H]; `ce`: the token loss summed over labels, fp32;
-`log_probs`: of each sequence's labelled tokens, summed, [B] fp32."""
-Way = Literal["trained", "still", "reference"]
-"""`trained`: as in training; `still`: without dropout; `reference`: without the adapter as well.
-The last two have no gradient and draw no random numbers."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ from ...core.profile import MICRO_BATCH
 from ...losses.cross_entropy import IGNORED
 from ...model.host_embedding import sent
 from ..cuda_graphs.eligibility import fast_path
-from ..cuda_graphs.graph_forward import GraphForward
-from ..patches import guard_optimizer, poison_nonfinite, without_ddp, zero_grad_of_trained
+from ..cuda_graphs.strategy import GraphStrategy
+from ..forward import Forward
+from ..patches import guard_optimizer, poison_nonfinite, zero_grad_of_trained
 from ..position import Position
 from ..profiler_spans import span
 from .optimizers import Factor, OwnOptimizer
@@ -47,10 +48,8 @@ class SteppedTrainer(OwnOptimizer):
     """Mixin in front of `transformers.Trainer` that calls the step hooks; start it with `run`."""
 
     step_loop: StepLoop
-    fast: GraphForward | None = None
-    """The forward pass of fast mode; None without it."""
-    fast_fact = ""
-    """Whether fast mode is used, and why not, in one line."""
+    forward: Forward
+    """How micro-batches pass through the model."""
 
     def __init__(
         self,
@@ -68,12 +67,17 @@ class SteppedTrainer(OwnOptimizer):
     def choose_forward(
         self, config: RunConfig, pad_id: int, log: Callable[[str, str], None]
     ) -> None:
-        """Choose between the ordinary forward pass and that of fast mode.
+        """Choose between CUDA graphs and the model's own code.
 
         Raises:
             ConfigError: `train.fast: on`, and it is impossible here.
         """
-        self.fast, self.fast_fact = fast_path(config, self, pad_id, log)
+        graphs, fact = fast_path(config, self, pad_id, log)
+        self.forward = self.eager_forward(fact) if graphs is None else GraphStrategy(graphs, fact)
+
+    def eager_forward(self, fact: str) -> Forward:
+        """Return the forward strategy without CUDA graphs; each task has its own."""
+        raise NotImplementedError
 
     def run(self, step_loop: StepLoop, begin: Callable[[], None]) -> None:
         """Train to the end of the run.
@@ -111,9 +115,7 @@ class SteppedTrainer(OwnOptimizer):
 
     def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
         """Prepare model and optimizer, and patch what slows the loop down."""
-        if self.fast:
-            without_ddp(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
-            self.fast.begin()
+        self.forward.prepare(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
         model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
         zero_grad_of_trained(model)
         return model, loader
@@ -156,22 +158,10 @@ class SteppedTrainer(OwnOptimizer):
         if not self.step_loop.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
         with self.step_loop.tally.time("compute"), span(MICRO_BATCH):
-            step = self._fast_step if self.fast else super().training_step  # type: ignore[misc]  # of the trainer
+            step = self.forward.training_step(self, super().training_step)  # type: ignore[misc]  # of the trainer
             loss: Tensor = step(model, inputs, num_items_in_batch)
             self.step_loop.tally.losses.append(loss)
         return loss
-
-    def _fast_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
-        """Do what `Trainer.training_step` does, without DDP and a walk over all modules."""
-        trainer: Any = self
-        if not trainer.model.training:
-            trainer.model.train()
-        inputs = trainer._prepare_inputs(inputs)
-        loss: Tensor = trainer.compute_loss(
-            trainer.model, inputs, num_items_in_batch=num_items_in_batch
-        )
-        trainer.accelerator.backward(loss)
-        return loss.detach()
 
     def _prepare_input(self, data: Any) -> Any:
         """Send a tensor to the device without waiting for the work queued there."""
@@ -184,8 +174,7 @@ class SteppedTrainer(OwnOptimizer):
         """Apply settings, clip and judge the update, between backward pass and optimizer step."""
 
         def clip(limit: float) -> Tensor:
-            if self.fast:
-                self.fast.average_gradients()
+            self.forward.average_gradients()
             norm: Tensor = self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
             return norm
 
@@ -217,8 +206,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         step_loop, optimizer, trainer = self._step_loop, kwargs["optimizer"], self._trainer
         trainer.report_position()
         guard_optimizer(optimizer, step_loop)
-        # Without fast mode gradients do not outlive the step, so an update cannot be held back.
-        gate = gate_of(optimizer) if trainer.fast else None
+        # Without graphs, gradients do not outlive the step, so an update cannot be held back.
+        gate = gate_of(optimizer) if trainer.forward.uses_graphs else None
         scaler = trainer.scaler
         step_loop.begin_training(
             gate, None if scaler is None else lambda: float(scaler.get_scale())

@@ -21,8 +21,8 @@ from ...model.hidden import HiddenStates, lm_head_of
 from ..checkpoint.rng import capture_rng, restore_rng
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
-from ..trainers.preference import evaluate_judged
 from .contrastive import PairTexts, across_ranks, join, retrieval
+from .preference import evaluate_judged
 
 
 class Evaluator:
@@ -76,8 +76,7 @@ class Evaluator:
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
-        if self._trainer.fast is not None:
-            self._trainer.fast.make_room()
+        self._trainer.forward.make_room()
         rng = capture_rng()
         model = self._trainer.model
         was_training = model.training

@@ -42,8 +42,7 @@ class DeviceOffload:
     def empty(self) -> int:
         """Move every storage's bytes to the host; returns how many they are."""
         if not self._away:
-            if fast := getattr(self._trainer, "fast", None):
-                fast.release()
+            self._trainer.forward.release()
             self._model.zero_grad(set_to_none=True)
             for storage in self._storages():
                 self._away.append((storage, _bytes_of(storage).to("cpu", copy=True)))

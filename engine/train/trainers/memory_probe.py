@@ -64,7 +64,7 @@ def try_longest(
     except RuntimeError as error:
         # All is put back; if it is more than the trial that fails, the first step will say so.
         return {"memory of a step": f"not tried: {str(error).splitlines()[0]}"}
-    return {"memory of a step": _said(planned, measured, graphs=trainer.fast is not None)}
+    return {"memory of a step": _said(planned, measured, graphs=trainer.forward.uses_graphs)}
 
 
 def _said(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:

@@ -15,7 +15,7 @@ from fttui.engine.config.schema import PreferenceConfig
 from fttui.engine.data.collate import collate_preferences, collate_rated
 from fttui.engine.data.examples import PreferenceExample, RatedExample, TextExample
 from fttui.engine.losses.preference import means, pair_losses, rated_losses
-from fttui.engine.train.trainers.preference import PreferenceObjective
+from fttui.engine.train.objectives.preference import PreferenceObjective
 from tests.support.tiny import byte_tokenizer, tiny_llama
 
 LENGTHS = (torch.tensor([4, 2]), torch.tensor([2, 4]))
@@ -100,7 +100,7 @@ def trl_loss(kind: str, folder: Path, out: Path, inputs: dict[str, Tensor], **op
     """The loss of TRL's trainer for a batch, and of ours for the same weights."""
     import trl
 
-    from fttui.engine.train.trainers.build import _placeholder
+    from fttui.engine.train.trainers.text import _placeholder
 
     trainer_class, args_class = getattr(trl, f"{kind}Trainer"), getattr(trl, f"{kind}Config")
 

@@ -1,0 +1,68 @@
+"""Graph forward strategy: a micro-batch replays CUDA graphs over static buffers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from ..forward import TrainingStep, Want, Way
+from ..patches import without_ddp
+from .graph_forward import GraphForward
+
+
+class GraphStrategy:
+    """Replays graphs, and does in their place what DDP and the Hugging Face loop do otherwise."""
+
+    uses_graphs = True
+
+    def __init__(self, graphs: GraphForward, fact: str) -> None:
+        self._graphs = graphs
+        self.fact = fact
+
+    def __call__(
+        self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Run a micro-batch forward; the model is part of the graphs."""
+        return self._graphs(inputs, *wants, way=way)
+
+    def without_gradients(self) -> AbstractContextManager[None]:
+        """Return an empty context: a graph is captured without gradients."""
+        return nullcontext()
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Return an empty context: a graph is captured without the adapter."""
+        return nullcontext()
+
+    def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
+        """Return the trainer's training step without DDP and without a walk over all modules."""
+
+        def step(model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+            if not trainer.model.training:
+                trainer.model.train()
+            inputs = trainer._prepare_inputs(inputs)
+            loss: Tensor = trainer.compute_loss(
+                trainer.model, inputs, num_items_in_batch=num_items_in_batch
+            )
+            trainer.accelerator.backward(loss)
+            return loss.detach()
+
+        return step
+
+    def prepare(self, accelerator: Any) -> None:
+        """Leave DDP out and start every rank from the weights of rank 0."""
+        without_ddp(accelerator)
+        self._graphs.begin()
+
+    def average_gradients(self) -> None:
+        """Average the gradients over all ranks: there is no DDP module that does it."""
+        self._graphs.average_gradients()
+
+    def make_room(self) -> None:
+        """Free the memory of the graphs where the device may not hold an evaluation beside it."""
+        self._graphs.make_room()
+
+    def release(self) -> None:
+        """Free the memory of all graphs; they are captured again when needed."""
+        self._graphs.release()

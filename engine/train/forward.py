@@ -1,0 +1,75 @@
+"""The interface of a forward strategy: how a micro-batch passes through the model.
+
+`trainers.eager` passes it through the model's own code; `cuda_graphs.strategy` replays CUDA graphs
+over static buffers. Everything that depends on the choice is a method or a property here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+Want = Literal["hidden", "ce", "log_probs"]
+"""Results of a forward pass: last hidden states [B, T, H], summed cross-entropy [], and
+log-probabilities of the labelled tokens [B]."""
+
+Way = Literal["trained", "still", "reference"]
+"""`still` is without dropout; `reference` is without dropout and without the adapter."""
+
+TrainingStep = Callable[[Any, Any, Any], Tensor]
+"""`Trainer.training_step`: (model, inputs, num_items_in_batch) to the detached loss."""
+
+
+class Forward(Protocol):
+    """How the micro-batches of a trainer pass through its model, forward and backward."""
+
+    @property
+    def fact(self) -> str:
+        """Whether CUDA graphs are used, and why not, in one line."""
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether gradients and activations live in static buffers that outlive the step."""
+
+    def __call__(
+        self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Run a micro-batch forward.
+
+        Args:
+            model: the prepared model, wrapped in DDP if there is one.
+            inputs: on the device.
+            wants: what to return. `ce` may be missing beside `hidden` where computing it outside
+                costs nothing more.
+            way: anything but `trained` needs the context `without_gradients` around it, and
+                `reference` also the context `reference`.
+        """
+
+    def without_gradients(self) -> AbstractContextManager[None]:
+        """Return a context for passes without dropout and without gradients."""
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Return a context for passes without the adapter."""
+
+    def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
+        """Return the function that runs a micro-batch forward and backward.
+
+        Args:
+            trainer: the Hugging Face trainer.
+            plain: its own training step.
+        """
+
+    def prepare(self, accelerator: Any) -> None:
+        """Make ready before the accelerator prepares the model; every rank enters this."""
+
+    def average_gradients(self) -> None:
+        """Average the gradients over all ranks, unless DDP has done so."""
+
+    def make_room(self) -> None:
+        """Free memory before passes outside of this strategy, such as an evaluation."""
+
+    def release(self) -> None:
+        """Free all memory; it is taken again when needed."""

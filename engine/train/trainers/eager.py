@@ -1,0 +1,129 @@
+"""Eager forward strategies: a micro-batch passes through the model's own code and autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from peft import PeftModel
+from torch import Tensor, nn
+
+from ...losses.cross_entropy import selected_cross_entropy
+from ...losses.preference import LogProbs
+from ...model.hidden import HiddenStates
+from ..forward import TrainingStep, Want, Way
+from ..objectives.preference import without_gradients
+
+
+class EagerForward:
+    """The parts that are equal for every task: the Hugging Face loop does all the work."""
+
+    uses_graphs = False
+
+    def __init__(self, model: PeftModel, fact: str) -> None:
+        self._model = model
+        self.fact = fact
+
+    def without_gradients(self) -> AbstractContextManager[None]:
+        """Return a context for passes without dropout and without gradients."""
+        return without_gradients(self._model)
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Return a context for passes without the adapter."""
+        return _without_adapter(self._model)
+
+    def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
+        """Return the trainer's own training step."""
+        return plain
+
+    def prepare(self, accelerator: Any) -> None:
+        """Do nothing: the accelerator wraps the model in DDP where there are several ranks."""
+
+    def average_gradients(self) -> None:
+        """Do nothing: DDP averages the gradients during the backward pass."""
+
+    def make_room(self) -> None:
+        """Do nothing: no memory is kept between steps."""
+
+    def release(self) -> None:
+        """Do nothing: no memory is kept between steps."""
+
+
+@contextmanager
+def _without_adapter(model: PeftModel) -> Iterator[None]:
+    with model.disable_adapter():
+        yield
+
+
+class EagerTextForward(EagerForward):
+    """Next-token training: TRL's fused head, or the model's own head where that is not possible."""
+
+    def __init__(
+        self,
+        model: PeftModel,
+        fact: str,
+        *,
+        hidden: HiddenStates | None,
+        own_head: nn.Module | None,
+        label_smoothing: float,
+    ) -> None:
+        super().__init__(model, fact)
+        self._hidden = hidden
+        self._own_head = own_head
+        self._label_smoothing = label_smoothing
+
+    def __call__(
+        self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Return the summed cross-entropy, and the hidden states if wanted."""
+        if self._own_head is None:
+            outputs = model(**{**inputs, "use_cache": False}, fused_lm_head=True)
+            found: dict[Want, Tensor] = {"ce": -outputs.log_probs.sum()}
+            if self._hidden is not None:
+                found["hidden"] = self._hidden.take()
+            return found
+        assert self._hidden is not None, "attached for the own head"
+        rest = {name: value for name, value in inputs.items() if name != "labels"}
+        model(**rest, use_cache=False, logits_to_keep=1)
+        hidden = self._hidden.take()
+        ce_sum, _ = selected_cross_entropy(
+            hidden, inputs["labels"], self._own_head, smoothing=self._label_smoothing
+        )
+        return {"ce": ce_sum, "hidden": hidden}
+
+
+class EagerPairForward(EagerForward):
+    """Contrastive training: the last hidden states of anchors, positives and negatives."""
+
+    def __init__(self, model: PeftModel, fact: str, *, hidden: HiddenStates) -> None:
+        super().__init__(model, fact)
+        self._hidden = hidden
+
+    def __call__(
+        self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Return the hidden states [2B + N, T, H] of a single pass."""
+        model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            logits_to_keep=1,
+        )
+        return {"hidden": self._hidden.take()}
+
+
+class EagerPreferenceForward(EagerForward):
+    """Preference training: log-probabilities of whole completions."""
+
+    def __init__(
+        self, model: PeftModel, fact: str, *, log_probs: Callable[[Any, dict[str, Any]], LogProbs]
+    ) -> None:
+        super().__init__(model, fact)
+        self._log_probs = log_probs
+
+    def __call__(
+        self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+    ) -> dict[Want, Tensor]:
+        """Return the log-probabilities of the completions, [rows]."""
+        torch_model = model if way == "trained" else self._model
+        return {"log_probs": self._log_probs(torch_model, inputs).total}

@@ -1,0 +1,191 @@
+"""The trainer for contrastive pairs, joint with next-token training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer
+
+from ...config.contrastive_candidates import uses_gradcache
+from ...config.schema import RunConfig
+from ...losses.contrastive import ContrastiveResult
+from ...losses.cross_entropy import selected_cross_entropy
+from ...losses.gather import gather_sizes
+from ...model.hidden import HiddenStates, lm_head_of
+from ..forward import Forward
+from ..loop.hf_bridge import SteppedTrainer
+from ..loop.optimizers import rate_of
+from ..objectives.contrastive import PairObjective, PairTexts
+from ..objectives.gradcache import (
+    StepCache,
+    cache_step,
+    graph_bytes_per_token,
+    graphs_kept,
+    look_ahead,
+)
+from ..objectives.mean import mean_over_step
+from .eager import EagerPairForward
+
+
+class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformers is untyped
+    """`ce_weight × CE + weight × contrastive`, per token and per anchor over the optimizer step.
+
+    Anchors are compared within a micro-batch, or, when looking ahead, over the whole step.
+    Shares are multiplied by the number of ranks, because DDP averages.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, config: RunConfig, **kwargs: Any) -> None:
+        self._contrastive = config.contrastive
+        self._uses_gradcache = uses_gradcache(config)
+        self._cache: StepCache | None = None
+        self._ce: Tensor | None = None
+        """Summed cross-entropy that came with the hidden states, if the forward pass had it."""
+        self._scale = 1.0
+        """From a sum over this rank's anchors to its share of the step's loss."""
+        super().__init__(**kwargs)
+        self.model_accepts_loss_kwargs = True
+        self.objective = PairObjective(config.contrastive)
+        self.objective.temperature.to(self.args.device)
+        self._hidden = HiddenStates(self.model).attach()
+        self._head = lm_head_of(self.model)
+
+    def eager_forward(self, fact: str) -> Forward:
+        """Return the forward strategy without CUDA graphs."""
+        return EagerPairForward(self.model, fact, hidden=self._hidden)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The adapter's groups, and one without weight decay for a learned temperature."""
+        optimizer = super().create_optimizer(model)
+        temperature = self.objective.temperature
+        if temperature.log_scale is not None:
+            ratio = self.recipe.lr_ratios.temperature
+            group = {"params": [temperature.log_scale], "weight_decay": 0.0}
+            optimizer.add_param_group({**group, **rate_of(self.recipe.lr, ratio)})
+            optimizer.register_step_post_hook(lambda *_: temperature.clamp())
+        return optimizer
+
+    @property
+    def own_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained and belongs to no adapter; part of the exact state."""
+        log_scale = self.objective.temperature.log_scale
+        return {} if log_scale is None else {"contrastive.log_scale": log_scale}
+
+    def prepare_step(self, batches: list[Any]) -> None:
+        """Count the step's anchors; when looking ahead, compare all of its texts."""
+        own = sum(int(batch["pair_count"]) for batch in batches)
+        anchors = sum(gather_sizes(own))
+        self._scale = self.accelerator.num_processes / max(anchors, 1)
+        self._cache = None
+        for parameter in self.own_parameters.values():
+            parameter.grad = None
+        temperature = self.objective.temperature.now()
+        if not isinstance(temperature, Tensor):  # made on the device: sending it would wait for it
+            temperature = torch.full((), temperature, device=self.args.device)
+        self.step_loop.tally.add_parts(temperature=temperature)
+        if self._uses_gradcache:
+            with self.step_loop.tally.time("compute"):
+                self._cache = self._look_ahead(batches)
+
+    def _look_ahead(self, batches: list[Any]) -> StepCache | None:
+        self.model.train()
+        for number, batch in enumerate(batches):
+            batch["number"] = number
+
+        def embed(number: int) -> tuple[Tensor, PairTexts]:
+            inputs = self._prepare_inputs(batches[number])
+            with self.compute_loss_context_manager():
+                hidden = self._forward(self.model, inputs)
+                return hidden, self.objective.pool(hidden, inputs)
+
+        may_go_on, keep = self.step_loop.may_continue, self._graphs_kept(batches)
+        seen = look_ahead(len(batches), embed, self.args.device, may_go_on, keep)
+        if seen is None:
+            return None
+        cache = cache_step(seen, self.objective, self._scale)
+        self._publish(cache.result)
+        return cache
+
+    def _graphs_kept(self, batches: list[Any]) -> int:
+        """Return how many micro-batches keep their autograd graph until the backward pass.
+
+        The last one passes through DDP, which averages the gradients behind it. CUDA graphs keep
+        none, because all micro-batches use the same memory.
+        """
+        if self.forward.uses_graphs:
+            return 0
+        per_token = graph_bytes_per_token(
+            self.model.config.get_text_config(),
+            self.model.get_input_embeddings().weight.element_size(),
+            whole_layers=self.recipe.whole_layers if self.recipe.recomputes else None,
+        )
+        tokens = [batch["input_ids"].numel() for batch in batches]
+        at_most = len(batches) - (self.accelerator.num_processes > 1)
+        return graphs_kept(tokens, per_token, at_most)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Tensor:
+        """This micro-batch's share of the step's joint loss."""
+        hidden = self._hidden_states(model, inputs)
+        contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
+        joint: Tensor = self._contrastive.weight * contrastive
+        if self._contrastive.ce_weight > 0:
+            ce = mean_over_step(self._ce_sum(hidden, inputs), self, num_items_in_batch)
+            self.step_loop.tally.add_parts(ce=ce)
+            joint = joint + self._contrastive.ce_weight * ce
+        return joint
+
+    def _hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if self._cache is None:
+            return self._forward(model, inputs)
+        number = inputs["number"]
+        if number in self._cache.kept:
+            return self._cache.kept.pop(number)
+        with self._cache.randomness[number].again():
+            return self._forward(model, inputs)
+
+    def _ce_sum(self, hidden: Tensor, inputs: dict[str, Any]) -> Tensor:
+        ce_sum, self._ce = self._ce, None
+        if ce_sum is None:
+            ce_sum, _ = selected_cross_entropy(
+                hidden, inputs["labels"], self._head, smoothing=self.recipe.label_smoothing
+            )
+        return ce_sum
+
+    def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """One pass of [anchors; positives; negatives] → last hidden states [2B + N, T, H].
+
+        A single pass through the (wrapped) model, so that DDP's hooks are armed once.
+        """
+        with_ce = torch.is_grad_enabled() and self._contrastive.ce_weight > 0
+        found = self.forward(model, inputs, *(("hidden", "ce") if with_ce else ("hidden",)))
+        self._ce = found.get("ce")
+        return found["hidden"]
+
+    def _contrastive_share(self, texts: PairTexts, inputs: dict[str, Any]) -> Tensor:
+        if self._cache is not None:
+            return self._cache.share(inputs["number"], texts, self.objective.temperature.log_scale)
+        result = self.objective.compare(*self.objective.spread(texts))
+        self._publish(result)
+        return result.loss_sum * self._scale
+
+    def _publish(self, result: ContrastiveResult) -> None:
+        """Add to the step's figures, each a mean over all of the step's anchors."""
+        shares = {name: total * self._scale for name, total in result.sums.items()}
+        self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
+
+    def _clip_grad_norm(self, model: Any) -> Tensor:
+        """Average over ranks what DDP does not know of, then judge the step."""
+        self._cache = None
+        for parameter in self.own_parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
+        return super()._clip_grad_norm(model)
