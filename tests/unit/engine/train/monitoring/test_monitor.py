@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fttui.engine.config.schema import EarlyStopConfig, GuardConfig, PolicyConfig
+from fttui.engine.core.anomaly import Alert
+from fttui.engine.core.guard import Guard, UpdateVerdict
+from fttui.engine.core.model_selection import ModelSelection
+from fttui.engine.core.recovery import NoWayBack
+from fttui.engine.core.settings import RunSettings
+from fttui.engine.protocol.commands import Recover, Rollback
+from fttui.engine.protocol.events import AnomalyRaised, AnomalyResolved, ProbationEnded, RolledBack
+from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
+from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
+from fttui.engine.train.monitoring.monitor import TrainingMonitor
+from fttui.engine.train.monitoring.recovery_planner import RecoveryPlanner
+
+from .parts import (
+    LogAtStep,
+    Ranks,
+    ScriptedDetector,
+    Words,
+    alert,
+    checkpoint,
+    finished,
+    new_run,
+    report_of,
+    seen,
+    verdict,
+)
+
+KEYS = [
+    "guard",
+    "detector",
+    "loss",
+    "norms",
+    "alerts",
+    "open",
+    "recoveries",
+    "autopilot",
+    "eval_loss",
+    "best_eval_loss",
+    "judgement",
+]
+"""The keys of `watch` in a checkpoint; every version reads and writes them."""
+
+OLD: dict[str, Any] = {
+    "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 1},
+    "detector": {"sensitivity": 1.0, "last_step": 50},
+    "loss": {"decay": 0.98, "total": 0.08, "weight": 0.04},
+    "norms": {"norms": {"size": 200, "values": [3.0, 1.0]}, "clipped": [True, False]},
+    "alerts": [
+        {
+            "id": "spike-45",
+            "kind": "spike",
+            "severity": "alarm",
+            "step": 45,
+            "headline": "loss 6 is ×6 its level 1 (z 14)",
+            "value": 6.0,
+            "baseline": 1.0,
+            "z": 14.0,
+            "ratio": 6.0,
+        }
+    ],
+    "open": {"spike-45": "spike-45-t2"},
+    "recoveries": {
+        "attempts": [
+            {
+                "anomaly": "spike-30",
+                "checkpoint": "step-20",
+                "step": 20,
+                "lr_scale": 0.5,
+                "clip": 1.0,
+                "skip": 30,
+            }
+        ],
+        "detours": [{"step": 20, "skipped": 30}],
+        "probation": {
+            "attempt": {
+                "anomaly": "spike-30",
+                "checkpoint": "step-20",
+                "step": 20,
+                "lr_scale": 0.5,
+                "clip": 1.0,
+                "skip": 30,
+            },
+            "until_step": 70,
+        },
+    },
+    "autopilot": {"budget": 3, "cooldown": 50, "acted": 1, "quiet_until": 80, "trained": 60},
+    "eval_loss": 1.5,
+    "best_eval_loss": 1.25,
+    "judgement": {
+        "step": 50,
+        "metrics": {"loss": 1.5},
+        "best": {"value": 1.25, "step": 40, "waited": 1},
+        "stopping": {"value": 1.25, "step": 40, "waited": 1},
+    },
+}
+"""The field as an earlier version wrote it, without what the detector leaves at its default."""
+
+
+class Scene:
+    """A monitor with a scripted detector, at step 50."""
+
+    def __init__(self, path: Path, stop: EarlyStopConfig | None = None) -> None:
+        self.log = LogAtStep(50)
+        self.run = new_run(path)
+        self.ranks = Ranks()
+        self.detector = ScriptedDetector()
+        log, store = self.log.log, CheckpointStore(self.run)
+        reporter = AnomalyReporter(self.run, log, Words(), self.ranks, clock=lambda: 1e9)
+        planner = RecoveryPlanner(PolicyConfig(), store, log, self.ranks)
+        anomalies = AnomalyMonitor(
+            self.detector, log, reporter, planner.good_checkpoint, leads=True
+        )
+        self.monitor = TrainingMonitor(
+            Guard(budget=GuardConfig().nonfinite_budget),
+            anomalies,
+            planner,
+            ModelSelection("loss", stop),
+            log,
+        )
+
+    def step(self, *alerts: Alert, loss: float = 1.0, policy: str = "skip") -> UpdateVerdict:
+        self.log.at += 1
+        found = self.monitor.judge(self.log.at, loss, 1.0, policy)
+        self.detector.alerts = list(alerts)
+        skipped = found is not UpdateVerdict.APPLY
+        self.monitor.observe(finished(loss, 1.0, skipped=skipped), seen())
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_the_parts_import_no_torch() -> None:
+    code = (
+        "import sys; import fttui.engine.train.monitoring.monitor; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_state_has_the_keys_of_every_version(scene: Scene) -> None:
+    state = scene.monitor.state()
+    assert list(state) == KEYS
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state)) == state
+
+
+def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> None:
+    scene.monitor.restore(OLD)
+    state = scene.monitor.state()
+    detector = state.pop("detector")
+    assert state == {
+        **{key: OLD[key] for key in KEYS if key != "detector"},
+        "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0},
+    }
+    assert detector["last_step"] == 50
+    assert scene.monitor.norm_percentile(100) == 3.0
+
+
+def test_a_state_from_before_some_keys_existed_is_read(scene: Scene) -> None:
+    first = {key: OLD[key] for key in ("guard", "detector", "loss", "norms", "alerts")}
+    scene.monitor.restore(first)
+    assert scene.monitor.state()["judgement"]["step"] == -1
+
+
+@pytest.mark.parametrize("missing", ["guard", "detector", "loss", "norms", "alerts"])
+def test_a_state_that_lacks_a_part_changes_nothing(scene: Scene, missing: str) -> None:
+    before = scene.monitor.state()
+    with pytest.raises(msgspec.ValidationError):
+        scene.monitor.restore({key: value for key, value in OLD.items() if key != missing})
+    assert scene.monitor.state() == before
+
+
+def test_a_refused_update_has_a_reason_until_the_next_one(scene: Scene) -> None:
+    assert scene.step(alert("nonfinite", 51), loss=math.nan) is UpdateVerdict.SKIP
+    assert scene.monitor.reason == "loss is nan at step 51; update skipped, 4 more allowed"
+    assert report_of(scene.run, "nonfinite-51").evidence.guard == scene.monitor.reason
+    assert scene.step(alert("spike", 52)) is UpdateVerdict.APPLY
+    assert scene.monitor.reason == ""
+    assert report_of(scene.run, "spike-52").evidence.guard == ""
+
+
+def test_the_report_on_an_applied_update_names_no_reason_of_the_guard(scene: Scene) -> None:
+    scene.monitor.judge(51, math.nan, 1.0, "skip")
+    scene.detector.alerts = [alert("spike", 51)]
+    scene.monitor.observe(finished(), seen())
+    assert report_of(scene.run, "spike-51").evidence.guard == ""
+
+
+def test_a_halt_calls_for_a_recovery_and_a_skip_does_not(scene: Scene) -> None:
+    scene.step(loss=math.nan)
+    assert scene.monitor.wanted("act") is None
+    assert scene.step(loss=math.nan, policy="halt") is UpdateVerdict.HALT
+    assert scene.monitor.wanted("act") == (Recover(), "loss is nan at step 52; policy is halt")
+
+
+def test_alerts_of_steps_and_evaluations_call_for_a_recovery(scene: Scene) -> None:
+    scene.step(alert("divergence", 51))
+    scene.detector.alerts = []
+    assert scene.monitor.wanted("act") == (Recover(anomaly="divergence-51"), "divergence at 51")
+    for _ in range(50):
+        scene.step()
+    scene.detector.alerts = [alert("divergence", 101)]
+    scene.monitor.evaluated({"loss": 9.0})
+    assert scene.monitor.wanted("act") == (Recover(anomaly="divergence-101"), "divergence at 101")
+
+
+def test_a_recovery_passes_the_last_refused_update(scene: Scene) -> None:
+    checkpoint(scene.run, 40)
+    scene.step(alert("nonfinite", 51), loss=math.nan)
+    scene.step(loss=math.nan)
+    assert scene.monitor.recovery("", RunSettings()).skip == 52 - 40 + 20
+    with pytest.raises(NoWayBack):
+        scene.monitor.recovery("spike-1", RunSettings())
+
+
+def test_without_a_refused_update_a_recovery_passes_the_anomaly(scene: Scene) -> None:
+    checkpoint(scene.run, 40)
+    scene.step(alert("spike", 51))
+    assert scene.monitor.recovery("", RunSettings()).skip == 51 - 40 + 20
+
+
+def test_the_guard_s_way_back_considers_earlier_warnings(scene: Scene) -> None:
+    checkpoint(scene.run, 40)
+    checkpoint(scene.run, 51)
+    scene.step(alert("grad_explosion", 51))
+    assert scene.step(loss=math.nan, policy="rollback") is UpdateVerdict.ROLLBACK
+    assert scene.monitor.way_back() == Rollback(checkpoint="step-40", skip=12)
+
+
+def test_a_probation_ends_with_an_observed_step(scene: Scene) -> None:
+    checkpoint(scene.run, 40)
+    scene.step(alert("spike", 51))
+    to = scene.monitor.recovery("", RunSettings())
+    scene.log.log.record(
+        RolledBack(
+            checkpoint=to.checkpoint, from_step=51, to_step=40, old_timeline=1, new_timeline=2
+        )
+    )
+    scene.monitor.rolled_back(40)
+    assert scene.log.of(AnomalyResolved) == [AnomalyResolved(id="spike-51", verdict="rolled back")]
+    scene.monitor.restore({**OLD, "alerts": [], "recoveries": {}})
+    scene.log.at = 88
+    scene.step()
+    assert scene.log.of(ProbationEnded) == []
+    scene.step()
+    assert [(e.passed, e.steps) for e in scene.log.of(ProbationEnded)] == [(True, 50)]
+
+
+def test_a_checkpoint_says_how_good_it_is(scene: Scene) -> None:
+    assert scene.monitor.checkpoint_facts() == {
+        "good": True,
+        "metrics": {},
+        "loss": None,
+        "eval_loss": None,
+    }
+    scene.step(loss=2.0)
+    scene.monitor.evaluated({"loss": 1.5, "perplexity": 4.5})
+    assert scene.monitor.is_best()
+    assert scene.monitor.checkpoint_facts() == {
+        "good": True,
+        "metrics": {"loss": 1.5, "perplexity": 4.5},
+        "loss": pytest.approx(2.0),
+        "eval_loss": 1.5,
+    }
+    scene.step(loss=2.0)
+    facts = scene.monitor.checkpoint_facts()
+    assert (facts["metrics"], facts["eval_loss"], scene.monitor.is_best()) == ({}, 1.5, False)
+
+
+def test_a_checkpoint_is_not_good_after_an_alarm_or_with_a_worse_evaluation(scene: Scene) -> None:
+    scene.step(alert("spike", 51))
+    assert not scene.monitor.checkpoint_facts()["good"]
+    for _ in range(20):
+        scene.step()
+    assert scene.monitor.checkpoint_facts()["good"]
+    for loss in (1.0, 1.5):
+        scene.log.at += 1
+        scene.monitor.evaluated({"loss": loss})
+    assert not scene.monitor.checkpoint_facts()["good"]
+
+
+def test_early_stopping_reads_the_evaluations(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, EarlyStopConfig(patience=1))
+    for loss in (1.0, 1.0):
+        assert scene.monitor.reason_to_stop() is None
+        scene.log.at += 1
+        scene.monitor.evaluated({"loss": loss})
+    assert scene.monitor.reason_to_stop() == (
+        "loss has not improved for 1 evaluation (best 1 at 51)"
+    )
+
+
+def test_the_end_resolves_what_is_open(scene: Scene) -> None:
+    scene.step(alert("spike", 51))
+    scene.detector.verdicts = [verdict("spike-51", "undecided")]
+    scene.monitor.end()
+    assert scene.log.of(AnomalyResolved) == [AnomalyResolved(id="spike-51", verdict="undecided")]
+
+
+def test_gradients_are_measured_on_request(scene: Scene) -> None:
+    assert scene.monitor.limits().hold(1.0, 1.0)
+    scene.monitor.ask_gradients()
+    assert not scene.monitor.limits().hold(1.0, 1.0)
+    assert scene.monitor.wants_gradients(1.0, 1.0) == "asked"
+    assert scene.log.of(AnomalyRaised) == []
