@@ -22,12 +22,19 @@ class LogAtStep:
     """An event log without a journal, at a step that the test sets, and the events it recorded."""
 
     def __init__(self, step: int = 0, timeline: int = 1) -> None:
-        self.at = step
         self.events: list[AnyEvent] = []
-        self.log = EventLog(None)
-        self.log.step = lambda: self.at
-        self.log.timeline = timeline
+        self.log = EventLog(None, timeline=timeline)
+        self.at = step
         self.log.listen(self.events.append)
+
+    @property
+    def at(self) -> int:
+        """The step that events are recorded at."""
+        return self.log.step
+
+    @at.setter
+    def at(self, step: int) -> None:
+        self.log.position.step = step
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the recorded events of a kind."""
