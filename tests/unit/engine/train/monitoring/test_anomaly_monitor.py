@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,12 +8,14 @@ import pytest
 
 from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Alert, Detector
 from fttui.engine.core.guard import NOTHING_PASSES, Limits
+from fttui.engine.core.recovery import RecoveryForecast
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
     CommandApplied,
     GradientsMeasured,
     ModuleFlow,
+    StepFinished,
 )
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.train.monitoring.anomaly_monitor import (
@@ -22,6 +23,7 @@ from fttui.engine.train.monitoring.anomaly_monitor import (
     AnomalyMonitor,
     AnomalyMonitorState,
     RecoveryCall,
+    WayBack,
 )
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
 
@@ -53,18 +55,19 @@ class Scene:
         self.reporter = AnomalyReporter(
             self.run, self.log.log, Words(), self.ranks, clock=lambda: 1e9
         )
-        self.monitor = AnomalyMonitor(
-            self.detector, self.log.log, self.reporter, self._way_back, leads=rank == 0
-        )
+        self.monitor = AnomalyMonitor(self.detector, self.log.log, self.reporter, leads=rank == 0)
 
-    def _way_back(self, about: Alert, alerts: Sequence[Alert]) -> Manifest | None:
-        self.asked_back.append((about, list(alerts)))
-        return self.target
+    def way_back(self, about: Alert) -> WayBack:
+        self.asked_back.append((about, self.monitor.state.alerts))
+        return WayBack(self.target, RecoveryForecast(refused="why", tried=2))
+
+    def observe(self, event: StepFinished, refused: str = "") -> list[RecoveryCall]:
+        return self.monitor.observe(event, seen(), refused, self.way_back)
 
     def step(self, *alerts: Alert, refused: str = "") -> list[RecoveryCall]:
         """Observe a step in which the detector raises these alerts."""
         self.detector.alerts = list(alerts)
-        return self.monitor.observe(finished(), seen(), refused)
+        return self.observe(finished(), refused)
 
     def judged(self, of: str, how: str) -> list[RecoveryCall]:
         """Observe a step in which the detector gives a verdict."""
@@ -159,7 +162,8 @@ def test_the_report_names_the_checkpoint_to_return_to(scene: Scene) -> None:
     scene.step(first)
     scene.step(second)
     assert scene.asked_back == [(first, [first]), (second, [first, second])]
-    assert report_of(scene.run, "spike-100").evidence.checkpoint == "step-80"
+    evidence = report_of(scene.run, "spike-100").evidence
+    assert (evidence.checkpoint, evidence.recovery.refused) == ("step-80", "why")
 
 
 def test_the_last_alerts_are_kept(scene: Scene) -> None:
@@ -187,14 +191,14 @@ def test_the_guard_s_reason_is_reported(scene: Scene) -> None:
 def test_the_detector_gets_the_step_and_rank_0_its_own_machine(tmp_path: Path) -> None:
     for rank, rate in ((0, 500.0), (1, None)):
         scene = Scene(tmp_path / str(rank), rank=rank)
-        scene.monitor.observe(finished(2.0, tokens_per_s=500.0), seen(), "")
+        scene.observe(finished(2.0, tokens_per_s=500.0))
         (record,) = scene.detector.records
         assert (record["step"], record["loss"], record["tok_s"]) == (100, 2.0, rate)
 
 
 def test_losses_and_norms_are_averaged(scene: Scene) -> None:
     for loss, norm, clipped in ((1.0, 2.0, True), (math.nan, math.inf, False), (1.0, 4.0, False)):
-        scene.monitor.observe(finished(loss, norm, clipped=clipped), seen(), "")
+        scene.observe(finished(loss, norm, clipped=clipped))
     state = scene.monitor.state
     assert state.loss.value == pytest.approx(1.0)
     assert (state.norms.percentile(100), state.norms.clip_share()) == (4.0, 0.5)
@@ -202,7 +206,7 @@ def test_losses_and_norms_are_averaged(scene: Scene) -> None:
 
 def test_an_evaluation_is_one_record_without_samples(scene: Scene) -> None:
     scene.detector.alerts = [alert("overfit", 100, INFO), alert("divergence", 100)]
-    calls = scene.monitor.evaluated(2.5)
+    calls = scene.monitor.evaluated(2.5, scene.way_back)
     assert scene.detector.records == [{"step": 100, "eval_loss": 2.5}]
     assert [e.id for e in scene.log.of(AnomalyRaised)] == ["overfit-100", "divergence-100"]
     assert calls == [RecoveryCall("divergence-100", "divergence at 100")]
@@ -211,7 +215,7 @@ def test_an_evaluation_is_one_record_without_samples(scene: Scene) -> None:
 
 def test_an_update_passes_within_three_times_the_usual_norm(scene: Scene) -> None:
     assert scene.monitor.limits() == Limits()
-    scene.monitor.observe(finished(norm=2.0), seen(), "")
+    scene.observe(finished(norm=2.0))
     scene.detector.usual = 1.5
     limits = scene.monitor.limits()
     assert limits == Limits(1.5, 6.0)
@@ -295,21 +299,17 @@ def test_a_restored_monitor_goes_on_with_the_state_and_keeps_what_is_open(tmp_pa
 
 def test_a_restored_detector_raises_what_the_first_one_would_have(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    whole = AnomalyMonitor(
-        Detector(), scene.log.log, scene.reporter, lambda *about: None, leads=True
-    )
+    whole = AnomalyMonitor(Detector(), scene.log.log, scene.reporter, leads=True)
     for step in range(1, 61):
         scene.log.at = step
-        whole.observe(finished(2.0 + 0.01 * (step % 3)), seen(), "")
+        whole.observe(finished(2.0 + 0.01 * (step % 3)), seen(), "", scene.way_back)
     saved = msgspec.to_builtins(whole.state)
-    fresh = AnomalyMonitor(
-        Detector(), scene.log.log, scene.reporter, lambda *about: None, leads=True
-    )
+    fresh = AnomalyMonitor(Detector(), scene.log.log, scene.reporter, leads=True)
     fresh.restore(msgspec.convert(saved, AnomalyMonitorState))
     scene.log.at = 61
     assert whole.limits() == fresh.limits()
     for monitor in (whole, fresh):
-        monitor.observe(finished(20.0), seen(), "")
+        monitor.observe(finished(20.0), seen(), "", scene.way_back)
     assert [e.id for e in scene.log.of(AnomalyRaised)] == ["spike-61", "spike-61"]
     assert msgspec.to_builtins(fresh.state) == msgspec.to_builtins(whole.state)
     assert msgspec.to_builtins(fresh.state) != saved

@@ -8,6 +8,7 @@ import pytest
 
 from fttui.engine.core.anomaly import WATCH, Alert
 from fttui.engine.core.meters import RecentNorms
+from fttui.engine.core.recovery import RecoveryForecast
 from fttui.engine.core.reports.anomaly_report import Module, TrainingSample
 from fttui.engine.data.batch_source import SeenExamples
 from fttui.engine.data.examples import PairExample
@@ -58,7 +59,12 @@ class Scene:
         guard: str = "",
     ) -> str:
         return self.reporter.report(
-            about, norms=self.norms, way_back=way_back, seen=samples, guard=guard
+            about,
+            norms=self.norms,
+            way_back=way_back,
+            forecast=RecoveryForecast(refused="no way", tried=1),
+            seen=samples,
+            guard=guard,
         )
 
     def applied(self, command: str, old: str = "", new: str = "", issuer: str = "ann") -> None:
@@ -97,6 +103,7 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
     report = report_of(scene.run, "spike-100")
     assert (report.id, report.evidence.time, report.evidence.run) == ("spike-100", 1e9, "run-1")
     assert report.evidence.guard == "skipped"
+    assert (report.evidence.recovery.refused, report.evidence.recovery.tried) == ("no way", 1)
     assert (report.evidence.checkpoint, report.evidence.checkpoint_step) == ("step-80", 80)
     assert report.evidence.checkpoint_why == (
         "before the first warning, no alarm in the 20 steps before it, loss 1.25, "

@@ -14,9 +14,9 @@ from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.guard import Guard, UpdateVerdict
 from fttui.engine.core.model_selection import ModelSelection
 from fttui.engine.core.recovery import NoWayBack
-from fttui.engine.core.settings import RunSettings
 from fttui.engine.protocol.commands import Recover, Rollback
 from fttui.engine.protocol.events import AnomalyRaised, AnomalyResolved, ProbationEnded, RolledBack
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
@@ -119,9 +119,7 @@ class Scene:
         log, store = self.log.log, CheckpointStore(self.run)
         reporter = AnomalyReporter(self.run, log, Words(), self.ranks, clock=lambda: 1e9)
         planner = RecoveryPlanner(PolicyConfig(), store, log, self.ranks)
-        anomalies = AnomalyMonitor(
-            self.detector, log, reporter, planner.good_checkpoint, leads=True
-        )
+        anomalies = AnomalyMonitor(self.detector, log, reporter, leads=True)
         self.monitor = TrainingMonitor(
             Guard(budget=GuardConfig().nonfinite_budget),
             anomalies,
@@ -135,7 +133,7 @@ class Scene:
         found = self.monitor.judge(self.log.at, loss, 1.0, policy)
         self.detector.alerts = list(alerts)
         skipped = found is not UpdateVerdict.APPLY
-        self.monitor.observe(finished(loss, 1.0, skipped=skipped), seen())
+        self.monitor.observe(finished(loss, 1.0, skipped=skipped), seen(), RunSettings())
         return found
 
 
@@ -195,7 +193,7 @@ def test_a_refused_update_has_a_reason_until_the_next_one(scene: Scene) -> None:
 def test_the_report_on_an_applied_update_names_no_reason_of_the_guard(scene: Scene) -> None:
     scene.monitor.judge(51, math.nan, 1.0, "skip")
     scene.detector.alerts = [alert("spike", 51)]
-    scene.monitor.observe(finished(), seen())
+    scene.monitor.observe(finished(), seen(), RunSettings())
     assert report_of(scene.run, "spike-51").evidence.guard == ""
 
 
