@@ -13,7 +13,13 @@ from typing import Literal
 
 from textual.binding import Binding
 
-from fttui.engine.protocol.commands import COMMANDS, CommandSpec, spec_of
+from fttui.engine.protocol.commands import (
+    COMMANDS,
+    AnyCommand,
+    CommandSpec,
+    SaveCheckpoint,
+    spec_of,
+)
 from fttui.engine.protocol.states import RunState
 
 from .dialogs.command_text import name_of, recommended
@@ -193,7 +199,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("list.down", "j", "down", "a line down, as the arrow", LOOK, scope="list"),
     Action("list.up", "k", "up", "a line up, as the arrow", LOOK, scope="list"),
     Action("list.filter", "slash", "filter", "only lines, or plots, with these words", LOOK),
-    Action("app.count", "semicolon", "count", "a number for the next key: ; 1 2 → moves twelve",
+    Action("app.count", "semicolon", "count", "a number for the next key: 1 2 → moves twelve",
            APP),
     Action("app.command", "colon", "type", "type a command as for fttui ctl, or a step to go to",
            APP),
@@ -210,6 +216,22 @@ _SPECS = {spec.verb: spec for spec in COMMANDS}
 def key_of(action_id: str, state: AppState) -> str:
     """The key of an action as it is printed, the person's own if they have one."""
     return state.keys.get(action_id) or ACTION_OF[action_id].key
+
+
+def key_for(command: AnyCommand, state: AppState) -> str | None:
+    """Return the printed key of the action that sends such a command now; None if none does."""
+    spec = spec_of(command)
+    for action in ACTIONS:
+        if spec.verb in action.verbs and action.id not in _SENDS_WHAT_FITS:
+            if action.id == "run.pause" and spec_now(action, state) is not spec:
+                return None
+            kept = isinstance(command, SaveCheckpoint) and command.pin
+            return key_of("checkpoint.pin" if kept else action.id, state)
+    return None
+
+
+_SENDS_WHAT_FITS = frozenset({"anomaly.recover", "change.undo"})
+"""Actions whose command depends on the newest anomaly or change."""
 
 
 def keyed(text: str, state: AppState) -> str:

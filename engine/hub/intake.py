@@ -127,9 +127,7 @@ class Intake:
         if message.expires_at is not None and now > message.expires_at:
             return f"it expired {now - message.expires_at:.1f} s before it arrived"
         if holder is not None and holder.viewer != message.viewer:
-            return (
-                f"{holder.issuer} has control; take it over with t in the app or fttui ctl --take"
-            )
+            return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):
             return (
                 f"the settings have changed since: they are at generation {self.generation}, "

@@ -69,7 +69,7 @@ class RunScreen(Screen[None]):
     def _show(self, state: AppState, now: float) -> None:
         self.set_class(self.fttui.ascii_only, "ascii")
         width, height = self.app.size
-        self.query_one(TooSmall).show(width, height)
+        self.query_one(TooSmall).show(state, width, height)
         self.query_one(RunHeader).show(state, now)
         count = self.fttui.count if self.fttui.counting else None
         self.query_one(ActionFooter).show(state, self.fttui.actions, count)

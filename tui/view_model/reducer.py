@@ -329,7 +329,9 @@ def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured)
 
 def _steps_profiled(view: RunView, record: Record, event: StepsProfiled) -> RunView:
     advice = event.advice[0] if event.advice else "nothing stands out"
-    line = LogLine(record.time, "info", f"profile at step {record.step}: {advice} (system, 6)")
+    line = LogLine(
+        record.time, "info", f"profile at step {record.step}: {advice} (see the system screen)"
+    )
     view = replace(view, profile=event, profiled_at=record.step)
     return replace(view, log=(*view.log[1 - LOG_LIMIT :], line))
 

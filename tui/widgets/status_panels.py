@@ -205,13 +205,13 @@ _ROWS = {
 class TooSmall(TextLine):
     """Instead of everything where the terminal has no room for it."""
 
-    def show(self, width: int, height: int) -> None:
+    def show(self, state: AppState, width: int, height: int) -> None:
         """Say what there is and what it takes."""
         rows = [
             assemble(("too small", BOLD)),
             assemble(f"this terminal: {width}×{height}"),
             assemble(f"needed: {MIN_WIDTH}×{MIN_HEIGHT}"),
-            assemble(("the run goes on · q detaches", DIM)),
+            assemble((keyed("the run goes on · {app.detach} detaches", state), DIM)),
         ]
         self.put(lines(*rows))
 

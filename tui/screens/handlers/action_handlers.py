@@ -22,7 +22,7 @@ from fttui.engine.protocol.commands import (
 )
 from fttui.engine.protocol.states import RunState
 
-from ...actions import ACTION_OF, refusal, why_not
+from ...actions import ACTION_OF, keyed, refusal, why_not
 from ...dialogs import prompts
 from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
 from ...dialogs.prompts import ParsedInput
@@ -193,7 +193,8 @@ def _pin(app: FttuiApp, text: str) -> ParsedInput:
 
 
 def _sample(app: FttuiApp, text: str) -> ParsedInput:
-    return prompts.read_text("sample", text, "the text appears under 7 samples")
+    preview = keyed("the text appears under {go.samples} samples", app.state)
+    return prompts.read_text("sample", text, preview)
 
 
 def _policy(app: FttuiApp, text: str) -> ParsedInput:

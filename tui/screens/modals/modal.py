@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
 from textual.screen import ModalScreen
 
 from ...widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
+
+if TYPE_CHECKING:
+    from ...app import FttuiApp
 
 _Answer = TypeVar("_Answer")
 
@@ -25,8 +28,9 @@ class Modal(ModalScreen[_Answer]):
 
     def on_resize(self) -> None:
         """What it takes to read the question."""
+        state = cast("FttuiApp", self.app).state
         for page in self.query(TooSmall):
-            page.show(*self.app.size)
+            page.show(state, *self.app.size)
 
     @property
     def readable(self) -> bool:

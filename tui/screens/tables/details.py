@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
+from ...actions import key_of
 from ...dialogs.command_cost import given_up
 from ...plot.panels import metrics_of
 from ...text import format as fmt
@@ -42,7 +43,9 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
             yield _cells(f"{step:,}", values, WATCH if step == found.step else "")
     yield Content("")
     for index, action in enumerate(event.actions):
-        yield assemble(("R " if index == 0 and found.open else "  ", ACCENT), action)
+        runs = index == 0 and found is state.run.current_anomaly
+        key = key_of("anomaly.recover", state) if runs else " "
+        yield assemble((f"{key} ", ACCENT), action)
     good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
     if good is not None:
         lost = given_up(state, good).words

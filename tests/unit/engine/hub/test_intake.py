@@ -156,7 +156,7 @@ def test_the_first_writer_has_control_and_others_are_told_who(intake: Intake) ->
     assert intake.controller is not None
     assert intake.controller.issuer == "ann@laptop"
     refusal = refused(submit(intake, message("b", viewer="bob")))
-    assert refusal.startswith("ann@laptop has control; take it over with t in the app or fttui ctl")
+    assert refusal == "ann@laptop has control; take it over with: fttui ctl --take COMMAND"
     assert isinstance(submit(intake, message("c")), Accepted)
 
 

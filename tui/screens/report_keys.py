@@ -1,0 +1,37 @@
+"""Keys of the app beside the commands that an anomaly report recommends.
+
+Reports carry commands only, because every user can bind keys of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from fttui.engine.protocol.commands import recorded_command, spec_of
+
+from ..actions import key_for, key_of, refusal
+from ..view_model.app_state import AppState
+from ..view_model.run_view import Anomaly
+
+_RECOMMENDED = re.compile(r"^(?P<number>\d+)\. `(?P<command>[^`]+)`(?: \[[^\]]*\])?:", re.MULTILINE)
+"""A recommended command in a report. Versions before wrote a key in brackets behind it, which is
+replaced."""
+
+
+def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
+    """Return a report in Markdown with the key behind each command that can be sent now."""
+    return _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
+
+
+def _with_key(found: re.Match[str], anomaly: Anomaly, state: AppState) -> str:
+    first = found["number"] == "1" and anomaly is state.run.current_anomaly
+    key = _key(found["command"], state, first=first)
+    return f"{found['number']}. `{found['command']}`{f' [{key}]' if key else ''}:"
+
+
+def _key(text: str, state: AppState, *, first: bool) -> str | None:
+    command = recorded_command(text)
+    if command is None or refusal(spec_of(command), state) is not None:
+        return None
+    return key_of("anomaly.recover", state) if first else key_for(command, state)
