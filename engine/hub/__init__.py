@@ -1,1 +1,1 @@
-"""The hub process: publishes a run over ZeroMQ and takes its commands; no torch."""
+"""The hub process, which publishes a run over ZeroMQ and accepts commands for it; no torch."""

@@ -1,4 +1,4 @@
-"""`python -m fttui.engine.hub RUN_DIR`: serve one run to its viewers."""
+"""The hub process: `python -m fttui.engine.hub RUN_DIR` serves one run to its viewers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from .sockets import HubSockets
 _DEFAULT_IDLE_S = 600.0
 _ANNOUNCE_EVERY_S = 2.0
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
-"""The last resort: beyond it libzmq ends the process, which is started again; the host lives."""
+"""Limit of the address space: libzmq aborts a hub that exceeds it, and the host keeps its memory.
+The engine or a viewer then starts the hub again."""
 MAX_GROWTH_BYTES = 256 * 1024**2
-"""A viewer can make libzmq buffer without end (an endless message, subscriptions). A hub that has
-grown by so much leaves, a fresh one takes over, and viewers resume where they were."""
+"""Growth of resident memory at which the hub exits. A viewer can make libzmq buffer without limit
+(an endless message, subscriptions); a new hub then takes over and viewers resume."""
 MAX_DESCRIPTORS = 512
-"""Open files at which it leaves too, some 250 viewers: libzmq itself ends a process that runs out
-of them, and not until then would a flood of connections stop."""
+"""Open files at which the hub exits, about 250 viewers. A flood of connections would otherwise
+continue until libzmq runs out of descriptors and aborts the process."""
 _MEASURE_EVERY_S = 0.05
 _log = logging.getLogger("hub")
 
 
 class _TerminationSignal:
-    """Set by SIGTERM."""
+    """Notes that SIGTERM arrived; SIGHUP and SIGINT are ignored."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -56,7 +57,10 @@ class _TerminationSignal:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until nobody needs the hub; 0 also when another hub serves the run already."""
+    """Serve a run until the hub is no longer needed; return the exit code.
+
+    The exit code is 0 too when another hub serves the run already.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if len(arguments) != 1:
         _log.error("usage: python -m fttui.engine.hub RUN_DIR")
@@ -79,7 +83,7 @@ def main(arguments: list[str]) -> int:
 def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     control = ControlWriter(run)
     if (other := read_endpoint(run)) is not None and other.alive:
-        _log.error("hub %d serves %s although the lock was free", other.pid, run.path)
+        _log.error("hub %d serves %s, although it does not hold the lock", other.pid, run.path)
         return 1
     run.endpoint.unlink(missing_ok=True)
     sockets = HubSockets(folder := runtime_folder(run))
@@ -97,7 +101,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
             if time.monotonic() - announced > _ANNOUNCE_EVERY_S:
                 announced = time.monotonic()
                 _announce_again(run, endpoint)
-        _log.info("leaving; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
+        _log.info("ending; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
     finally:
         run.endpoint.unlink(missing_ok=True)
         sockets.close()
@@ -106,7 +110,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
 
 
 class _ResourceGrowth:
-    """How much memory and how many descriptors viewers have cost this process."""
+    """Measures how much memory and how many descriptors the process has gained since its start."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -120,21 +124,21 @@ class _ResourceGrowth:
             return int(statm.read().split()[1]) * self._page_bytes
 
     def too_much(self) -> bool:
-        """It is time to make room for a fresh hub; the engine or a viewer starts one."""
+        """Whether a limit is exceeded, so the hub must exit; measured at most 20 times a second."""
         if time.monotonic() - self._measured < _MEASURE_EVERY_S:
             return False
         self._measured = time.monotonic()
         grown = self._resident_bytes() - self._before_bytes
         opened = len(os.listdir("/proc/self/fd"))
         if grown > MAX_GROWTH_BYTES:
-            _log.error("grown by %d MiB: a viewer misbehaves; starting anew", grown >> 20)
+            _log.error("memory grew by %d MiB, because of a faulty viewer; ending", grown >> 20)
         if opened > self._max_descriptors:
-            _log.error("%d descriptors: a viewer misbehaves; starting anew", opened)
+            _log.error("%d open descriptors, because of a faulty viewer; ending", opened)
         return grown > MAX_GROWTH_BYTES or opened > self._max_descriptors
 
 
 def _announce_again(run: RunDirectory, endpoint: Endpoint) -> None:
-    """Put back an endpoint file that somebody removed, unless the whole run is gone."""
+    """Write the endpoint file again if it was removed while the run folder still exists."""
     if run.identity_file.exists() and not run.endpoint.exists():
         write_mark(run.endpoint, endpoint)
 
@@ -148,7 +152,7 @@ def _bound_resources() -> None:
 
 
 def idle_seconds(run: RunDirectory) -> float:
-    """`hub.idle_s` of the run's configuration, or its default when that cannot be read."""
+    """Return `hub.idle_s` of the run's configuration, or the default if it cannot be read."""
     try:
         config = yaml.safe_load(run.config.read_text())
         return float(config["hub"]["idle_s"])

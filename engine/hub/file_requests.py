@@ -1,4 +1,4 @@
-"""Requests that the run's folder answers, whether a hub is asked or a bridge."""
+"""Answers viewer requests from the run folder, for the hub and for the ssh bridge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..run.run_dir import RunDirectory
 
 
 def answer_from_folder(run: RunDirectory, message: FetchReport | FetchConfig) -> AnyHubMessage:
-    """The reply."""
+    """Return the reply to a request for a report or for the configuration."""
     if isinstance(message, FetchConfig):
         return read_configs(run, message.ref)
     try:

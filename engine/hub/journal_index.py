@@ -1,4 +1,4 @@
-"""The journal as the hub serves it: a tail to publish and any part of the past on request."""
+"""An index of the journal, from which the hub reads new records and any part of the history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class JournalIndex:
-    """Reads the journal once, front to back, and remembers where to find sequence numbers."""
+    """Reads the journal once from the start and keeps the offset of a record every 256 KiB."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,12 +24,12 @@ class JournalIndex:
         self._seqs: list[int] = []
         self._offsets: list[int] = []
         self.last_seq = 0
-        """Newest sequence number seen; 0 when the journal is empty."""
+        """The newest sequence number read; 0 before the first record."""
         self.unreadable = 0
-        """Whole frames that are no record."""
+        """Number of whole frames that are not records."""
 
     def advance(self) -> list[bytes]:
-        """The next records of the journal, up to about a mebibyte; empty at its present end."""
+        """Return the next encoded records, up to about 1 MiB; empty at the end of the journal."""
         fresh = []
         for start, payload in self._tail.read(_READ_BYTES):
             try:
@@ -45,7 +45,7 @@ class JournalIndex:
         return fresh
 
     def chunk(self, ref: int, after_seq: int, max_bytes: int) -> HistoryChunk:
-        """Records after a sequence number, at least one when there are any."""
+        """Return the records after a sequence number, at least one even if it exceeds the size."""
         limit_bytes = min(max(max_bytes, 1), MAX_CHUNK_BYTES)
         records: list[bytes] = []
         first, last, size_bytes = 0, after_seq, 0

@@ -1,4 +1,4 @@
-"""Starting the hub as a process of its own, from the engine or from a viewer."""
+"""Starts the hub as a process of its own; used by the engine and by viewers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _RELAUNCH_S = 2.0
 
 
 def launch_hub(run: RunDirectory) -> None:
-    """Start a hub in a session of its own; it leaves at once when one serves the run already.
+    """Start a hub in a session of its own; it exits at once if the run already has a hub.
 
-    A shell puts it in the background, so that it is no child of the caller: nobody has to wait
-    for it, and a caller that never does leaves no zombie.
+    A shell starts it in the background, so it is not a child of the caller and leaves no zombie
+    process if the caller never waits for it.
     """
     command = [sys.executable, "-P", "-m", "fttui.engine.hub", str(run.path.absolute())]
     run.logs.mkdir(mode=0o700, exist_ok=True)
@@ -37,10 +37,10 @@ def launch_hub(run: RunDirectory) -> None:
 
 
 def ensure_hub(run: RunDirectory, timeout_s: float) -> Endpoint:
-    """The endpoint of the run's living hub, which is started when there is none.
+    """Return the endpoint of the run's hub, and start a hub if none is alive.
 
     Raises:
-        FttuiError: it does not come up in time.
+        FttuiError: the hub did not start in time; the text ends with the last lines of its log.
     """
     deadline = time.monotonic() + timeout_s
     launch_at = 0.0
@@ -55,5 +55,8 @@ def ensure_hub(run: RunDirectory, timeout_s: float) -> Endpoint:
             launch_hub(run)
             launch_at = now + _RELAUNCH_S
         time.sleep(_POLL_S)
-    tail = "\n".join(last_lines(run.logs / "hub.log", 5)) or "(its log is empty)"
-    raise FttuiError(f"the hub of {run.id} did not come up within {timeout_s:g} s:\n{tail}")
+    tail = "\n".join(last_lines(run.logs / "hub.log", 5)) or "(the log is empty)"
+    log = run.logs / "hub.log"
+    raise FttuiError(
+        f"the hub of {run.id} did not start within {timeout_s:g} s; the end of {log}:\n{tail}"
+    )

@@ -1,4 +1,4 @@
-"""The hub: publishes the journal, serves its past, takes commands, knows how the run is."""
+"""The hub: publishes new records and heartbeats, answers requests and accepts commands."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ REQUESTS_PER_TURN = 64
 
 @dataclass
 class ErrorCounts:
-    """What went wrong and was survived."""
+    """Counts of errors that did not end the hub."""
 
     refused: int = 0
-    """Messages that could not be served."""
+    """Messages that were answered with a refusal."""
 
 
 class Hub:
-    """Serves one run until the engine has ended and nobody looks any more."""
+    """Serves one run until its engine has ended and no viewer has sent a message for `idle_s`."""
 
     def __init__(
         self, run: RunDirectory, control: ControlWriter, sockets: HubSockets, idle_s: float
@@ -64,19 +64,19 @@ class Hub:
         self._run = run
         self._sockets = sockets
         self._idle_s = idle_s
-        self._history = JournalIndex(run.journal)
+        self._index = JournalIndex(run.journal)
         self._status = LiveStatus()
         self._intake = Intake(control)
         self._viewers = Viewers(time.monotonic())
         self._next_beat = 0.0
         self._busy_until = 0.0
         self.counters = ErrorCounts()
-        while records := self._history.advance():
+        while records := self._index.advance():
             self._observe(records)
         self._update_engine()
 
     def turn(self) -> None:
-        """Wait briefly, then do what is due: new records, requests, the heartbeat."""
+        """Wait briefly, then publish new records, answer requests and send a due heartbeat."""
         busy = time.monotonic() < self._busy_until
         self._sockets.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
         self._publish_new()
@@ -90,13 +90,13 @@ class Hub:
             self._beat()
 
     def done(self) -> bool:
-        """Nobody needs this hub any more, or its run is gone."""
+        """Whether the hub is no longer needed, or its run folder was removed."""
         silent_s = time.monotonic() - self._viewers.last_heard
         idle = not self._status.engine.alive and silent_s > self._idle_s
         return idle or not self._run.identity_file.exists()
 
     def _publish_new(self) -> None:
-        records = self._history.advance()
+        records = self._index.advance()
         if not records:
             return
         self._busy_until = time.monotonic() + 1.0
@@ -129,7 +129,7 @@ class Hub:
             viewers=len(self._viewers),
             generation=self._intake.generation,
         )
-        status, last_seq = self._status, self._history.last_seq
+        status, last_seq = self._status, self._index.last_seq
         beat = build_beat(
             self._run, status.state, status.engine, last_seq, now=time.time(), hub=hub
         )
@@ -142,7 +142,7 @@ class Hub:
                 raise DecodeError(f"expected one frame, got {len(frames) - 1}")
             message = decode_client(frames[1])
         except DecodeError as error:
-            reply: AnyHubMessage = Refused(ref=0, reason=f"not understood: {error}")
+            reply: AnyHubMessage = Refused(ref=0, reason=f"invalid message: {error}")
         else:
             reply = self._answer(connection, message)
         self.counters.refused += isinstance(reply, Refused)
@@ -161,7 +161,7 @@ class Hub:
             case Hello():
                 reply = self._welcome(connection, message)
             case FetchHistory(ref=ref, after_seq=after_seq, max_bytes=max_bytes):
-                reply = self._history.chunk(ref, after_seq, max_bytes)
+                reply = self._index.chunk(ref, after_seq, max_bytes)
             case FetchReport() | FetchConfig():
                 reply = answer_from_folder(self._run, message)
             case SubmitCommand():
@@ -187,7 +187,7 @@ class Hub:
 
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
         self._publish_new()
-        # An engine that has just come up may be asked at once, not from the next heartbeat on.
+        # Accept commands for an engine that started since the last heartbeat.
         self._update_engine()
         before = self._intake.controller
         reply = self._intake.submit(message, state=self._status.state, now=time.time())
@@ -198,8 +198,9 @@ class Hub:
     def _welcome(self, connection: bytes, hello: Hello) -> AnyHubMessage:
         if hello.version[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (hello.version, PROTOCOL_VERSION))
-            reason = f"the viewer speaks protocol {theirs}, this run's hub {ours}"
-            return Refused(ref=hello.ref, reason=f"{reason}; use the fttui the run started with")
+            reason = f"the viewer speaks protocol {theirs}, the hub of this run {ours}"
+            next_step = "use the fttui version that started the run"
+            return Refused(ref=hello.ref, reason=f"{reason}; {next_step}")
         now = time.monotonic()
         self._viewers.welcome(
             connection,
@@ -211,6 +212,6 @@ class Hub:
             version=PROTOCOL_VERSION,
             run=self._run.id,
             incarnation=self._status.incarnation,
-            last_seq=self._history.last_seq,
+            last_seq=self._index.last_seq,
             controller=self._controller(),
         )

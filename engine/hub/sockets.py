@@ -1,4 +1,4 @@
-"""The hub's two ZeroMQ sockets: bound privately, never blocking, never lingering."""
+"""The hub's two ZeroMQ sockets, which are private to the user and never block."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import zmq
 
 MAX_REQUEST_BYTES = 64 * 1024
 EVENTS_QUEUED = 10_000
-"""Records kept per slow viewer; what is lost beyond that is refilled from the journal."""
+"""Records queued for a slow viewer; it fetches dropped ones from the journal."""
 REPLIES_QUEUED = 256
 
 
 class HubSockets:
-    """PUB for the event stream and ROUTER for requests, over ipc in a private folder.
+    """A PUB socket for events and a ROUTER socket for requests, over ipc in a private folder.
 
-    `bind` replaces whatever file is at a path, so the caller must own the run's hub lock. Only
-    processes of this user are let in, even if somebody opens the folder.
+    Binding replaces any file at the path, so the caller must hold the lock of the run's hub. Only
+    processes of this user can connect, even if the folder's mode is changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +27,7 @@ class HubSockets:
         self.requests = self._open(zmq.ROUTER, folder / "req", REPLIES_QUEUED)
         self.requests.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.unsent = 0
-        """Replies whose viewer was gone or did not read."""
+        """Number of replies to viewers that were gone or did not read."""
 
     def _open(self, kind: int, path: Path, queued: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -40,29 +40,29 @@ class HubSockets:
         return socket
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether a request waits, after at most `timeout_s`."""
+        """Wait up to `timeout_s` for a request; return whether there is one."""
         return bool(self.requests.poll(int(timeout_s * 1000), zmq.POLLIN))
 
     def receive(self) -> list[bytes] | None:
-        """The next waiting request as [connection, payload, …], or None."""
+        """Return the next request as [connection, payload, …], or None if there is none."""
         try:
             return self.requests.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return None
 
     def reply(self, connection: bytes, payload: bytes) -> None:
-        """Answer a request; a viewer that is gone or does not read loses the answer."""
+        """Send a reply; it is dropped if the viewer is gone or does not read."""
         try:
             self.requests.send_multipart([connection, payload], zmq.DONTWAIT)
         except zmq.ZMQError:
             self.unsent += 1
 
     def publish(self, topic: bytes, payload: bytes) -> None:
-        """Send to all viewers; one that does not keep up loses it."""
+        """Send a message to all viewers; it is dropped for a viewer whose queue is full."""
         self.events.send_multipart([topic, payload], zmq.DONTWAIT)
 
     def close(self) -> None:
-        """Leave at once and take the files away."""
+        """Close the sockets without waiting and remove their files."""
         self._context.destroy(linger=0)
         for name in ("pub", "req"):
             (self._folder / name).unlink(missing_ok=True)

@@ -1,22 +1,22 @@
-"""Who is watching: viewers by their connection, forgotten when they fall silent."""
+"""The connected viewers of a run, removed after 15 seconds without a message."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SILENT_S = 15.0
-"""A viewer that sent nothing for this long is gone; viewers ping every 2 s."""
+"""Seconds without a message after which a viewer is removed; viewers ping every 2 s."""
 
 
 @dataclass
 class Viewer:
-    """One viewer that said hello."""
+    """One viewer that has sent `Hello`."""
 
     id: str
     issuer: str
     read_only: bool
     heard: float
-    """Monotonic seconds of its last message."""
+    """When its last message arrived, in monotonic seconds."""
 
 
 class Viewers:
@@ -25,13 +25,13 @@ class Viewers:
     def __init__(self, now: float) -> None:
         self._by_connection: dict[bytes, Viewer] = {}
         self.last_heard = now
-        """When any viewer was heard last."""
+        """When the last message of any viewer arrived."""
 
     def __len__(self) -> int:
         return len({viewer.id for viewer in self._by_connection.values()})
 
     def welcome(self, connection: bytes, viewer: Viewer) -> None:
-        """A viewer said hello over a connection; its older connections are forgotten."""
+        """Add a viewer under its connection and remove its older connections."""
         stale = [c for c, known in self._by_connection.items() if known.id == viewer.id]
         for old in stale:
             del self._by_connection[old]
@@ -39,13 +39,13 @@ class Viewers:
         self.last_heard = viewer.heard
 
     def refresh(self, connection: bytes, now: float) -> Viewer | None:
-        """Something came over a connection; who it was, None before a hello."""
+        """Note a message on a connection; return its viewer, or None if it has not sent `Hello`."""
         viewer = self._by_connection.get(connection)
         if viewer is not None:
             viewer.heard = self.last_heard = now
         return viewer
 
     def drop_silent(self, now: float) -> list[str]:
-        """Drop viewers that have been silent too long; returns their ids."""
+        """Remove viewers that have sent nothing for 15 seconds; return their ids."""
         silent = [c for c, v in self._by_connection.items() if now - v.heard > SILENT_S]
         return [self._by_connection.pop(connection).id for connection in silent]

@@ -1,8 +1,9 @@
-"""Bytes ↔ typed messages.
+"""Encodes and decodes the messages of this package as MessagePack, and defines the version rule.
 
-Version rule: `(major, minor)`. The same major can talk; a higher minor only adds fields with
-defaults and new tags. Unknown fields are skipped, a record whose event tag is unknown decodes to
-None and is counted by the caller. Another major is refused with both versions named.
+A version is `(major, minor)`. Peers of the same major version are compatible: a higher minor
+version only adds tags and fields with defaults. Unknown fields are skipped; a record with an
+unknown event tag decodes to None and the caller counts it. Another major version is refused with an
+error that names both versions.
 """
 
 from __future__ import annotations
@@ -33,16 +34,15 @@ _TYPED_FIELDS = frozenset({"applied", "settings", "previous"})
 
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not the message: also for text that is no UTF-8, and for
-nesting without end."""
+"""The exceptions of msgspec for invalid bytes, including invalid UTF-8 and unlimited nesting."""
 
 
 class DecodeError(ValueError):
-    """Bytes that are not a message of this protocol."""
+    """The bytes are not a message of this protocol."""
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Any message of this package to MessagePack."""
+    """Encode any message of this package as MessagePack."""
     return _encoder.encode(message)
 
 
@@ -53,7 +53,7 @@ def decode_record(data: bytes) -> Record | None:
     still describe it.
 
     Raises:
-        DecodeError: when the bytes are not a record at all.
+        DecodeError: the bytes are not a record.
     """
     try:
         return _records.decode(data)
@@ -89,7 +89,7 @@ def _without_command(data: bytes) -> Record | None:
 
 
 def peek_seq(data: bytes) -> int:
-    """The sequence number of an encoded record, without decoding its event."""
+    """Return the sequence number of an encoded record without decoding its event."""
     try:
         return _head.decode(data)[0]
     except UNDECODABLE as error:
@@ -97,7 +97,7 @@ def peek_seq(data: bytes) -> int:
 
 
 def decode_client(data: bytes) -> AnyClientMessage:
-    """A viewer's message."""
+    """Decode a viewer's request."""
     try:
         return _clients.decode(data)
     except UNDECODABLE as error:
@@ -105,7 +105,7 @@ def decode_client(data: bytes) -> AnyClientMessage:
 
 
 def decode_hub(data: bytes) -> AnyHubMessage:
-    """A hub's reply."""
+    """Decode a hub's reply."""
     try:
         return _hubs.decode(data)
     except UNDECODABLE as error:
@@ -113,7 +113,7 @@ def decode_hub(data: bytes) -> AnyHubMessage:
 
 
 def decode_beat(data: bytes) -> Beat:
-    """A hub's heartbeat."""
+    """Decode a heartbeat."""
     try:
         return _beats.decode(data)
     except UNDECODABLE as error:
@@ -121,12 +121,12 @@ def decode_beat(data: bytes) -> Beat:
 
 
 def pack_history(records: Iterable[bytes]) -> bytes:
-    """Encoded records to the blob of a `HistoryChunk`."""
+    """Pack encoded records into the blob of a `HistoryChunk`."""
     return zlib.compress(b"".join(_LENGTH.pack(len(r)) + r for r in records), 1)
 
 
 def unpack_history(blob: bytes) -> Iterator[bytes]:
-    """The encoded records in the blob of a `HistoryChunk`."""
+    """Yield the encoded records in the blob of a `HistoryChunk`."""
     data = zlib.decompress(blob) if blob else b""
     at = 0
     while at < len(data):

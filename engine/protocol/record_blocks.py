@@ -1,7 +1,7 @@
-"""Many encoded records in few bytes: records of one length are stored column by column.
+"""Packs many encoded records into a compressed block, with records of one length transposed.
 
-Records of one kind mostly have one length and the same bytes in the same places (keys, signs,
-exponents), so a block turned on its side compresses about a third better and faster.
+Records of one kind mostly have one length and equal bytes at equal positions (keys, signs,
+exponents). Stored column by column they compress about a third better and faster.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from collections.abc import Sequence
 _COUNT = struct.Struct("<I")
 _LEVEL = 1
 MAX_BLOCK_BYTES = 64 * 1024 * 1024
-"""Nothing larger is unpacked, whatever a peer sends."""
+"""Largest unpacked size that is accepted from a peer."""
 
 
 class BadBlock(ValueError):
-    """Bytes that are no packed block."""
+    """The bytes are not a packed block."""
 
 
 def pack_block(payloads: Sequence[bytes]) -> bytes:
-    """Pack payloads; `unpack_block` gives the same ones in the same order."""
+    """Pack payloads into a block; `unpack_block` returns them in the same order."""
     groups: dict[int, list[bytes]] = {}
     for payload in payloads:
         groups.setdefault(len(payload), []).append(payload)
     lengths = struct.pack(f"<{len(payloads)}I", *map(len, payloads))
-    turned = (_turn(b"".join(group), length) for length, group in groups.items())
-    return zlib.compress(b"".join((_COUNT.pack(len(payloads)), lengths, *turned)), _LEVEL)
+    transposed = (_transpose(b"".join(group), length) for length, group in groups.items())
+    return zlib.compress(b"".join((_COUNT.pack(len(payloads)), lengths, *transposed)), _LEVEL)
 
 
 def unpack_block(block: bytes) -> list[bytes]:
-    """The payloads of a block.
+    """Return the payloads in a block.
 
     Raises:
-        BadBlock: it is damaged or too large.
+        BadBlock: the block is damaged or too large.
     """
     data = _inflate(block)
     try:
         (count,) = _COUNT.unpack_from(data)
         lengths = struct.unpack_from(f"<{count}I", data, _COUNT.size)
     except struct.error as error:
-        raise BadBlock(f"a packed block is cut short: {error}") from None
+        raise BadBlock(f"a packed block is truncated: {error}") from None
     at = _COUNT.size * (count + 1)
     if len(data) - at != sum(lengths):
         raise BadBlock(f"a packed block has {len(data) - at} bytes, expected {sum(lengths)}")
     groups = {}
     for length, number in Counter(lengths).items():
-        rows = _turn(data[at : at + length * number], number)
+        rows = _transpose(data[at : at + length * number], number)
         groups[length] = iter([rows[i * length : (i + 1) * length] for i in range(number)])
         at += length * number
     return [next(groups[length]) for length in lengths]
@@ -61,12 +61,12 @@ def _inflate(block: bytes) -> bytes:
     except zlib.error as error:
         raise BadBlock(f"a packed block is damaged: {error}") from None
     if not inflater.eof:
-        raise BadBlock(f"a packed block is cut short or holds over {MAX_BLOCK_BYTES} bytes")
+        raise BadBlock(f"a packed block is truncated or holds over {MAX_BLOCK_BYTES} bytes")
     return data
 
 
-def _turn(data: bytes, width: int) -> bytes:
-    """Rows of `width` bytes to columns; with the number of rows as width, back again."""
+def _transpose(data: bytes, width: int) -> bytes:
+    """Transpose rows of `width` bytes; with the number of rows as width, reverse that."""
     if width <= 1 or width == len(data):
         return data
     return b"".join([data[i::width] for i in range(width)])

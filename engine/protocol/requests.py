@@ -1,4 +1,4 @@
-"""What viewers and the hub say to each other, apart from the event stream."""
+"""Requests of viewers, replies of the hub, and the heartbeat."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from .states import RunState
 
 
 class ClientMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Viewer → hub; `ref` is echoed in the reply."""
+    """A request of a viewer to the hub."""
 
     ref: int
+    """The number of the request, which its reply repeats."""
 
 
 class Hello(ClientMessage, frozen=True, kw_only=True, tag="Hello"):
-    """First message of a viewer."""
+    """The first message of a viewer."""
 
     version: tuple[int, int]
     viewer: str
-    """Stable id of this viewer process."""
+    """The id of the viewer process, the same over reconnections."""
     issuer: str
-    """Who sits there, such as `ann@laptop`."""
+    """The user and machine of the viewer, such as `ann@laptop`."""
     read_only: bool = False
 
 
 class FetchHistory(ClientMessage, frozen=True, kw_only=True, tag="FetchHistory"):
-    """Ask for the journal after a sequence number; one chunk is answered."""
+    """Ask for records after a sequence number; the reply is one `HistoryChunk`."""
 
     after_seq: int
     max_bytes: int = 512 * 1024
 
 
 class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand"):
-    """Ask the run to do something. Sending the same id again repeats the reply, not the deed."""
+    """Submit a command; a repeated id gets the same reply and has no second effect."""
 
     id: str
     command: AnyCommand
@@ -41,30 +42,30 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     issuer: str
     reason: str = ""
     expires_at: float | None = None
-    """Unix seconds; refused when it arrives later."""
+    """Unix seconds after which the command is refused; None for no limit."""
     if_generation: int | None = None
     """Settings generation that a relative change was made for; refused at any other."""
     one_shot: bool = False
-    """From a script that leaves after this command: it does not become the controller."""
+    """Whether a script sends only this command; it then does not become the controller."""
 
 
 class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):
-    """Become the one viewer whose commands count."""
+    """Become the controller, the only viewer whose commands are accepted."""
 
     viewer: str
     issuer: str
     if_free: bool = False
-    """Only where nobody else has control: so a viewer keeps it through the end of a hub."""
+    """Only if no viewer has control; a viewer keeps its control so when the hub restarts."""
 
 
 class ReleaseControl(ClientMessage, frozen=True, kw_only=True, tag="ReleaseControl"):
-    """Give control up."""
+    """Release control, if this viewer has it."""
 
     viewer: str
 
 
 class Ping(ClientMessage, frozen=True, kw_only=True, tag="Ping"):
-    """Liveness of the hub itself."""
+    """Check that the hub answers, and tell it that the viewer is connected."""
 
 
 class FetchReport(ClientMessage, frozen=True, kw_only=True, tag="FetchReport"):
@@ -74,7 +75,7 @@ class FetchReport(ClientMessage, frozen=True, kw_only=True, tag="FetchReport"):
 
 
 class FetchConfig(ClientMessage, frozen=True, kw_only=True, tag="FetchConfig"):
-    """Ask for the configuration, as written and as resolved."""
+    """Ask for the configuration of the run, as written and as resolved."""
 
 
 AnyClientMessage = (
@@ -90,68 +91,69 @@ AnyClientMessage = (
 
 
 class HubMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Hub → viewer; `ref` names the message it answers."""
+    """A reply of the hub to a viewer."""
 
     ref: int
+    """The number of the request it answers."""
 
 
 class Welcome(HubMessage, frozen=True, kw_only=True, tag="Welcome"):
-    """Answer to `Hello`."""
+    """The reply to `Hello`."""
 
     version: tuple[int, int]
     run: str
-    """Run id: the name of the run directory."""
+    """The run id, which is the name of the run folder."""
     incarnation: int
     last_seq: int
     controller: str | None = None
-    """Issuer who holds control; None when nobody does."""
+    """The issuer who has control; None if nobody has."""
 
 
 class HistoryChunk(HubMessage, frozen=True, kw_only=True, tag="HistoryChunk"):
-    """A run of records with consecutive sequence numbers."""
+    """The reply to `FetchHistory`: records with consecutive sequence numbers."""
 
     first_seq: int
-    """0 when empty."""
+    """0 if there are no records."""
     last_seq: int
-    """Equals the asked `after_seq` when empty."""
+    """Equal to the requested `after_seq` if there are no records."""
     head_seq: int
-    """Newest sequence number in the journal when this was read."""
+    """The newest sequence number in the journal at the time of reading."""
     blob: bytes = b""
-    """zlib-compressed; inside, each record is a u32 little-endian length, then its MessagePack."""
+    """zlib-compressed; each record is a little-endian u32 length and its MessagePack bytes."""
 
 
 class Accepted(HubMessage, frozen=True, kw_only=True, tag="Accepted"):
-    """The command is in the control journal, synced; its effect follows as an event."""
+    """The command is stored durably in the control journal; an event reports its effect."""
 
     id: str
 
 
 class Rejected(HubMessage, frozen=True, kw_only=True, tag="Rejected"):
-    """The command will never have an effect."""
+    """The command was refused and will never have an effect."""
 
     id: str
     reason: str
 
 
 class ControlGiven(HubMessage, frozen=True, kw_only=True, tag="ControlGiven"):
-    """Who holds control now."""
+    """The reply to `TakeControl` and `ReleaseControl`: who has control now."""
 
     controller: str | None
 
 
 class Pong(HubMessage, frozen=True, kw_only=True, tag="Pong"):
-    """Answer to `Ping`."""
+    """The reply to `Ping`."""
 
 
 class ReportText(HubMessage, frozen=True, kw_only=True, tag="ReportText"):
-    """Answer to `FetchReport`."""
+    """The reply to `FetchReport`."""
 
     report: str
     markdown: str
 
 
 class ConfigTexts(HubMessage, frozen=True, kw_only=True, tag="ConfigTexts"):
-    """Answer to `FetchConfig`: two YAML files and what the command line put over them."""
+    """The reply to `FetchConfig`: two YAML texts and the overrides of the command line."""
 
     resolved: str
     source: str
@@ -160,7 +162,7 @@ class ConfigTexts(HubMessage, frozen=True, kw_only=True, tag="ConfigTexts"):
 
 
 class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
-    """A message that could not be served: wrong version, malformed, too large."""
+    """A request that could not be served: wrong version, malformed, too large."""
 
     reason: str
 
@@ -179,7 +181,7 @@ AnyHubMessage = (
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """Published by the hub once a second, outside the journal."""
+    """The heartbeat of a run: published by its hub once a second, not in the journal."""
 
     time: float
     last_seq: int
@@ -187,12 +189,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     engine_pid: int | None = None
     state: RunState = RunState.STARTING
     controller: str | None = None
-    """Issuer who holds control."""
+    """The issuer who has control; None if nobody has."""
     controller_viewer: str | None = None
     viewers: int = 0
     generation: int = 0
     """Generation of the settings: the number of changes so far, accepted or recorded."""
     engine_log_tail: list[str] = []
-    """Last lines of the engine log; only when the engine is gone without a word."""
+    """The last lines of the engine log if the state is lost, else empty."""
     disk_free_bytes: int | None = None
-    """Room where the run folder is; it comes to viewers even when nothing can be written."""
+    """Free disk space at the run folder; a heartbeat reports it even when the disk is full."""

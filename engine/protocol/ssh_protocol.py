@@ -1,12 +1,12 @@
-"""What a viewer on another machine and `fttui bridge` say to each other over one byte stream.
+"""The protocol between a viewer and `fttui bridge` on a remote host: messages and frames.
 
-The bridge opens with 16 bytes of magic, so that whatever a login shell prints before can be told
-apart. Then both sides send frames of `u32 length | u8 channel | payload`, little-endian. The first
-frame of the bridge is a JSON greeting that any version can read; a payload too long for one frame
-is cut, its first parts travelling on the channel MORE.
+The bridge first sends 16 magic bytes, which mark the end of any output of the login shell. Then
+both sides send frames of `u32 length | u8 kind | payload`, little-endian. The first frame of the
+bridge is a JSON greeting that any version can read. A payload too long for one frame is split, and
+all its parts but the last are frames of kind MORE.
 
-Records come strictly in the order of the journal, as many as the viewer has acknowledged room for:
-what a slow link cannot take yet waits in the journal, never in a queue.
+Records are sent in the order of the journal, and only as many as the flow control allows. Records
+that a slow link cannot take yet stay in the journal, not in a queue.
 """
 
 from __future__ import annotations
@@ -24,84 +24,84 @@ MAGIC = b"\x00\x01FTTUI-BRIDGE\r\n"
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 MAX_NOISE_BYTES = 64 * 1024
-"""What a login shell may print before the magic."""
+"""Most bytes that a login shell may print before the magic bytes."""
 BEAT_S = 1.0
 _HEAD = struct.Struct("<IB")
 
 
 class FrameKind(IntEnum):
-    """What a frame's payload is."""
+    """The kind of a frame's payload."""
 
     GREETING = 0
-    """JSON of `Greeting`."""
+    """A `Greeting` as JSON."""
     TALK = 1
-    """A message of this module, MessagePack."""
+    """A message of this module as MessagePack."""
     HUB = 2
-    """A viewer's request or the reply to it, as between a viewer and the hub."""
+    """A request of `protocol.requests`, or the reply to it."""
     BEAT = 3
-    """The hub's heartbeat."""
+    """A heartbeat of the run."""
     MORE = 4
-    """The beginning of the next frame's payload."""
+    """A part of a payload that the next frame continues."""
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The bridge's first words."""
+    """The first message of the bridge."""
 
     proto: tuple[int, int] = PROTOCOL_VERSION
     version: str = ""
-    """Of fttui on the far side."""
+    """The version of fttui on the remote host."""
     host: str = ""
     read_only: bool = False
-    """The far side lets this viewer only watch."""
+    """Whether the remote host lets this viewer only watch."""
 
 
 class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """A record in the journal, by what it is and by where it is."""
+    """The position of a record in the journal, with a hash that identifies the record."""
 
     seq: int
     crc: int
     """crc32 of the encoded record."""
     offset: int
-    """Where its frame begins in the journal file; a hint."""
+    """Offset of its frame in the journal file; only a hint."""
 
 
-class _BridgeProtocol(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+class _BridgeProtocolMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
     pass
 
 
-class ListRuns(_BridgeProtocol, frozen=True, kw_only=True, tag="ListRuns"):
-    """Viewer → bridge: which runs are there?"""
+class ListRuns(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="ListRuns"):
+    """Viewer → bridge: list the runs."""
 
 
-class Open(_BridgeProtocol, frozen=True, kw_only=True, tag="Open"):
-    """Viewer → bridge: serve this run from here on."""
+class Open(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Open"):
+    """Viewer → bridge: serve this run."""
 
     version: tuple[int, int]
     viewer: str
     issuer: str
     run: str | None = None
-    """Name, unique beginning or folder; None for the newest live run."""
+    """A name, the unique beginning of one, or a folder; None for the newest live run."""
     read_only: bool = False
     one_shot: bool = False
-    """From a script: no history, only news."""
+    """Whether a script sends only one command; it gets new records but no history."""
     seen: JournalPosition | None = None
-    """The newest record the viewer has; None for none."""
+    """The newest record that the viewer has; None if it has none."""
 
 
-class Received(_BridgeProtocol, frozen=True, kw_only=True, tag="Received"):
-    """Viewer → bridge, at least once a second: how much of the stream has arrived."""
+class Received(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Received"):
+    """Viewer → bridge, at least once a second: the number of bytes received so far."""
 
     total_bytes: int
 
 
-class Runs(_BridgeProtocol, frozen=True, kw_only=True, tag="Runs"):
-    """Bridge → viewer: answer to `ListRuns`."""
+class Runs(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Runs"):
+    """Bridge → viewer: the reply to `ListRuns`."""
 
     table: bytes
-    """MessagePack of a list of `RunSummary`, newest first."""
+    """A list of `RunSummary` as MessagePack, newest run first."""
 
 
-class Opened(_BridgeProtocol, frozen=True, kw_only=True, tag="Opened"):
+class Opened(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Opened"):
     """Bridge → viewer: the run is served; records after `from_seq` follow."""
 
     run: str
@@ -112,45 +112,47 @@ class Opened(_BridgeProtocol, frozen=True, kw_only=True, tag="Opened"):
     state: RunState
     engine_alive: bool
     time: float
-    """The far side's clock, Unix seconds."""
+    """The clock of the remote host, in Unix seconds."""
     why_read_only: str = ""
-    """Empty when this viewer may ask for commands."""
+    """Why this viewer may not send commands; empty if it may."""
 
 
-class Failed(_BridgeProtocol, frozen=True, kw_only=True, tag="Failed"):
-    """Bridge → viewer: it cannot go on; it exits with `code`."""
+class Failed(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Failed"):
+    """Bridge → viewer: the bridge failed and exits with `code`."""
 
     code: int
     reason: str
 
 
-class Records(_BridgeProtocol, frozen=True, kw_only=True, tag="Records"):
+class Records(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Records"):
     """Bridge → viewer: the next records of the journal."""
 
     block: bytes
-    """`packing.pack_block` of the encoded records."""
+    """The encoded records, packed by `record_blocks.pack_block`."""
     head_seq: int
-    """Newest sequence number known to be in the journal."""
+    """The newest sequence number known to be in the journal."""
     offset: int
-    """Where the frame of the last of them begins."""
+    """Offset of the last record's frame."""
 
 
-class Preview(_BridgeProtocol, frozen=True, kw_only=True, tag="Preview"):
-    """Bridge → viewer: a thinned picture of records still to come; real records, with holes."""
+class Preview(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Preview"):
+    """Bridge → viewer: a sample of the records that are still to be sent."""
 
     block: bytes
     head_seq: int
     exact: bool = False
+    """Whether curves drawn from the sample have the exact extremes."""
     extends: bool = False
+    """Whether the records extend the preview before, rather than replace it."""
 
 
-class Pulse(_BridgeProtocol, frozen=True, kw_only=True, tag="Pulse"):
-    """Bridge → viewer, once a second."""
+class Pulse(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Pulse"):
+    """Bridge → viewer, once a second: the state of the bridge."""
 
     time: float
     head_seq: int
     served: bool
-    """The run's hub is there to take commands."""
+    """Whether a hub serves the run and accepts commands."""
     engine_alive: bool
 
 
@@ -162,7 +164,7 @@ _bridge_messages: msgspec.msgpack.Decoder[BridgeMessage] = msgspec.msgpack.Decod
 
 
 def decode_bridge_request(data: bytes) -> BridgeRequest:
-    """What a viewer says to the bridge."""
+    """Decode a viewer's message to the bridge."""
     try:
         return _bridge_requests.decode(data)
     except UNDECODABLE as error:
@@ -170,7 +172,7 @@ def decode_bridge_request(data: bytes) -> BridgeRequest:
 
 
 def decode_bridge_message(data: bytes) -> BridgeMessage | None:
-    """What the bridge says to a viewer; None for a kind this version does not know."""
+    """Decode a message of the bridge; None if its tag is unknown to this version."""
     try:
         return _bridge_messages.decode(data)
     except UNDECODABLE as error:
@@ -180,7 +182,7 @@ def decode_bridge_message(data: bytes) -> BridgeMessage | None:
 
 
 def frames_of(channel: FrameKind, payload: bytes) -> bytes:
-    """One message as frames, ready to send."""
+    """Return one message as frames."""
     parts = []
     while len(payload) > MAX_FRAME_BYTES:
         parts.append(_HEAD.pack(MAX_FRAME_BYTES, FrameKind.MORE) + payload[:MAX_FRAME_BYTES])
@@ -190,7 +192,7 @@ def frames_of(channel: FrameKind, payload: bytes) -> bytes:
 
 
 class FrameParser:
-    """Bytes as they come to whole messages."""
+    """Assembles received bytes into whole messages."""
 
     def __init__(self, *, expect_magic: bool) -> None:
         self._data = bytearray()
@@ -198,23 +200,23 @@ class FrameParser:
         self._awaits_magic = expect_magic
         self._parsed_bytes = 0
         self.noise = b""
-        """What came before the magic."""
+        """The bytes before the magic bytes, such as output of the login shell."""
 
     @property
     def greeted(self) -> bool:
-        """The magic has been seen, or none is expected."""
+        """Whether the magic bytes have arrived, or none are expected."""
         return not self._awaits_magic
 
     @property
     def received_bytes(self) -> int:
-        """Everything that came after the magic."""
+        """Number of bytes received after the magic bytes."""
         return 0 if self._awaits_magic else self._parsed_bytes + len(self._data)
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take bytes in; returns (channel, payload) of every message that is now complete.
+        """Add bytes and return (kind, payload) of every message that is now complete.
 
         Raises:
-            DecodeError: this is no bridge, or it sends nonsense.
+            DecodeError: the peer is not a bridge, or its frames are invalid.
         """
         self._data += data
         if self._awaits_magic and not self._skip_noise():
@@ -226,7 +228,7 @@ class FrameParser:
         while len(self._data) - at >= _HEAD.size:
             length, channel = _HEAD.unpack_from(self._data, at)
             if length > MAX_FRAME_BYTES:
-                raise DecodeError(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are sent")
+                raise DecodeError(f"a frame of {length} bytes, expected at most {MAX_FRAME_BYTES}")
             start, at_end = at + _HEAD.size, at + _HEAD.size + length
             if at_end > len(self._data):
                 break
@@ -238,9 +240,9 @@ class FrameParser:
         self._parsed_bytes += at
 
     def _joined(self, channel: int, payload: bytes) -> bytes | None:
-        """The whole message, once its last part is here."""
+        """Return the whole message after its last part, None before."""
         if len(self._more) + len(payload) > MAX_MESSAGE_BYTES:
-            raise DecodeError(f"a message of over {MAX_MESSAGE_BYTES} bytes")
+            raise DecodeError(f"a message of over {MAX_MESSAGE_BYTES} bytes, which is the limit")
         whole = self._more + payload
         self._more = whole if channel == FrameKind.MORE else b""
         return None if channel == FrameKind.MORE else whole
@@ -252,5 +254,7 @@ class FrameParser:
             del self._data[: found + len(MAGIC)]
             self._awaits_magic = False
         elif len(self._data) > MAX_NOISE_BYTES + len(MAGIC):
-            raise DecodeError(f"{MAX_NOISE_BYTES} bytes of something else, no bridge")
+            raise DecodeError(
+                f"no bridge: its magic bytes are not in the first {MAX_NOISE_BYTES} bytes"
+            )
         return found >= 0

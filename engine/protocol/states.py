@@ -1,4 +1,4 @@
-"""The states of a run, as told to viewers."""
+"""The states of a run."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from enum import Enum
 
 
 class RunState(Enum):
-    """Where a run is in its life."""
+    """A state in the life of a run."""
 
     STARTING = "starting"
-    """The engine process is up; model and data are being loaded."""
+    """The engine process loads the model and the data."""
     RUNNING = "running"
     PAUSED = "paused"
     EVALUATING = "evaluating"
     SAVING = "saving"
     ROLLING_BACK = "rolling back"
     STOPPING = "stopping"
-    """A stop was accepted; the last checkpoint is being written."""
+    """The engine writes the last checkpoint after it accepted a stop."""
     FINISHED = "finished"
-    """All planned steps were trained."""
+    """The run trained all planned steps."""
     STOPPED = "stopped"
-    """Ended early on request; can be resumed."""
+    """The run ended early on request and can be resumed."""
     HALTED = "halted"
-    """A guard stopped training; the process waits for a rollback or a stop."""
+    """A guard halted training; the engine waits for a rollback or a stop."""
     FAILED = "failed"
     """The engine ended with an error."""
     LOST = "lost"
-    """The engine process is gone and left no word why."""
+    """The engine process ended without a `RunEnded` event."""
 
     @property
     def ended(self) -> bool:
-        """No engine process works on the run any more."""
+        """Whether no engine process works on the run any more."""
         return self in _ENDED
 
     @property
     def busy(self) -> bool:
-        """The engine is inside an operation that returns to training or pause by itself."""
+        """Whether the engine is in an operation after which it trains or pauses again."""
         return self in {RunState.EVALUATING, RunState.SAVING, RunState.ROLLING_BACK}
 
 

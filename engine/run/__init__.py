@@ -1,1 +1,1 @@
-"""The run directory: journal, control journal, checkpoint ledger, endpoint; no torch."""
+"""The run folder: journal, control journal, checkpoints, process marks and status; no torch."""

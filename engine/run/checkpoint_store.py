@@ -1,6 +1,7 @@
-"""Checkpoints on disk: a manifest per folder, written last, is the commit mark.
+"""The checkpoints of a run on disk: one folder each, complete once its manifest is written.
 
-A folder without a manifest is no checkpoint. `verify` compares sizes and sha256 before use.
+The manifest is written last, so a folder without one is not a checkpoint. `verify` compares sizes
+and sha256 hashes before a checkpoint is used.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MANIFEST = "MANIFEST.json"
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a checkpoint."""
+    """The size and hash of one file of a checkpoint."""
 
     size_bytes: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is."""
+    """The description of a checkpoint, stored in its folder."""
 
     name: str
     step: int
@@ -39,22 +40,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     files: dict[str, FileEntry]
     control: dict[str, object] = {}
-    """Desired control state: LR scale, clip and the rest."""
+    """The settings at that step: learning rate scale, clip limit and the others."""
     versions: dict[str, str] = {}
     pinned: bool = False
     note: str = ""
     good: bool = True
     loss: float | None = None
-    """Smoothed training loss at that step."""
+    """The smoothed training loss at that step."""
     eval_loss: float | None = None
     metrics: dict[str, float] = {}
-    """Of an evaluation at this very step."""
+    """The results of an evaluation at this step; empty if there was none."""
     number: int = 0
-    """Counts the checkpoints of a run: their order, whatever the clock does."""
+    """Position among the run's checkpoints; orders them even if the clock was set back."""
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
+        """The total size of the files."""
         return sum(entry.size_bytes for entry in self.files.values())
 
 
@@ -65,15 +66,15 @@ class CheckpointStore:
         self.folder = run.checkpoints
 
     def path(self, name: str) -> Path:
-        """Where a checkpoint's files are."""
+        """Return the folder of a checkpoint, whether it exists or not."""
         return self.folder / name
 
     def all(self) -> list[Manifest]:
-        """Complete checkpoints, oldest first; unreadable manifests are left out."""
+        """Return the complete checkpoints, oldest first; unreadable manifests are left out."""
         return sorted(self._manifests(), key=lambda m: (m.number, m.time, m.step))
 
     def next_number(self) -> int:
-        """The number of a checkpoint committed now."""
+        """Return the number for the next checkpoint."""
         return max((manifest.number for manifest in self._manifests()), default=0) + 1
 
     def _manifests(self) -> Iterator[Manifest]:
@@ -84,10 +85,10 @@ class CheckpointStore:
                 continue
 
     def find(self, wanted: str) -> Manifest:
-        """A checkpoint by name, by step (the newest of that step), or `last`.
+        """Return a checkpoint by its name, by its step (the newest at that step), or `last`.
 
         Raises:
-            CheckpointError: naming what there is.
+            CheckpointError: there is no such checkpoint; the text lists the existing ones.
         """
         known = self.all()
         if wanted == "last" and known:
@@ -96,13 +97,13 @@ class CheckpointStore:
             if wanted in (manifest.name, str(manifest.step)):
                 return manifest
         names = ", ".join(m.name for m in known) or "none yet"
-        raise CheckpointError(f"no complete checkpoint {wanted!r}; there are: {names}")
+        raise CheckpointError(f"no complete checkpoint {wanted!r}; existing checkpoints: {names}")
 
     def verify(self, manifest: Manifest) -> Path:
         """Check every file against the manifest and return the folder.
 
         Raises:
-            CheckpointError: naming the damaged file.
+            CheckpointError: a file is missing or damaged; the text names it.
         """
         folder = self.path(manifest.name)
         for name, entry in manifest.files.items():
@@ -110,25 +111,25 @@ class CheckpointStore:
                 others = ", ".join(m.name for m in self.all() if m.name != manifest.name)
                 raise CheckpointError(
                     f"checkpoint {manifest.name}: {name} {damage}; "
-                    f"choose another one: {others or 'there is none'}"
+                    f"choose another one: {others or 'no other checkpoint exists'}"
                 )
         return folder
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest: from now on the folder is a checkpoint."""
+        """Write the manifest, which makes the folder a complete checkpoint."""
         write_atomically(
             self.path(manifest.name) / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))
         )
         sync_folder(self.folder)
 
     def sweep(self) -> None:
-        """Take away folders that never became checkpoints; only before anything is saved."""
+        """Remove folders without a manifest; call it only while no checkpoint is being written."""
         for folder in self.folder.iterdir():
             if folder.is_dir() and not (folder / MANIFEST).is_file():
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self, name: str) -> None:
-        """Take a checkpoint away: first its manifest, then its files."""
+        """Remove a checkpoint: first its manifest, then its files."""
         (self.path(name) / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.path(name), ignore_errors=True)
 
@@ -143,13 +144,13 @@ def _damage(file: Path, entry: FileEntry) -> str | None:
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file, hexadecimal."""
+    """Return the sha256 hash of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal_files(folder: Path) -> dict[str, FileEntry]:
-    """Sync and hash every file in a checkpoint folder, for its manifest."""
+    """Sync every file in a checkpoint folder to disk and return the entries for its manifest."""
     entries: dict[str, FileEntry] = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The configuration in a run's folder: as written, as resolved, and what was put over it."""
+"""Reads the configuration kept in a run folder: source, resolved values and overrides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run_dir import RunDirectory
 
 
 def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:
-    """What a run's folder has of it; empty where a file cannot be read."""
+    """Read the configuration texts of a run; a file that cannot be read gives an empty text."""
     overrides: list[str] = []
     with suppress(FttuiError):
         overrides = list(run.identity().overrides)

@@ -1,7 +1,8 @@
-"""The control journal: accepted commands on their way from the hub to the engine.
+"""The control journal: the hub's decisions on commands, which the engine reads.
 
-The hub appends an entry, syncs it, then rings the doorbell (an int64 in a mapped file). The
-engine reads that integer at every micro-batch and opens the journal only when it has risen.
+The hub appends an entry, syncs it, then rings the doorbell: it writes the entry's sequence number
+to an int64 in a memory-mapped file. The engine reads that integer at every micro-batch and opens
+the journal only when the integer has risen.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _INT64 = struct.Struct("<q")
 
 
 class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision of the hub about a submitted command."""
+    """One decision of the hub on a submitted command."""
 
     seq: int
-    """Counts up by 1 over the run's life."""
+    """Sequence number; rises by 1 with each entry of the run."""
     time: float
     id: str
     command: AnyCommand
@@ -35,14 +36,14 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     """Generation of the settings after this entry."""
     rejected: str | None = None
-    """Why it was refused; the engine ignores such entries."""
+    """Why the command was refused, or None; the engine ignores refused commands."""
 
 
 _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
 def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
-    """What was decided about a command, also when no hub is there to ask."""
+    """Return the decision on a command from the file, without a hub; None if there is none."""
     for payload in FrameReader(run.control):
         entry = _decoder.decode(payload)
         if entry.id == id_:
@@ -51,7 +52,7 @@ def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
 
 
 class Doorbell:
-    """An int64 shared between the hub and the engine."""
+    """An int64 in a memory-mapped file, written by the hub and read by the engine."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,16 +64,16 @@ class Doorbell:
             os.close(descriptor)
 
     def ring(self, seq: int) -> None:
-        """Tell the engine that entries up to `seq` are readable."""
+        """Announce to the engine that entries up to `seq` can be read."""
         _INT64.pack_into(self._map, 0, seq)
 
     def read(self) -> int:
-        """The newest sequence number rung."""
+        """Return the newest sequence number announced."""
         return int(_INT64.unpack_from(self._map, 0)[0])
 
 
 class ControlWriter:
-    """The hub's side."""
+    """Appends decisions to the control journal; used by the hub."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._frames = FrameWriter(run.control, run.control.with_suffix(".lock"))
@@ -82,14 +83,14 @@ class ControlWriter:
 
     @property
     def last_seq(self) -> int:
-        """Sequence number of the newest entry; 0 when there is none."""
+        """The sequence number of the newest entry; 0 if there is none."""
         return self.entries[-1].seq if self.entries else 0
 
     def append(self, entry: ControlEntry) -> None:
-        """Store an entry durably, then ring.
+        """Store an entry durably, then ring the doorbell.
 
         Raises:
-            OSError: it is not durable; the file is as before and nothing was rung.
+            OSError: the entry could not be stored; the file is unchanged and was not announced.
         """
         start = self._frames.append(msgspec.msgpack.encode(entry))
         try:
@@ -101,12 +102,12 @@ class ControlWriter:
         self._bell.ring(entry.seq)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._frames.close()
 
 
 class ControlReader:
-    """The engine's side."""
+    """Reads accepted commands from the control journal; used by the engine."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._frames = FrameReader(run.control)
@@ -114,11 +115,11 @@ class ControlReader:
         self.seen_seq = 0
 
     def waiting(self) -> int:
-        """The newest control sequence number; costs one memory read."""
+        """Return the newest announced sequence number; costs one memory read."""
         return self._bell.read()
 
     def take(self, up_to: int) -> list[ControlEntry]:
-        """Unseen entries with `seq` ≤ `up_to`, in order; rejected ones are left out."""
+        """Return the unread accepted entries with `seq` ≤ `up_to`, in order."""
         due = list(self._due(up_to))
         if due:
             self.seen_seq = due[-1].seq
@@ -129,7 +130,7 @@ class ControlReader:
             for start, payload in frames:
                 entry = _decoder.decode(payload)
                 if entry.seq > up_to:
-                    # Not rung yet, so its writer may still take it back: read it again later.
+                    # Not announced yet, so its writer may still remove it: read it again later.
                     self._frames.offset = start
                     return
                 yield entry

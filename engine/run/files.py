@@ -1,4 +1,4 @@
-"""Durable small-file writes and process identity checks."""
+"""File and process functions: durable writes, last lines, free disk space, process start time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write, sync, rename, sync the folder: readers see the old or the new file, never half."""
+    """Replace a file durably; a reader sees the old or the new content, never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -25,7 +25,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames and new files in a folder durable."""
+    """Sync a folder, which makes new and renamed files in it durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -34,7 +34,7 @@ def sync_folder(path: Path) -> None:
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str]:
-    """The last lines of a text file; empty when it cannot be read."""
+    """Return the last non-empty lines of a text file; an empty list if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
@@ -45,7 +45,7 @@ def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Room for this user on the disk that holds a folder; None when nobody can tell."""
+    """Return the disk space free to this user where a folder is; None if it is not known."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -54,7 +54,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def process_started(pid: int) -> float | None:
-    """When the process with this pid started (Unix seconds), or None when there is none."""
+    """Return the start time of a process in Unix seconds; None if there is no such process."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -65,6 +65,6 @@ def process_started(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """The same process still runs: its pid exists and was not reused."""
+    """Whether the process that started at that time still runs; its pid may have been reused."""
     now = process_started(pid)
     return now is not None and abs(now - started) < 1.0

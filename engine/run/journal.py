@@ -1,7 +1,7 @@
-"""An append-only file of checksummed frames: single writer, readable while written.
+"""An append-only file of checksummed frames with one writer and any number of readers.
 
 Layout: 8 bytes of magic, then frames of `u32 length | u32 crc32 | payload`, little-endian. After a
-crash the valid part is the longest prefix of whole frames; a writer cuts the rest off and goes on.
+crash the valid part is the longest prefix of whole frames; the next writer truncates the rest.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _HEAD = struct.Struct("<II")
 
 
 class JournalLocked(RuntimeError):
-    """Another process writes this journal."""
+    """The journal is locked by another process that writes it."""
 
 
 def frame(payload: bytes) -> bytes:
-    """One frame, ready to append."""
+    """Return a payload as one frame."""
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Whole frames in `data` from offset `at`: pairs of end offset and payload."""
+    """Yield (end offset, payload) of the whole frames in `data` from offset `at` on."""
     while at + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, at)
         end = at + _HEAD.size + length
-        # A zero-filled tail (power loss) would read as endless empty frames with a right checksum.
+        # A zero-filled tail (power loss) would parse as endless empty frames with valid checksums.
         if not 0 < length <= MAX_PAYLOAD_BYTES or end > len(data):
             return
         payload = bytes(data[at + _HEAD.size : end])
@@ -44,7 +44,7 @@ def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, b
 
 
 def frames_after_damage(tail: bytes) -> Iterator[bytes]:
-    """Whole payloads somewhere in bytes that do not begin with one."""
+    """Yield the payloads of whole frames that follow a damaged part."""
     at = 0
     while at + _HEAD.size < len(tail):
         found = next(valid_frames(tail, at), None)
@@ -56,9 +56,9 @@ def frames_after_damage(tail: bytes) -> Iterator[bytes]:
 
 
 class FrameReader:
-    """Reads a frame file from the start and then whatever is appended.
+    """Reads a frame file from an offset on, and later the frames appended since.
 
-    `offset` is the end of the last whole frame; an unfinished tail is looked at again next time.
+    `offset` is the end of the last whole frame read; an incomplete frame is read again next time.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -66,7 +66,7 @@ class FrameReader:
         self.offset = offset
 
     def read(self, limit_bytes: int = 8 * 1024 * 1024) -> list[tuple[int, bytes]]:
-        """New whole frames as (start offset, payload); empty when there is nothing new."""
+        """Return the next whole frames as (start offset, payload); empty at the end of the file."""
         try:
             with open(self.path, "rb") as file:
                 return self._read(file.fileno(), limit_bytes)
@@ -92,7 +92,7 @@ class FrameReader:
         return found
 
     def read_payloads(self, limit_bytes: int) -> list[bytes]:
-        """As `read`, without the offsets and twice as fast, for long histories."""
+        """Return payloads like `read`, without offsets and twice as fast, for long journals."""
         with open(self.path, "rb") as file:
             if self.offset == 0:
                 return [payload for _, payload in self._read(file.fileno(), limit_bytes)]
@@ -110,18 +110,18 @@ class FrameReader:
         return found or [payload for _, payload in self.read(limit_bytes)]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Payloads up to the present end of the file."""
+        """Yield the payloads up to the current end of the file."""
         while frames := self.read():
             for _, payload in frames:
                 yield payload
 
 
 class FrameWriter:
-    """Appends frames; holds an exclusive lock for its life.
+    """Appends frames to a file and holds its exclusive lock until closed.
 
     Raises:
         JournalLocked: another process has the lock.
-        OSError: the disk is failing.
+        OSError: the file cannot be read or written.
     """
 
     def __init__(self, path: Path, lock: Path) -> None:
@@ -133,11 +133,11 @@ class FrameWriter:
             raise JournalLocked(f"{path} is being written by another process") from None
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.cut_off: list[bytes] = []
-        """Whole payloads behind damage in the middle of the file; no longer part of it."""
+        """Payloads found after a damaged part of the file; removed from the file."""
         self.kept_in: Path | None = None
-        """Where the damaged part was set aside."""
+        """The file that the damaged part was copied to; None if nothing was damaged."""
         self.recovered = list(self._recover(path))
-        """Payloads that were there already, oldest first."""
+        """The payloads in the file when it was opened, oldest first."""
         os.fdatasync(self._file)
         self._unsynced = bytearray()
         self._unsynced_at = os.fstat(self._file).st_size
@@ -158,19 +158,22 @@ class FrameWriter:
         os.lseek(self._file, 0, os.SEEK_END)
 
     def _set_aside(self, path: Path, tail: bytes) -> None:
-        """Keep what a crash did not leave behind: whole frames after a damaged one."""
+        """Copy the invalid tail to a file of its own if it holds whole frames.
+
+        A crash leaves only an incomplete last frame, so whole frames mean damage.
+        """
         self.cut_off = list(frames_after_damage(tail))
         if self.cut_off:
             self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
             self.kept_in.write_bytes(tail)
 
     def append(self, *payloads: bytes) -> int:
-        """Append frames in one write; in the page cache afterwards, so a killed process loses none.
+        """Append frames in one write and return the offset where they start, for `cut`.
 
-        Returns where they start, for `cut`.
+        The frames are then in the page cache, so they survive the death of this process.
 
         Raises:
-            OSError: the disk is full or failing; the file is cut back to whole frames.
+            OSError: the disk is full or failing; the file is unchanged.
         """
         data = b"".join(frame(payload) for payload in payloads)
         end = os.lseek(self._file, 0, os.SEEK_END)
@@ -185,18 +188,19 @@ class FrameWriter:
         return end
 
     def cut(self, offset: int) -> None:
-        """Take back everything appended from `offset` on."""
+        """Truncate the file at an offset that `append` returned."""
         os.ftruncate(self._file, offset)
         del self._unsynced[max(0, offset - self._unsynced_at) :]
 
     def sync(self) -> None:
-        """Make everything appended so far survive a power loss.
+        """Sync the file, so that everything appended survives a power loss.
 
-        A failed sync may have dropped what was written and called it clean, so that the next one
-        succeeds without it; what is not known to be on the disk is therefore written again first.
+        After a failed sync the kernel may drop the dirty pages and mark them clean, so that the
+        next sync succeeds without them. Everything not yet synced is therefore written again
+        first.
 
         Raises:
-            OSError: the disk is failing; call it again later.
+            OSError: the disk is failing; call `sync` again later.
         """
         if self._sync_failed:
             os.pwrite(self._file, self._unsynced, self._unsynced_at)
@@ -207,6 +211,6 @@ class FrameWriter:
         self._unsynced.clear()
 
     def close(self) -> None:
-        """Give the file and the lock back."""
+        """Close the file and release the lock."""
         os.close(self._file)
         os.close(self._lock)

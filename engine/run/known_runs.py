@@ -1,7 +1,7 @@
-"""The runs this user has on this machine, wherever their folders are, and how to start fttui here.
+"""A register of this user's run folders on this machine and of the Python that has fttui.
 
-A login over ssh knows neither the folder runs live in nor the environment fttui is installed in;
-what is noted here when a run is served tells it both.
+A login over ssh knows neither the folders that hold runs nor the environment fttui is installed in.
+The hub of each run registers both here.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .run_dir import RunDirectory
 
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run is and which Python serves it."""
+    """The folder of a run and the Python interpreter of its hub."""
 
     path: str
     interpreter: str
 
 
 def state_folder() -> Path:
-    """`$XDG_STATE_HOME/fttui`, else `~/.local/state/fttui`."""
+    """Return `$XDG_STATE_HOME/fttui`, or `~/.local/state/fttui` if that variable is not set."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "fttui"
 
 
 def remember_run(run: RunDirectory) -> None:
-    """Note a run and this interpreter; a home that cannot be written only costs the note."""
+    """Register a run and this interpreter; do nothing if the home folder cannot be written."""
     path = str(run.path.resolve())
     note = KnownRun(path=path, interpreter=sys.executable)
     with suppress(OSError, RuntimeError):
@@ -45,7 +45,7 @@ def remember_run(run: RunDirectory) -> None:
 
 
 def known_runs() -> Iterator[RunDirectory]:
-    """Runs that were noted and still exist; notes of others are taken away."""
+    """Yield the registered runs that still exist, and remove the entries of deleted ones."""
     with suppress(RuntimeError):  # a user without a home
         for file in (state_folder() / "runs").glob("*.json"):
             try:

@@ -1,7 +1,7 @@
-"""Which processes serve a run: the engine's and the hub's identity, and the hub's sockets.
+"""Files in a run folder that identify its engine process, its hub process and the hub's sockets.
 
-A socket path must stay under 108 bytes, so sockets live in a short private runtime folder that
-the endpoint file in the run directory names.
+A socket path must stay under 108 bytes, so the sockets are in a private runtime folder with a short
+path; the endpoint file in the run folder names it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ MAX_SOCKET_PATH_BYTES = 107
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that cannot be confused with a later one of the same pid."""
+    """The identity of a process: its pid and start time, because pids are reused."""
 
     pid: int
     started: float
     """Unix seconds."""
     place: str = ""
-    """The folder it was written in, which may be renamed; a copy of a run is another folder."""
+    """Device and inode of the run folder: a renamed folder keeps them, a copied one does not."""
 
     @property
     def alive(self) -> bool:
-        """It still runs."""
+        """Whether the process still runs."""
         return is_alive(self.pid, self.started)
 
     @classmethod
     def current(cls) -> ProcessMark:
-        """This process."""
+        """Return the identity of this process."""
         return cls(pid=os.getpid(), started=process_started(os.getpid()) or 0.0)
 
 
@@ -47,35 +47,35 @@ _Mark = TypeVar("_Mark", bound=ProcessMark)
 
 
 class EngineMark(ProcessMark, frozen=True, kw_only=True):
-    """The engine's rank 0 (and its launcher under torchrun)."""
+    """The engine process of rank 0, and the launcher that started it under torchrun."""
 
     incarnation: int = 1
     launcher: ProcessMark | None = None
-    """The process that owns all ranks; signals for the whole run go there."""
+    """The process that owns all ranks and takes signals for the whole run; None for one rank."""
 
 
 class Endpoint(ProcessMark, frozen=True, kw_only=True):
-    """The hub: process and sockets."""
+    """The hub process and the folder of its sockets."""
 
     folder: str
-    """Private runtime folder."""
+    """The private runtime folder that holds the sockets."""
 
     @property
     def events(self) -> str:
-        """ZeroMQ address of the PUB socket."""
+        """The ZeroMQ address of the PUB socket."""
         return f"ipc://{self.folder}/pub"
 
     @property
     def requests(self) -> str:
-        """ZeroMQ address of the ROUTER socket."""
+        """The ZeroMQ address of the ROUTER socket."""
         return f"ipc://{self.folder}/req"
 
 
 def runtime_folder(run: RunDirectory) -> Path:
-    """A short private folder for this run's sockets, made if missing and checked for ownership.
+    """Create and return a private folder with a short path for the sockets of a run.
 
     Raises:
-        NotOwner: someone else owns it or it is a link.
+        NotOwner: another user owns the folder, it is a link, or its path is too long.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(base) / "fttui" if base and len(base) < 60 else _fallback_parent()
@@ -103,7 +103,7 @@ def _require_private(path: Path) -> None:
 
 
 def write_mark(path: Path, mark: ProcessMark) -> None:
-    """Store an `EngineMark` or `Endpoint`."""
+    """Write an `EngineMark` or `Endpoint` to its file in a run folder."""
     mark = msgspec.structs.replace(mark, place=_place(path))
     write_atomically(path, msgspec.json.encode(mark))
 
@@ -114,12 +114,12 @@ def _place(path: Path) -> str:
 
 
 def read_engine(run: RunDirectory) -> EngineMark | None:
-    """The engine that last trained this run, alive or not."""
+    """Read the mark of the engine that last trained a run, which may have ended; None if absent."""
     return _read(run.engine, EngineMark)
 
 
 def read_engine_status(run: RunDirectory) -> EngineStatus:
-    """Read which engine last trained a run and look its process up."""
+    """Read the mark of the engine that last trained a run and check if its process is alive."""
     mark = read_engine(run)
     if mark is None:
         return EngineStatus()
@@ -127,7 +127,7 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
 
 
 def read_endpoint(run: RunDirectory) -> Endpoint | None:
-    """The hub that last served this run, alive or not."""
+    """Read the endpoint of the hub that last served a run, which may have ended; None if absent."""
     return _read(run.endpoint, Endpoint)
 
 

@@ -1,4 +1,4 @@
-"""Anomaly reports in a run's folder: written by the engine, read by viewers."""
+"""Finds and reads the anomaly reports in a run folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def report_names(run: RunDirectory) -> list[str]:
-    """Names of the reports there are, oldest first."""
+    """Return the names of the reports of a run, oldest first."""
     files = [(file.stat().st_mtime, file.stem) for file in run.reports.glob("*.md")]
     return [name for _, name in sorted(files)]
 
 
 def read_report(run: RunDirectory, name: str) -> str:
-    """A report as Markdown.
+    """Return the Markdown text of a report.
 
     Raises:
-        FttuiError: naming the reports there are.
+        FttuiError: there is no such report; the text lists the existing ones.
     """
     stem = name.removesuffix(".md").removesuffix(".json")
     try:
@@ -29,4 +29,4 @@ def read_report(run: RunDirectory, name: str) -> str:
     except OSError:
         pass
     known = ", ".join(report_names(run)) or "none"
-    raise FttuiError(f"no report {name!r} in {run.reports}; there are: {known}")
+    raise FttuiError(f"no report {name!r} in {run.reports}; existing reports: {known}")

@@ -1,4 +1,4 @@
-"""The run directory: where everything about a run lives, and its identity."""
+"""The run folder: its creation, the paths in it, the identity of the run, and the runs folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..errors import ConfigError, NoSuchRun
 from .files import write_atomically
 
 _LONGEST_NAME = 100
-"""Of a folder; file systems end at 255 bytes, and sockets and temporary files need some."""
+"""Characters of a folder name; file systems allow 255 bytes, and suffixes must fit too."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is, written once."""
+    """The identity of a run, written when the run is created."""
 
     id: str
     name: str
@@ -29,65 +29,65 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     interpreter: str
     config: str
-    """Absolute path of the source config at creation."""
+    """Absolute path of the source configuration at creation."""
     overrides: list[str] = []
     version: str = ""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths inside one run directory."""
+    """The paths inside one run folder."""
 
     path: Path
 
     @property
     def id(self) -> str:
-        """The run's id is its folder's name."""
+        """The id of the run, which is the name of its folder."""
         return self.path.name
 
     @property
     def identity_file(self) -> Path:
-        """Who the run is."""
+        """The identity of the run."""
         return self.path / "run.json"
 
     @property
     def source_config(self) -> Path:
-        """The configuration as the person wrote it."""
+        """The configuration as the user wrote it."""
         return self.path / "config.source.yaml"
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, defaults and overrides included."""
+        """The resolved configuration, with defaults and overrides."""
         return self.path / "config.yaml"
 
     @property
     def journal(self) -> Path:
-        """Every event; written by the engine alone."""
+        """All events of the run; only the engine writes it."""
         return self.path / "journal.log"
 
     @property
     def journal_lock(self) -> Path:
-        """Held by the process that may append to the journal."""
+        """The lock of the process that may append to the journal."""
         return self.path / "journal.lock"
 
     @property
     def control(self) -> Path:
-        """Accepted commands; written by the hub alone."""
+        """The decisions on commands; only the hub writes it."""
         return self.path / "control.log"
 
     @property
     def doorbell(self) -> Path:
-        """One int64: the newest control sequence number, read by the engine through mmap."""
+        """An int64 that the engine maps: the newest sequence number in the control journal."""
         return self.path / "control.seq"
 
     @property
     def endpoint(self) -> Path:
-        """Where the hub listens and who it is."""
+        """The process and the sockets of the hub."""
         return self.path / "endpoint.json"
 
     @property
     def engine(self) -> Path:
-        """Which process trains."""
+        """The mark of the engine process."""
         return self.path / "engine.json"
 
     @property
@@ -107,19 +107,19 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Engine, hub and per-rank logs."""
+        """Logs of the engine, the hub and each rank."""
         return self.path / "logs"
 
     @property
     def engine_log(self) -> Path:
-        """Everything the engine printed."""
+        """The output of the engine process."""
         return self.logs / "engine.log"
 
     def identity(self) -> Identity:
-        """Read the run's identity.
+        """Read the identity of the run.
 
         Raises:
-            NoSuchRun: the folder is not a run.
+            NoSuchRun: the folder is not a run folder.
         """
         try:
             return msgspec.json.decode(self.identity_file.read_bytes(), type=Identity)
@@ -128,15 +128,15 @@ class RunDirectory:
 
 
 def runs_root(option: str | None = None) -> Path:
-    """The folder that holds runs: the option, else `$FTTUI_RUNS`, else `./runs`."""
+    """Return the folder that holds runs: the option, else `$FTTUI_RUNS`, else `./runs`."""
     return Path(option or os.environ.get("FTTUI_RUNS") or "runs").absolute()
 
 
 def require_runs_folder(root: Path, *, writing: bool = False) -> None:
-    """Refuse a folder of runs that cannot be read or written; one not there yet has no runs.
+    """Check that the runs folder can be read or written; a missing one counts as empty.
 
     Raises:
-        ConfigError: saying what is there instead, and what would do.
+        ConfigError: it cannot; the text says why and how to choose another folder.
     """
     place = root
     while not os.path.lexists(place) and place != place.parent:
@@ -144,8 +144,8 @@ def require_runs_folder(root: Path, *, writing: bool = False) -> None:
     if (fault := _fault(place, _needed(place == root, writing))) is not None:
         use, may = ("kept", "write to") if writing else ("looked for", "read")
         raise ConfigError(
-            f"runs cannot be {use} in {root}: {fault}; expected a folder you may {may}: "
-            "name another with --runs-dir or $FTTUI_RUNS"
+            f"runs cannot be {use} in {root}: {fault}; expected a folder you may {may}; "
+            "choose another one with --runs-dir or $FTTUI_RUNS"
         )
 
 
@@ -154,16 +154,16 @@ def _needed(whole: bool, writing: bool) -> int:
 
 
 def _fault(place: Path, needed: int) -> str | None:
-    """What keeps a path from being used as a folder in these ways."""
+    """Return why a path cannot be used as a folder with the needed access; None if it can."""
     if not place.is_dir():
-        return f"{place} is a {'link to nothing' if not place.exists() else 'file'}"
+        return f"{place} is a {'broken link' if not place.exists() else 'file'}"
     if os.access(place, needed, effective_ids=True):
         return None
     if needed & os.W_OK and os.statvfs(place).f_flag & os.ST_RDONLY:
         return f"{place} is on a read-only file system"
     found = place.stat()
-    whose = "yours" if found.st_uid == os.geteuid() else f"of user {found.st_uid}"
-    return f"{place} ({whose}, mode {found.st_mode & 0o777:o}) does not let you"
+    owner = "you" if found.st_uid == os.geteuid() else f"user {found.st_uid}"
+    return f"no permission for {place} (owner {owner}, mode {found.st_mode & 0o777:o})"
 
 
 def create_run(
@@ -176,7 +176,7 @@ def create_run(
     overrides: list[str],
     version: str,
 ) -> RunDirectory:
-    """Make a new run directory, private to the user, with its identity and both configs."""
+    """Create a run folder, private to the user, with its identity and both configurations."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip("-.") or "run"
     root.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(_fresh_folder(root, f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"))
@@ -207,4 +207,4 @@ def _fresh_folder(root: Path, stem: str) -> Path:
             continue
         path.chmod(0o700)
         return path
-    raise FileExistsError(f"{root / stem}: a thousand runs started in one second")
+    raise FileExistsError(f"{root / stem}: 1000 runs of this name were created in one second")

@@ -1,4 +1,4 @@
-"""Finding runs: by name, unique prefix or folder, and what each is up to."""
+"""Lists the runs of this machine with their status, and finds one by name, prefix or folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAIL_BYTES = 256 * 1024
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `fttui ls`."""
+    """The summary of one run, as `fttui ls` lists it."""
 
     id: str
     name: str
@@ -35,17 +35,17 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     timeline: int = 1
     loss: float | None = None
     last_time: float | None = None
-    """Wall time of the newest record."""
+    """Unix time of the newest record; None if the journal is empty."""
     error: str = ""
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """Every run below a folder, newest first."""
+    """Return the runs in a folder, newest first."""
     return _summaries(RunDirectory(file.parent) for file in root.glob("*/run.json"))
 
 
 def unreadable_runs(root: Path) -> list[Path]:
-    """Folders that were runs but cannot say which: their run.json is damaged or not ours."""
+    """Return the run.json files in a folder that cannot be read as a run's identity."""
     found = []
     for file in sorted(root.glob("*/run.json")):
         try:
@@ -56,7 +56,7 @@ def unreadable_runs(root: Path) -> list[Path]:
 
 
 def list_known_runs(root: Path) -> list[RunSummary]:
-    """Every run of this user on this machine that is known of, and those below `root`."""
+    """Return the registered runs of this user and those in `root`, newest first."""
     below = (RunDirectory(file.parent) for file in root.glob("*/run.json"))
     every = {run.path.resolve(): run for run in (*known_runs(), *below)}
     return _summaries(every.values())
@@ -73,11 +73,16 @@ def _summaries(runs: Iterable[RunDirectory]) -> list[RunSummary]:
 
 
 def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirectory:
-    """A run by name, unique prefix or folder; the newest one (live if asked) when nothing is named.
+    """Find a run by name, unique prefix or folder; without a name, the newest (live) run.
+
+    Args:
+        root: the folder that holds the runs.
+        wanted: a name, the beginning of one, or a run folder.
+        live: without a name, choose only among runs that have not ended.
 
     Raises:
-        NoSuchRun: none or several match.
-        ConfigError: the folder cannot be looked into.
+        NoSuchRun: no run or several runs match.
+        ConfigError: the folder cannot be read.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDirectory(Path(wanted).absolute())
@@ -88,10 +93,10 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
 def choose_run(
     runs: list[RunSummary], wanted: str | None, place: str, *, live: bool = False
 ) -> RunDirectory:
-    """One of these runs (newest first), by name, unique prefix or, unnamed, the newest.
+    """Choose one of these runs, newest first, by the rules of `find_run`.
 
     Raises:
-        NoSuchRun: none or several match; `place` says where they were looked for.
+        NoSuchRun: no run or several runs match; the text names `place`, where the runs are.
     """
     if not wanted:
         return _newest(place, runs, live=live)
@@ -103,17 +108,18 @@ def choose_run(
         raise NoSuchRun(f"no run {wanted!r} in {place}; {_nearest(runs, wanted)}")
     if exact:
         folders = ", ".join(s.path for s in matching[:5])
-        raise NoSuchRun(f"{len(matching)} runs are called {wanted}; give the folder: {folders}")
+        raise NoSuchRun(f"{len(matching)} runs are called {wanted}; name the run folder: {folders}")
     names = ", ".join(s.id for s in matching[:5])
-    raise NoSuchRun(f"{wanted!r} fits {len(matching)} runs: {names}; give more of the name")
+    raise NoSuchRun(f"{wanted!r} matches {len(matching)} runs: {names}; type more of the name")
 
 
 def _nearest(runs: list[RunSummary], wanted: str) -> str:
-    """What a mistyped name may have meant: whole, or as far as it was typed."""
+    """Return a hint for a mistyped name: similar names, or the newest runs."""
     near = [s.id for s in runs if get_close_matches(wanted, [s.id, s.id[: len(wanted)], s.name], 1)]
     if near:
-        return f"did you mean {' or '.join(near[:3])}? (all: fttui ls)"
-    return f"the newest there: {', '.join(s.id for s in runs[:5]) or 'none'} (all: fttui ls)"
+        return f"did you mean {' or '.join(near[:3])}? List all runs with: fttui ls"
+    newest = ", ".join(s.id for s in runs[:5]) or "none"
+    return f"the newest runs: {newest}; list all with: fttui ls"
 
 
 def _newest(place: str, runs: list[RunSummary], *, live: bool) -> RunDirectory:
@@ -125,10 +131,10 @@ def _newest(place: str, runs: list[RunSummary], *, live: bool) -> RunDirectory:
 
 
 def summarize(run: RunDirectory) -> RunSummary:
-    """What a run is up to, from its marks and the ends of its journal.
+    """Summarize a run from its engine mark and the beginning and end of its journal.
 
     Raises:
-        NoSuchRun: the folder is not a run.
+        NoSuchRun: the folder is not a run folder.
     """
     identity = run.identity()
     journal = summarize_records(read_ends(run.journal))
@@ -149,7 +155,7 @@ def summarize(run: RunDirectory) -> RunSummary:
 
 
 def read_ends(path: Path) -> list[Record]:
-    """The first records of a journal and those in its last 256 KiB, cheap for any length."""
+    """Read the records in the first 64 KiB and the last 256 KiB of a journal, in order."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -163,7 +169,7 @@ def read_ends(path: Path) -> list[Record]:
 
 
 def read_tail(path: Path) -> tuple[list[bytes], int]:
-    """The records in the last 256 KiB of a journal, and the offset behind the last of them."""
+    """Read the encoded records in the last 256 KiB of a journal and the offset after them."""
     try:
         with open(path, "rb") as file:
             start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)

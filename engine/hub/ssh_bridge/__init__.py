@@ -1,1 +1,1 @@
-"""The far end of a remote viewer: a run's journal and its hub over one byte stream."""
+"""The bridge that ssh starts on a remote host: serves a run to one viewer over a byte stream."""

@@ -1,4 +1,4 @@
-"""The bridge as a viewer of the run's hub: through restarts, whoever restarts it."""
+"""The bridge's connection to the hub of a run, kept up through restarts of the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...run.run_dir import RunDirectory
 from ..launch import launch_hub
 
 OWN_REF = -1
-"""Request number of the bridge's own messages; viewers count from 0."""
+"""Request number of the bridge's own messages; viewers number theirs from 0."""
 _LOOK_S = 0.2
 _PING_S = 2.0
 _RELAUNCH_S = 2.0
@@ -22,7 +22,7 @@ _QUEUED = 64
 
 
 class HubClient:
-    """Keeps a connection to whichever hub serves the run; times are monotonic seconds."""
+    """Connects to the hub that serves the run now; times are monotonic seconds."""
 
     def __init__(self, run: RunDirectory, hello: Hello) -> None:
         self._run = run
@@ -34,23 +34,23 @@ class HubClient:
         self._look_at = self._ping_at = self._launch_at = 0.0
         self._held: deque[ClientMessage] = deque(maxlen=_QUEUED)
         self.greeted = False
-        """The hub takes this viewer's requests now."""
+        """Whether the hub has answered `Hello` and accepts requests."""
         self.refusal = ""
-        """Why the hub does not want this viewer at all."""
+        """Why the hub refused this viewer; empty if it did not."""
         self.engine_alive = False
 
     @property
     def connected(self) -> bool:
-        """There is a living hub."""
+        """Whether a live hub serves the run."""
         return self._endpoint is not None
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """To be polled for reading."""
+        """The open sockets, to be polled for reading."""
         return [s for s in (self._requests, self._beats) if s is not None]
 
     def maintain(self, now: float) -> None:
-        """Notice that the hub or the engine came or went; say that the viewer is still there."""
+        """Do what is due: look for a new hub or engine, start a missing hub, ping the hub."""
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look(now)
@@ -97,7 +97,7 @@ class HubClient:
         self.greeted = False
 
     def ask(self, message: ClientMessage) -> None:
-        """Ask the hub, or the next one; of what waits for one, the newest so many are kept."""
+        """Send a request to the hub; without one, keep the newest 64 for the next hub."""
         self._held.append(message)
         self._send_held()
 
@@ -111,7 +111,7 @@ class HubClient:
                 self._requests.send(encode(message), zmq.DONTWAIT)
 
     def replies(self) -> list[AnyHubMessage]:
-        """What the hub answered since the last call, answers to pings left out."""
+        """Return the replies of the hub since the last call, without those to pings."""
         found = []
         for data in _drain(self._requests):
             try:
@@ -128,11 +128,11 @@ class HubClient:
         return found
 
     def beats(self) -> list[bytes]:
-        """The newest heartbeat, if one came."""
+        """Return the newest heartbeat since the last call, as a list of at most one."""
         return [frames[1] for frames in _drain(self._beats) if len(frames) == 2][-1:]
 
     def close(self) -> None:
-        """Leave at once."""
+        """Close the connection without waiting."""
         self._context.destroy(linger=0)
 
 

@@ -1,4 +1,4 @@
-"""The journal from any record on, strictly in order."""
+"""Reads the journal for a viewer in strict order, from the record the viewer saw last."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ _SCAN_BYTES = 1024 * 1024
 
 
 class JournalReplaced(FttuiError):
-    """The journal is not the one the viewer has seen."""
+    """The journal does not continue the records that the viewer has."""
 
 
 @dataclass(frozen=True)
 class FeedBatch:
-    """Some records in a row."""
+    """Consecutive records."""
 
     payloads: list[bytes]
     last_seq: int
     offset: int
-    """Where the frame of the last of them begins."""
+    """Offset of the last record's frame."""
 
 
 class JournalFeed:
-    """Reads a journal once, forwards."""
+    """Reads a journal forwards, each record once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reader = FrameReader(path)
         self.last_seq = 0
-        """Of the newest record given out or skipped."""
+        """Sequence number of the newest record returned or skipped."""
 
     @property
     def offset(self) -> int:
-        """Where the next frame begins."""
+        """Offset of the next frame."""
         return self._reader.offset
 
     def size_bytes(self) -> int:
-        """Of the journal now; 0 when there is none."""
+        """Return the current size of the journal; 0 if there is none."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def remaining_bytes(self) -> int:
-        """Journal not read yet.
+        """Return the number of bytes not read yet.
 
         Raises:
-            JournalReplaced: the journal has become shorter than what was read.
+            JournalReplaced: the journal is shorter than the part already read.
         """
         size = self.size_bytes()
         if size < self._reader.offset:
             raise JournalReplaced(
-                f"{self._path} was cut or replaced: it ends before record {self.last_seq}, which "
-                "was read already; attach again to see what it holds now"
+                f"{self._path} was truncated or replaced: it ends before record {self.last_seq}, "
+                "which was already read; attach again to read it from the start"
             )
         return size - self._reader.offset
 
     def resume(self, seen: JournalPosition) -> None:
-        """Go on behind a record that the viewer has.
+        """Continue after the newest record that the viewer has.
 
         Raises:
-            JournalReplaced: the journal holds another record in its place, or none.
+            JournalReplaced: the journal does not contain that record.
         """
         if not (self._found_at(seen) or self._found_by_scan(seen)):
             raise JournalReplaced(
-                f"record {seen.seq}, the last one seen, is not in {self._path} (any more): it "
-                "lost records or was replaced; attach again to see what it holds now"
+                f"record {seen.seq}, the newest of this viewer, is not in {self._path}: the file "
+                "lost records or was replaced; attach again to read it from the start"
             )
 
     def _found_at(self, seen: JournalPosition) -> bool:
@@ -98,7 +98,7 @@ class JournalFeed:
         return False
 
     def skip_to_end(self) -> None:
-        """Only what is written from now on."""
+        """Skip all existing records."""
         frames, end = read_tail(self._path)
         self._go_on(end, peek_seq(frames[-1]) if frames else 0)
 
@@ -107,7 +107,7 @@ class JournalFeed:
         self.last_seq = last_seq
 
     def next(self, limit_bytes: int) -> FeedBatch | None:
-        """The next records, about as many as fit, at least one; None at the present end."""
+        """Return the next records, about `limit_bytes` of them; None at the end of the journal."""
         frames = self._reader.read(limit_bytes)
         payloads, offset = [], 0
         for start, payload in frames:

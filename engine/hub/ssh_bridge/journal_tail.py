@@ -12,18 +12,18 @@ _NEWEST = 10
 
 
 class JournalTail:
-    """The end of the journal, looked at only when it has moved."""
+    """The last records of the journal, read again only after the file has grown."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = -1
         self._tail: list[bytes] = []
-        self._told = 0
+        self._returned_seq = 0
         self.seq = 0
-        """Of the newest record; 0 when there is none."""
+        """Sequence number of the newest record; 0 if there is none."""
 
     def refresh(self) -> None:
-        """Bring `seq` up to date."""
+        """Read the tail again if the size of the journal has changed."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
@@ -35,15 +35,15 @@ class JournalTail:
                 self.seq = peek_seq(self._tail[-1])
 
     def newest_steps(self) -> list[bytes]:
-        """The newest finished steps that were not told yet, a few."""
+        """Return up to 10 encoded steps, the newest ones that no earlier call returned."""
         steps = [payload for payload in self._tail[-4 * _NEWEST :] if self._is_new_step(payload)]
-        self._told = self.seq
+        self._returned_seq = self.seq
         return steps[-_NEWEST:]
 
     def _is_new_step(self, payload: bytes) -> bool:
         record = decode_readable(payload)
         return (
             record is not None
-            and record.seq > self._told
+            and record.seq > self._returned_seq
             and isinstance(record.event, StepFinished)
         )

@@ -1,4 +1,4 @@
-"""`fttui bridge`: what ssh starts on the far side."""
+"""The process of `fttui bridge`, which ssh starts on the remote host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def serve(options: BridgeOptions) -> int:
     _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
     if ceiling == resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, ceiling))
-    # Whatever a library prints must not get between the frames.
+    # Output that a library prints must not mix with the frames.
     sending = os.dup(1)
     os.dup2(2, 1)
     return BridgeServer(FrameStream(0, sending), options).run()

@@ -1,4 +1,4 @@
-"""A picture of a long history before it has arrived: a few of its records, well chosen."""
+"""Previews of a long journal: a sample of its records, so a viewer can draw curves at once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PEEK_BYTES = 8 * 1024
 _HEAD_BYTES = 16 * 1024
 _SCAN_BYTES = 256 * 1024
 _PARTS = 400
-"""Parts of the history of which an exact picture has the extremes; a wide terminal has 400 dots."""
+"""Parts of the history with extremes of their own; a wide terminal draws 400 dots per curve."""
 _RARE_EVENTS = 2_000
-"""Of the rarer events, the newest so many."""
+"""Number of records kept of the rarer events, the newest ones."""
 _STEP_TAG = b"\xa1k\xacStepFinished"
 _TAG_WITHIN = 48
 _FREQUENT = frozenset({"StepFinished", "LogEmitted", "ProgressMade"})
 
 
 class _CurveEvent(msgspec.Struct, frozen=True):
-    """What of an event a picture is chosen by."""
+    """The fields of an event that the choice of records needs."""
 
     k: str
     loss: float | None = None
@@ -52,7 +52,10 @@ def _thin(payload: bytes) -> _ThinRecord | None:
 
 
 def sample_records(path: Path, after_offset: int) -> list[bytes]:
-    """Records from evenly spaced places of the journal, in order; cheap for any length."""
+    """Return records from 300 evenly spaced places of the journal, in order.
+
+    The time needed does not depend on the size of the journal.
+    """
     with open(path, "rb") as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
@@ -69,11 +72,11 @@ def sample_records(path: Path, after_offset: int) -> list[bytes]:
 
 
 def _step_at(descriptor: int, offset: int) -> bytes | None:
-    """The first finished step somewhere behind an offset."""
+    """Return the first finished step after an offset; None if there is none within 8 KiB."""
     data = os.pread(descriptor, _PEEK_BYTES, offset)
     found = data.find(_STEP_TAG)
     while found >= 0:
-        # Between a frame's start and the tag are its head and four numbers.
+        # The frame header and four numbers are between the start of a frame and its event's tag.
         for start in range(max(0, found - _TAG_WITHIN), found):
             for _, payload in valid_frames(data, start):
                 return payload
@@ -82,7 +85,7 @@ def _step_at(descriptor: int, offset: int) -> bytes | None:
 
 
 def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
-    """Payloads of whole frames somewhere behind an offset that need not be a frame's start."""
+    """Yield payloads of whole frames after an offset, which may be inside a frame."""
     data = os.pread(descriptor, length, offset)
     for start in range(len(data)):
         frames = list(valid_frames(data, start))
@@ -92,10 +95,11 @@ def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
 
 
 class MinMaxSampler:
-    """An exact picture, worked out a little at a time.
+    """Chooses records that draw the exact curves, by a scan of the journal in small pieces.
 
-    Of every part of the history: the records with the smallest and largest loss, the largest
-    gradient norm, the first loss that is no number; the newest step; and all rarer events.
+    It keeps the records with the smallest and the largest loss, the largest gradient norm and the
+    first non-finite loss of each of 400 parts of the history, the newest step, and the rarer
+    events.
     """
 
     def __init__(self, path: Path, after_offset: int, after_seq: int, head_seq: int) -> None:
@@ -106,10 +110,10 @@ class MinMaxSampler:
         self._best: dict[tuple[int, str], tuple[float, int, bytes]] = {}
         self._rare_events: dict[int, bytes] = {}
         self._newest: dict[int, bytes] = {}
-        """The newest step: how far the run is."""
+        """The newest finished step."""
 
     def advance(self) -> bool:
-        """Read on, some milliseconds' worth; True when all is read."""
+        """Scan the next 256 KiB, which takes some milliseconds; return True at the end."""
         frames = self._reader.read(_SCAN_BYTES)
         for _, payload in frames:
             record = _thin(payload)
@@ -143,7 +147,7 @@ class MinMaxSampler:
             self._best[place] = (height, seq, payload)
 
     def records(self) -> list[bytes]:
-        """The chosen records, in order."""
+        """Return the chosen records in order."""
         best = {seq: payload for _, seq, payload in self._best.values()}
         chosen = best | self._rare_events | self._newest
         return [chosen[seq] for seq in sorted(chosen)]

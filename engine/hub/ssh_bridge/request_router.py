@@ -1,4 +1,4 @@
-"""What a remote viewer asks: answered here where the run's folder knows, else by the hub."""
+"""Answers a remote viewer's requests from the run folder, or passes them on to the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .hub_client import HubClient
 
 
 class RequestRouter:
-    """Answers for one viewer."""
+    """Routes the requests of one viewer."""
 
     def __init__(self, run: RunDirectory, hub: HubClient, why_read_only: str) -> None:
         self._run = run
@@ -32,11 +32,11 @@ class RequestRouter:
         self._why_read_only = why_read_only
 
     def answer(self, payload: bytes) -> AnyHubMessage | None:
-        """The reply to a request; None when the hub will give it, or nobody can now."""
+        """Return the reply to a request; None if the request was passed on to the hub."""
         try:
             message = decode_client(payload)
         except DecodeError as error:
-            return Refused(ref=0, reason=f"not understood: {error}")
+            return Refused(ref=0, reason=f"invalid message: {error}")
         match message:
             case FetchReport() | FetchConfig():
                 return answer_from_folder(self._run, message)
@@ -47,18 +47,20 @@ class RequestRouter:
                     return refusal
                 self._hub.ask(message)
                 return None
-        return Refused(ref=message.ref, reason="a bridge sends the history by itself")
+        return Refused(ref=message.ref, reason="the bridge sends the journal without a request")
 
     def _why_not(self, message: AnyClientMessage) -> AnyHubMessage | None:
         reason = self._why_read_only or self._hub.refusal
         if not reason and not self._hub.engine_alive and not self._hub.connected:
-            reason = f"no engine works on this run; go on with: fttui run --resume {self._run.id}"
+            reason = (
+                f"no engine works on this run; resume it with: fttui run --resume {self._run.id}"
+            )
             if isinstance(message, SubmitCommand):
                 return self._decided(message) or _refusal(message, reason)
         return _refusal(message, reason) if reason else None
 
     def _decided(self, message: SubmitCommand) -> AnyHubMessage | None:
-        """What a hub that is gone decided about a command."""
+        """Return the decision of an earlier hub on a command; None if there is none."""
         entry = find_decision(self._run, message.id)
         if entry is None:
             return None

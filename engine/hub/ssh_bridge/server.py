@@ -1,4 +1,4 @@
-"""A remote viewer's first words: which runs are there, and which one it wants."""
+"""The server of the ssh bridge: greets a viewer, lists runs and opens the chosen one."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from .stream import FrameStream, ViewerGone
 
 _IDLE_POLL_MS = 500
 CHOOSING_S = 600.0
-"""A person may look at the list of runs for so long."""
+"""Seconds that a viewer may take to choose a run."""
 
 
 @dataclass(frozen=True)
 class BridgeOptions:
-    """What the far side's command line allows."""
+    """The options of `fttui bridge` on the remote host."""
 
     runs: Path
-    """Folder to look in besides the runs that are known of."""
+    """The folder of runs to offer besides the registered ones."""
     version: str
     run: str | None = None
-    """The only run served."""
+    """The only run that may be opened; None for any."""
     read_only: bool = False
 
 
 class BridgeServer:
-    """Serves one viewer from its first word to its last."""
+    """Serves one viewer until it disconnects."""
 
     def __init__(self, stream: FrameStream, options: BridgeOptions) -> None:
         self._stream = stream
@@ -56,7 +56,7 @@ class BridgeServer:
         self._leave_at = time.monotonic() + CHOOSING_S
 
     def run(self) -> int:
-        """Serve until the viewer leaves; returns the exit code."""
+        """Serve until the viewer disconnects; return the exit code."""
         greeting = Greeting(
             version=self._options.version,
             host=socket.gethostname(),
@@ -71,7 +71,7 @@ class BridgeServer:
         except FttuiError as error:
             return self._fail(error.exit_code, str(error))
         except DecodeError as error:
-            return self._fail(ProtocolMismatch.exit_code, f"not understood: {error}")
+            return self._fail(ProtocolMismatch.exit_code, f"invalid message: {error}")
         finally:
             if self._session is not None:
                 self._session.close()
@@ -115,7 +115,7 @@ class BridgeServer:
                 "install the same fttui on both machines"
             )
         run = self._chosen(asked.run)
-        why = "the far side lets this viewer only watch" if self._options.read_only else ""
+        why = "the remote host lets this viewer only watch" if self._options.read_only else ""
         why = why or ("this viewer is read-only" if asked.read_only else "")
         return BridgeSession(self._stream, run, asked, why)
 
@@ -124,7 +124,7 @@ class BridgeServer:
         if only is not None:
             run = self._find(only)
             if wanted and not (run.id.startswith(wanted) or str(run.path) == wanted):
-                raise NoSuchRun(f"only {run.id} is shown to this viewer, not {wanted!r}")
+                raise NoSuchRun(f"this viewer may only open {run.id}, not {wanted!r}")
             return run
         return self._find(wanted)
 

@@ -1,4 +1,4 @@
-"""Serving one run to one remote viewer."""
+"""The session of the ssh bridge: serves one run to one remote viewer."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from .request_router import RequestRouter
 from .stream import FrameStream
 
 SILENT_S = 30.0
-"""A viewer that acknowledged nothing for this long is gone, whatever ssh believes."""
+"""Seconds without a message after which the viewer counts as gone, even if ssh is connected."""
 LAGGING_BYTES = 2 * 1024 * 1024
-"""With more journal than this to go the viewer gets a preview."""
+"""Unread bytes of the journal above which the viewer gets a preview."""
 _EXACT_BYTES = 8 * LAGGING_BYTES
 _CHUNK_BYTES = (64 * 1024, 2 * 1024 * 1024)
-"""Smallest and largest piece of the journal packed at once."""
+"""Smallest and largest number of journal bytes packed into one block."""
 _BUSY_POLL_MS, _IDLE_POLL_MS = 20, 100
 _BUSY_S = 2.0
 _HUB_SILENT_S = 2.5
@@ -47,7 +47,7 @@ _HUB_SILENT_S = 2.5
 
 @dataclass
 class _Timers:
-    """When things happen next or happened last, monotonic seconds."""
+    """Times of the next or the last occurrence, in monotonic seconds."""
 
     pulse: float = 0.0
     heard: float = 0.0
@@ -56,7 +56,7 @@ class _Timers:
 
 
 class BridgeSession:
-    """A run as one viewer sees it."""
+    """Sends one viewer the journal, heartbeats and previews, and answers its requests."""
 
     def __init__(
         self, stream: FrameStream, run: RunDirectory, asked: Open, why_read_only: str
@@ -97,10 +97,10 @@ class BridgeSession:
         )
 
     def turn(self) -> bool:
-        """Wait briefly, then do what is due; False when the viewer has been silent too long.
+        """Wait briefly, then send what is due; return False if the viewer has been silent too long.
 
         Raises:
-            JournalReplaced: the journal was cut behind the viewer's back.
+            JournalReplaced: the journal was truncated or replaced.
         """
         self._wait()
         now = time.monotonic()
@@ -123,18 +123,18 @@ class BridgeSession:
         poller.poll(0 if working else _BUSY_POLL_MS if busy else _IDLE_POLL_MS)
 
     def received(self, message: Received) -> None:
-        """The viewer acknowledges what has arrived."""
+        """Take in an acknowledgement of received bytes."""
         self._timers.heard = time.monotonic()
         self._window.acknowledge(message.total_bytes, self._timers.heard)
 
     def asked(self, payload: bytes) -> None:
-        """The viewer wants something."""
+        """Answer a request of the viewer or pass it on to the hub."""
         self._timers.heard = time.monotonic()
         if (reply := self._router.answer(payload)) is not None:
             self._stream.send_message(reply, FrameKind.HUB)
 
     def close(self) -> None:
-        """Leave the hub."""
+        """Close the connection to the hub."""
         self._hub.close()
 
     def _forward_from_hub(self, now: float) -> None:
@@ -173,13 +173,13 @@ class BridgeSession:
             self._stream.send_message(Records(block=block, head_seq=head, offset=batch.offset))
 
     def _chunk_bytes(self) -> int:
-        """As much journal as fills half the window once it is packed."""
+        """Return the number of journal bytes that fill half the window when packed."""
         smallest, largest = _CHUNK_BYTES
         wanted = self._window.limit_bytes * self._shrinks_by / 2
         return int(min(max(wanted, smallest), largest))
 
     def _picture(self, remaining_bytes: int) -> None:
-        """A preview when there is long to wait, at once from samples, then an exact one."""
+        """Send previews while much is unread: at once one of samples, later an exact one."""
         lags = remaining_bytes > LAGGING_BYTES
         if lags and not self._lags:
             self._preview(sample_records(self._run.journal, self._feed.offset))

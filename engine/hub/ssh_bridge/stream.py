@@ -1,4 +1,4 @@
-"""The byte stream to the viewer: frames over standard input and output, never blocking."""
+"""The byte stream to the viewer: non-blocking frames over standard input and output."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from ...protocol.ssh_protocol import MAGIC, FrameKind, FrameParser, Greeting, fr
 
 _READ_BYTES = 64 * 1024
 CLOGGED_BYTES = 8 * 1024 * 1024
-"""Unsent output at which nothing more is taken in: the viewer does not read."""
+"""Bytes of unsent output at which no more input is read, because the viewer does not read."""
 
 
 class ViewerGone(Exception):
-    """The stream is closed."""
+    """The viewer has closed the stream."""
 
 
 class FrameStream:
-    """One viewer."""
+    """A stream of frames to and from one viewer."""
 
     def __init__(self, receiving: int, sending: int) -> None:
-        """Take two file descriptors over."""
+        """Take over two file descriptors and make them non-blocking."""
         self._in, self._out = receiving, sending
         os.set_blocking(receiving, False)
         os.set_blocking(sending, False)
         self._parser = FrameParser(expect_magic=False)
         self._unsent = bytearray()
         self.sent_bytes = 0
-        """Everything given to `send` so far, the magic not counted."""
+        """Total bytes passed to `send`, including unsent ones but not the magic bytes."""
 
     def send_greeting(self, greeting: Greeting) -> None:
-        """The magic and the first frame."""
+        """Send the magic bytes and the greeting."""
         self._unsent += MAGIC
         self.send(FrameKind.GREETING, msgspec.json.encode(greeting))
 
     def send(self, channel: FrameKind, payload: bytes) -> None:
-        """Send a message, as soon as the stream takes it."""
+        """Send a payload, as soon as the stream accepts it."""
         data = frames_of(channel, payload)
         self.sent_bytes += len(data)
         self._unsent += data
         self.flush()
 
     def send_message(self, message: msgspec.Struct, channel: FrameKind = FrameKind.TALK) -> None:
-        """Send a message of the protocol."""
+        """Encode and send a message."""
         self.send(channel, encode(message))
 
     def flush(self) -> None:
-        """Write what the stream takes now.
+        """Write unsent bytes until the stream is full.
 
         Raises:
-            ViewerGone: nobody is there.
+            ViewerGone: the viewer closed the stream.
         """
         while self._unsent:
             try:
@@ -64,25 +64,25 @@ class FrameStream:
             del self._unsent[:written]
 
     def drain(self, timeout_ms: int = 2_000) -> None:
-        """Send the last words, as far as the viewer reads them."""
+        """Write the unsent bytes, waiting up to `timeout_ms` each time the stream is full."""
         poller = zmq.Poller()
         poller.register(self._out, zmq.POLLOUT)
         while self._unsent and poller.poll(timeout_ms):
             self.flush()
 
     def register(self, poller: zmq.Poller) -> None:
-        """Wake up when something can be done here."""
+        """Register the descriptors that can make progress."""
         if len(self._unsent) < CLOGGED_BYTES:
             poller.register(self._in, zmq.POLLIN)
         if self._unsent:
             poller.register(self._out, zmq.POLLOUT)
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Messages that have come, as (channel, payload).
+        """Return the messages that have arrived as (channel, payload).
 
         Raises:
             ViewerGone: the viewer closed the stream.
-            DecodeError: it sends nonsense.
+            DecodeError: the bytes are not valid frames.
         """
         if len(self._unsent) >= CLOGGED_BYTES:
             return []

@@ -102,7 +102,7 @@ def test_runs_are_found_by_name_prefix_and_folder(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun, match="plum"):
         find_run(tmp_path, "plum")
     make_run(tmp_path, name="peach")
-    with pytest.raises(NoSuchRun, match="fits 2 runs"):
+    with pytest.raises(NoSuchRun, match="matches 2 runs"):
         find_run(tmp_path, "pea")
 
 
@@ -114,7 +114,7 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
     make_run(tmp_path, name="llama")
     with pytest.raises(NoSuchRun, match=f"no run '{typed}' in .*; did you mean {run.id}"):
         find_run(tmp_path, typed)
-    with pytest.raises(NoSuchRun, match="the newest there: llama"):
+    with pytest.raises(NoSuchRun, match="the newest runs: llama"):
         find_run(tmp_path, "another")
 
 
@@ -153,5 +153,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     for folder in ("a", "b"):
         make_run(tmp_path / folder).path.rename(tmp_path / folder / "same")
     found = [summarize(RunDirectory(tmp_path / folder / "same")) for folder in ("a", "b")]
-    with pytest.raises(NoSuchRun, match=f"2 runs are called same; give the folder: {tmp_path}/a"):
+    with pytest.raises(
+        NoSuchRun, match=f"2 runs are called same; name the run folder: {tmp_path}/a"
+    ):
         choose_run(found, "same", "here")

@@ -84,7 +84,7 @@ def test_what_is_no_folder_is_told_with_the_way_out(
     words = [str(config) if word == "CONFIG" else word for word in WORDS[command]]
     assert main([command, *words, "--runs-dir", str(tmp_path / place)]) == 2
     said = capsys.readouterr().err
-    kind = "link to nothing" if place == "gone" else "file"
+    kind = "broken link" if place == "gone" else "file"
     assert f"{tmp_path / place.partition('/')[0]} is a {kind}; expected a folder" in said
     assert "--runs-dir or $FTTUI_RUNS" in said
     assert "Errno" not in said
@@ -104,7 +104,8 @@ def test_a_folder_one_may_not_look_into(elsewhere: Path) -> None:
     locked.mkdir(mode=0o000)
     with without_privileges():
         for place in (locked, locked / "runs"):
-            with pytest.raises(ConfigError, match=rf"looked for in {place}: {locked} \(.*mode 0\)"):
+            denied = rf"looked for in {place}: no permission for {locked} \(.*mode 0\)"
+            with pytest.raises(ConfigError, match=denied):
                 require_runs_folder(place)
 
 
