@@ -72,8 +72,8 @@ class JournalFeed:
         """
         if not (self._found_at(seen) or self._found_by_scan(seen)):
             raise JournalReplaced(
-                f"record {seen.seq}, the newest of this viewer, is not in {self._path}: the file "
-                "lost records or was replaced; attach again to read it from the start"
+                f"record {seen.seq}, the newest one shown, is no longer in {self._path}: the "
+                "journal lost records or was replaced; attach again to read it from the start"
             )
 
     def _found_at(self, seen: JournalPosition) -> bool:

@@ -273,7 +273,7 @@ async def test_another_journal_in_the_same_place_is_not_mixed_in(runs: Path) -> 
         other.train(60)
         for bridge in bridges():
             bridge.kill()
-        with pytest.raises(RemoteFailed, match="record 52, the last one seen, is not in"):
+        with pytest.raises(RemoteFailed, match="record 52, the newest one shown, is no longer in"):
             await asyncio.wait_for(asyncio.shield(watcher.task), 30)
         assert watcher.whole()
         assert len(watcher.records) == 52
