@@ -1,1 +1,1 @@
-"""Contrastive losses and pooling as pure tensor functions."""
+"""Losses, pooling and retrieval metrics as tensor functions."""

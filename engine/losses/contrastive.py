@@ -19,42 +19,42 @@ Score = Callable[[Tensor, Tensor, Tensor, "float | Tensor"], Tensor]
 """(cosines [N, M], positive [N], excluded [N, M], temperature) → loss of each anchor [N]."""
 
 FIGURES = ("pos_cos", "neg_cos", "top1", "masked_share", "candidates")
-"""What is measured of every anchor beside its loss."""
+"""Names of the measurements of every anchor beside its loss."""
 
 
 @dataclass(frozen=True)
 class ContrastiveResult:
-    """Sums over anchors, so that the results of any split of a batch add up."""
+    """Sums over anchors, so that the results of the parts of a batch can be added."""
 
     loss_sum: Tensor
-    """Divide by the anchors of the whole optimizer step."""
+    """Sum of the loss; to be divided by the number of anchors of the whole optimizer step."""
     count: int
-    """Anchors in the sums."""
+    """Number of anchors in the sums."""
     sums: dict[str, Tensor]
     """Detached sums over the anchors, by the names in `FIGURES`: cosine to the positive; mean
-    cosine to the negatives (0 without any); 1 where the positive is strictly the nearest; share of
-    candidates kept out; candidates left, the positive included."""
+    cosine to the negatives (0 without any); 1 if the positive is strictly the nearest; share of
+    excluded candidates; remaining candidates, the positive included."""
 
     def mean(self, name: str) -> float:
-        """The mean of a figure over the anchors; 0 without any."""
+        """Return the mean of a measurement over the anchors; 0 without anchors."""
         return float(self.sums[name]) / max(self.count, 1)
 
     def __add__(self, other: ContrastiveResult) -> ContrastiveResult:
-        """Both sets of anchors together."""
+        """Add the sums of two sets of anchors."""
         sums = {name: value + other.sums[name] for name, value in self.sums.items()}
         return ContrastiveResult(self.loss_sum + other.loss_sum, self.count + other.count, sums)
 
 
 @dataclass(frozen=True)
 class Reverse:
-    """The other direction of a symmetric loss where the given anchors are not all there are."""
+    """All anchors for the reverse direction of a symmetric loss, from positives to anchors."""
 
     anchors: Tensor
     """[A, H], all anchors."""
     own: Tensor
-    """[N] index of each given anchor among them."""
+    """[N] index of each anchor of this rank among them."""
     mask: Tensor | None = None
-    """[N, A] True: this anchor is no negative for that given anchor's positive."""
+    """[N, A] True where an anchor must not count as a negative of a positive, or None."""
 
 
 def info_nce(
@@ -69,15 +69,15 @@ def info_nce(
     """Score each anchor's positive against all candidates that are not excluded.
 
     Args:
-        anchors: [N, H], not normalised. Under DDP the anchors of this rank.
-        candidates: [M, H]. Under DDP those of all ranks, gathered with gradient.
+        anchors: [N, H], not normalised; under DDP the anchors of this rank.
+        candidates: [M, H]; under DDP those of all ranks, gathered with gradient.
         positive: [N] index of each anchor's positive among the candidates.
         mask: [N, M] True where a candidate must not count as a negative, or None.
         temperature: Divides the cosine; a scalar tensor gets a gradient.
         symmetric: Also score the positive against the anchors and take the mean of both
-            directions; a `Reverse` brings the anchors that are not among the given ones.
-        margin: Also exclude what is nearer than the positive by more than this: likely a
-            positive that nobody marked. None excludes nothing by similarity.
+            directions; a `Reverse` holds the anchors if `anchors` are not all of them.
+        margin: Also exclude candidates whose cosine exceeds the positive's by more than this, which
+            are likely unlabelled positives; None excludes none by similarity.
 
     Source: van den Oord et al., "Representation Learning with Contrastive Predictive Coding",
         2018, with cosine similarity.
@@ -96,10 +96,10 @@ def pairwise_logistic(
     symmetric: bool | Reverse = False,
     margin: float | None = None,
 ) -> ContrastiveResult:
-    """Mean over an anchor's negatives of log(1 + exp((cos_negative − cos_positive) / temperature)).
+    """Return the mean over negatives of log(1 + exp((cos_negative − cos_positive) / temperature)).
 
-    With one negative it equals `info_nce`; with more, the hard ones do not crowd out the rest.
-    Arguments are those of `info_nce`.
+    With one negative it equals `info_nce`; with more, the hard negatives do not dominate the
+    others. The arguments are those of `info_nce`.
 
     Source: Burges et al., "Learning to Rank using Gradient Descent", 2005 (the pairwise form).
     """
@@ -136,7 +136,7 @@ def _contrast(
 
 
 def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
-    """The reverse direction among the given anchors, with the mask read the other way."""
+    """Return the reverse direction among the given anchors, with the mask transposed."""
     own = torch.arange(len(anchors), device=anchors.device)
     return Reverse(anchors, own, None if mask is None else mask[:, positive].T)
 
@@ -144,7 +144,7 @@ def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
 def _excluded(
     mask: Tensor | None, cosines: Tensor, positive: Tensor, margin: float | None
 ) -> Tensor:
-    """[N, M] True where a candidate is left out: never the positive itself."""
+    """Return [N, M] True where a candidate is excluded, never at the positive."""
     own = positive.unsqueeze(1)
     found = torch.zeros_like(cosines, dtype=torch.bool) if mask is None else mask.bool()
     if margin is not None:
@@ -170,7 +170,7 @@ def _logistic_loss(
 
 
 def _figures(cosines: Tensor, positive: Tensor, excluded: Tensor) -> dict[str, Tensor]:
-    """The sums of `FIGURES` over the anchors."""
+    """Return the sums of `FIGURES` over the anchors."""
     own = positive.unsqueeze(1)
     to_positive = cosines.gather(1, own)
     negative = (~excluded).scatter(1, own, False)
@@ -187,16 +187,16 @@ def _figures(cosines: Tensor, positive: Tensor, excluded: Tensor) -> dict[str, T
 
 
 def simctg(hidden: Tensor, mask: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Push apart the tokens of one sequence: sum of max(0, margin − 1 + cos) over their pairs.
+    """Return the SimCTG loss: the sum of max(0, margin − 1 + cos) over pairs of tokens.
 
     Args:
         hidden: Hidden states [B, T, H].
         mask: [B, T], not 0 at tokens.
-        margin: How much less similar two tokens should be than a token is to itself.
+        margin: By how much two tokens should be less similar than a token is to itself.
 
     Returns:
         The sum over all ordered pairs i ≠ j within a sequence, and their number (int64 scalar).
-        The loss of a step is the one over the other, both over the whole step.
+        The loss of a step is the sum divided by the number, both over the whole step.
 
     Source: Su et al., "A Contrastive Framework for Neural Text Generation", 2022, equation 2.
     """

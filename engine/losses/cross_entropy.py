@@ -1,4 +1,4 @@
-"""Next-token cross entropy that never holds all logits at once."""
+"""Next-token cross entropy and token log-probabilities, computed in chunks of logits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .numerics import widened
 from .sliced import sliced_log_probs, sliced_of
 
 IGNORED = -100
-"""Label of a position that carries no loss."""
+"""Label of a position without a next-token target."""
 TILE = 128
-"""Rows of a matrix that a GPU works on at once."""
+"""Rows of a matrix that a GPU processes together."""
 
 
 def selected_cross_entropy(
@@ -29,21 +29,21 @@ def selected_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Sum the next-token loss over the positions that have a label.
 
-    The head runs on those positions only, a chunk of tokens at a time. With a frozen head each
-    chunk's gradient is taken right away, so logits are computed once; with a trainable head they
-    are computed again in the backward pass.
+    The head runs only on these positions, one chunk of tokens at a time. With a frozen head the
+    gradient of each chunk is computed immediately, so logits are computed once; with a trainable
+    head they are recomputed in the backward pass.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
-        chunk_tokens: Tokens per chunk; None fits `LOGITS_AT_ONCE`.
-        smoothing: Share of the target that is spread evenly over the vocabulary; 0 for a head in
-            slices.
+        chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
+        smoothing: Share of the target that is spread evenly over the vocabulary; 0 for a sliced
+            head.
 
     Returns:
-        The loss sum (fp32 scalar) and the number of tokens in it (int64 scalar). Without any label
-        the sum is 0 and still belongs to the graph of `hidden`.
+        The loss sum (fp32 scalar) and its number of tokens (int64 scalar). Without any label the
+        sum is 0 and still belongs to the graph of `hidden`.
     """
     states, targets, _ = _labelled(hidden, labels)
     count = (targets != IGNORED).sum()
@@ -61,10 +61,10 @@ def selected_cross_entropy(
 def static_cross_entropy(
     hidden: Tensor, labels: Tensor, lm_head: nn.Module, smoothing: float = 0.0
 ) -> Tensor:
-    """Sum the next-token loss as `selected_cross_entropy` does, on shapes that no label decides.
+    """Sum the next-token loss as `selected_cross_entropy` does, with shapes independent of labels.
 
-    The head runs on every position, so nothing has to be known of the labels beforehand: neither
-    the host waits for the device, nor does a captured graph depend on the data.
+    The head runs on every position, so the labels need not be known beforehand: the host does not
+    wait for the device, and a captured graph does not depend on the data.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
@@ -73,7 +73,7 @@ def static_cross_entropy(
         smoothing: As in `selected_cross_entropy`.
 
     Returns:
-        The loss sum (fp32 scalar); 0 without any label, and still in the graph of `hidden`.
+        The loss sum (fp32 scalar); without any label it is 0 and still in the graph of `hidden`.
     """
     if sliced_of(lm_head) is not None:
         return -static_log_probs(hidden, labels, lm_head).sum()
@@ -86,11 +86,11 @@ def static_cross_entropy(
 
 
 def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
-    """Log-probability of each sequence's labelled tokens, on shapes that no label decides.
+    """Return the log-probability of each sequence's labels, with shapes independent of labels.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
-        labels: [B, T] token ids, -100 = not asked for.
+        labels: [B, T] token ids, -100 = not counted.
         lm_head: Maps [n, H] to logits [n, V].
 
     Returns:
@@ -111,7 +111,7 @@ def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tens
 
 
 def _shifted(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Every state [B × T, H], and the label that it predicts, if any, [B × T]."""
+    """Return all states [B × T, H] and the labels they predict [B × T], `IGNORED` without one."""
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
     return hidden.reshape(-1, hidden.shape[-1]), targets
 
@@ -121,21 +121,21 @@ def token_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Return log p(label) of every labelled position, for losses that weigh or compare tokens.
 
-    What a preference loss needs: `(log_probs * mask).sum(1)` is a sequence's log-probability,
-    divided by `mask.sum(1)` its mean. The gradient flows to `hidden`; the logits are computed a
-    chunk of tokens (and, with a head in slices, a slice of the vocabulary) at a time, and again
-    in the backward pass, so that no more than one chunk of them is ever held. Get `hidden` from
-    `HiddenStates` and the head from `lm_head_of`; both hold in lean mode too.
+    For a preference loss, `(log_probs * mask).sum(1)` is the log-probability of a sequence, and
+    divided by `mask.sum(1)` its mean per token. The gradient flows to `hidden`. The logits are
+    computed one chunk of tokens (with a sliced head, one slice of the vocabulary) at a time, and
+    again in the backward pass, so that at most one chunk is held. `HiddenStates` gives `hidden` and
+    `lm_head_of` the head, also in lean mode.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
-        labels: [B, T] token ids, -100 = not asked for.
+        labels: [B, T] token ids, -100 = not counted.
         lm_head: Maps [n, H] to logits [n, V].
-        chunk_tokens: Tokens per chunk; None fits `LOGITS_AT_ONCE`.
+        chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
 
     Returns:
-        Log-probabilities [B, T - 1] in fp32, 0 where there is no label, and the mask [B, T - 1]
-        of the positions that have one. Column t is about the token at t + 1.
+        Log-probabilities [B, T - 1] in fp32, 0 without a label, and the mask [B, T - 1] of the
+        labelled positions. Column t belongs to the token at t + 1.
     """
     states, targets, index = _labelled(hidden, labels)
     mask = labels[:, 1:] != IGNORED
@@ -150,7 +150,7 @@ def token_log_probs(
 
 
 def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States [n, H] that predict a label, the labels [n], and where in B × (T - 1) they are."""
+    """Return states [n, H] that predict a label, the labels [n], and indices in B × (T - 1)."""
     targets = labels[:, 1:].reshape(-1)
     index = (targets != IGNORED).nonzero().squeeze(1)
     states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
@@ -158,12 +158,12 @@ def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chunk_tokens_for(vocabulary: int) -> int:
-    """Return how many tokens' logits are held at once."""
+    """Return the number of tokens whose logits are held at once."""
     return max(1, LOGITS_AT_ONCE // vocabulary)
 
 
 def _whole_tiles(tokens: int) -> int:
-    """Rows a matrix product is done in: what is left over would cost as much as a whole tile."""
+    """Round down to whole tiles, because a partial tile costs as much as a whole one."""
     return max(TILE, tokens // TILE * TILE)
 
 
@@ -204,10 +204,10 @@ def _recomputed_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module, s
 
 
 class _FrozenHead(torch.autograd.Function):
-    """Loss sum whose gradient by the states is computed in the forward pass.
+    """Loss sum whose gradient with respect to the states is computed in the forward pass.
 
-    The loss enters the rest of the graph only as a scalar, so its gradient there is that scalar's
-    gradient times the one computed here.
+    The loss enters the rest of the graph only as a scalar, so the backward pass multiplies the
+    stored gradient by the gradient of this scalar.
     """
 
     @staticmethod
@@ -240,10 +240,10 @@ class _FrozenHead(torch.autograd.Function):
 
 
 class _FrozenHeadTokens(torch.autograd.Function):
-    """Log-probability of every token, whose gradient by its state is computed in the forward pass.
+    """Log-probability of every token; the gradient of its state is computed in the forward pass.
 
-    A token's depends on its own state alone, so the gradient by that is what is computed here
-    times the gradient by the token's log-probability, whatever that turns out to be.
+    The log-probability of a token depends only on its own state, so the backward pass multiplies
+    the stored gradient by the gradient of the token's log-probability.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Rows of all ranks, with a gradient that flows back to the rank that made them."""
+"""Gather rows and counts of all ranks; gradients flow back to the rank of each row."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 
 def gather_counts(counts: Sequence[int]) -> list[list[int]]:
-    """Return every rank's numbers, in rank order; a collective of the hosts.
+    """Return the counts of every rank in rank order; a collective on the hosts (gloo).
 
-    No device takes part, so nobody waits for the work that is queued there.
+    No device takes part, so it does not wait for work that is queued there.
     """
     if world_size() == 1:
         return [list(counts)]
@@ -26,7 +26,7 @@ def gather_counts(counts: Sequence[int]) -> list[list[int]]:
 
 @functools.lru_cache(maxsize=1)
 def _hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """All ranks over gloo; made when it is first needed, by all of them."""
+    """Return a gloo group of all ranks; all ranks create it together at the first use."""
     if dist.get_backend(world) == "gloo":
         return world
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
@@ -34,23 +34,23 @@ def _hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
 
 
 def gather_sizes(rows: int) -> list[int]:
-    """Return how many rows each rank has, in rank order; a collective of the hosts."""
+    """Return the number of rows of each rank in rank order; a collective on the hosts."""
     return [count for (count,) in gather_counts([rows])]
 
 
 def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> tuple[Tensor, int]:
-    """Concatenate the rows of all ranks in rank order; a collective, backward as well.
+    """Concatenate the rows of all ranks in rank order; a collective, also in the backward pass.
 
-    The backward pass sums over the ranks what each rank's loss says about these rows. So local
-    anchors against gathered candidates, averaged by DDP, give the gradient of one process that
-    holds the whole batch: no factor of the world size is needed.
+    The backward pass sums the gradients of all ranks' losses with respect to these rows. So local
+    anchors against gathered candidates, averaged by DDP, give the gradient of one process with the
+    whole batch, without a factor of the world size.
 
     Args:
-        tensor: [n, …] of any dtype; only floating ones have a gradient.
-        sizes: Rows per rank from `gather_sizes`; None says that all ranks have as many.
+        tensor: [n, …] of any dtype; only floating-point tensors have a gradient.
+        sizes: Rows per rank from `gather_sizes`; None if all ranks have the same number.
 
     Returns:
-        [sum of n, …] and the index of this rank's first row in it.
+        The rows [sum of n, …] and the index of this rank's first row.
     """
     world = world_size()
     if world == 1:
@@ -81,7 +81,7 @@ def _all_gather(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """all_gather of equal shapes; the gradient is the sum over ranks of the own block."""
+    """all_gather of equal shapes; the gradient is the sum over ranks of the rank's own block."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

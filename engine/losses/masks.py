@@ -1,4 +1,4 @@
-"""Which candidates must not count as negatives of an anchor."""
+"""Masks of the candidates that must not count as negatives of an anchor."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Texts:
-    """What tells texts apart without looking at their vectors; every field is int64 [n]."""
+    """Properties of n texts that decide which are negatives; every field is int64 [n]."""
 
     hash: Tensor
-    """Of the token ids after truncation: equal hashes are equal texts."""
+    """Hash of the token ids after truncation; equal hashes mean equal texts."""
     label: Tensor
-    """Class of the text; negative = unknown."""
+    """Class of the text; negative if unknown."""
     pair: Tensor
-    """The pair a text belongs to."""
+    """Number of the pair that a text belongs to."""
     hard: Tensor
     """1 for a hard negative of its pair, 0 for its anchor or positive."""
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
-        """All of them, in order."""
+        """Concatenate texts in order."""
         return cls(*(torch.cat(column) for column in zip(*map(cls.columns, parts), strict=True)))
 
     def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The fields, in order."""
+        """Return the fields in order."""
         return self.hash, self.label, self.pair, self.hard
 
     def __getitem__(self, rows: slice | Tensor) -> Texts:
-        """Some of the texts."""
+        """Select texts."""
         return Texts(self.hash[rows], self.label[rows], self.pair[rows], self.hard[rows])
 
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Which rules are in force."""
+    """Rules by which candidates are excluded from the negatives."""
 
     duplicates: bool = True
-    """A text equal to the positive, or to the anchor itself, is no negative."""
+    """Exclude texts equal to the positive or to the anchor."""
     labels: bool = True
-    """A text of the anchor's class is no negative, where both classes are known."""
+    """Exclude texts of the anchor's class, if both classes are known."""
     own_hard_only: bool = False
-    """Hard negatives of other pairs do not count."""
+    """Exclude hard negatives of other pairs."""
     in_batch: bool = True
-    """Texts of other pairs count at all."""
+    """Keep texts of other pairs; False excludes all of them."""
 
 
 def exclusion_mask(
     anchors: Texts, positives: Texts, candidates: Texts, rules: Exclusions
 ) -> Tensor:
-    """Find the candidates that must not count as negatives.
+    """Return the candidates that must not count as negatives.
 
     Args:
         anchors: N anchors.
-        positives: their N positives, in the same order.
+        positives: The N positives in the order of the anchors.
         candidates: M positives and hard negatives.
-        rules: what excludes a candidate.
+        rules: Rules that exclude a candidate.
 
     Returns:
         [N, M] bool; never True at an anchor's own positive.

@@ -1,4 +1,4 @@
-"""The precision losses are computed in."""
+"""Precision in which the losses are computed."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return a floating tensor in fp32, or as it is where it is fp64."""
+    """Return a floating-point tensor in fp32; an fp64 tensor is returned unchanged."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

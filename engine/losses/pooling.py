@@ -1,4 +1,4 @@
-"""One vector per sequence out of its hidden states."""
+"""Pool the hidden states of each sequence into one vector."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ Pooling = Literal["mean", "last", "weighted_mean"]
 def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> Tensor:
     """Pool hidden states [B, T, H] over the tokens where `mask` [B, T] is not 0.
 
-    `mean` weighs all tokens alike. `last` takes the last one, the only one that saw the whole
-    text in a causal model. `weighted_mean` weighs tokens 1, 2, … n: early tokens saw little.
-    Padding may be on either side, and the mask may have holes. A row without tokens gives zeros.
+    `mean` weighs all tokens equally. `last` takes the last token, the only one that attends to the
+    whole text in a causal model. `weighted_mean` weighs the tokens by 1, 2, … n, because early
+    tokens attend to little text. Padding may be on either side, and the mask may have gaps. A row
+    without tokens gives zeros.
 
     Returns:
-        [B, H] in fp32 (fp64 where the states are).
+        [B, H] in fp32 (fp64 for fp64 states).
 
     Source: Muennighoff, "SGPT", 2022 (position-weighted mean).
     """

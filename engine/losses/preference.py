@@ -1,7 +1,7 @@
-"""Losses over completions that somebody judged, by log-probabilities of model and reference.
+"""Preference losses (DPO variants, KTO) from log-probabilities of the model and the reference.
 
-π is the model that is trained, ρ the reference, y⁺ and y⁻ the better and the worse completion of a
-prompt x, and r(y) = log π(y|x) − log ρ(y|x). A completion's reward is β·r.
+π is the trained model, ρ the reference, y⁺ and y⁻ the chosen and the rejected completion of a
+prompt x, and r(y) = log π(y|x) − log ρ(y|x). The reward of a completion is β·r.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ FIGURES = (
     *("rewards_chosen", "logps_chosen", "rewards_rejected", "logps_rejected"),
     "reward_accuracy",
 )
-"""What is summed over judged completions beside the loss."""
+"""Names of the sums over completions beside the loss."""
 
 
 @dataclass(frozen=True)
 class LogProbs:
-    """Of N completions, each given its prompt."""
+    """Log-probabilities of N completions, each given its prompt."""
 
     total: Tensor
     """Sum over the completion's tokens, [N] fp32."""
     tokens: Tensor
-    """Tokens of each completion, [N]."""
+    """Number of tokens of each completion, [N]."""
 
 
 def completion_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> LogProbs:
-    """Log-probabilities of the labelled tokens of each sequence.
+    """Return the log-probabilities of the labelled tokens of each sequence.
 
     Args:
-        hidden: last hidden states [N, T, H].
+        hidden: Last hidden states [N, T, H].
         labels: [N, T] token ids, -100 for the prompt and padding.
-        lm_head: maps [n, H] to logits [n, V].
+        lm_head: Maps [n, H] to logits [n, V].
     """
     found, mask = token_log_probs(hidden, labels, lm_head)
     return LogProbs(found.sum(dim=1), mask.sum(dim=1))
@@ -55,9 +55,9 @@ def pair_losses(
     beta: float,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The loss of every pair, [B].
+    """Return the loss of every pair, [B].
 
-    With d = r(y⁺) − r(y⁻), and d̄ the same of r per token:
+    With d = r(y⁺) − r(y⁻), and d̄ the same with r per token:
 
         sigmoid       −(1 − ε) log σ(βd) − ε log σ(−βd)
         robust        (−(1 − ε) log σ(βd) + ε log σ(−βd)) / (1 − 2ε)
@@ -66,12 +66,12 @@ def pair_losses(
         ipo           (d̄ − 1/(2β))²
 
     Args:
-        chosen: r of the better completions [B].
-        rejected: r of the worse ones [B].
-        tokens: how many tokens each of both have, [B] and [B].
-        kind: which of the above.
+        chosen: r of the chosen completions [B].
+        rejected: r of the rejected completions [B].
+        tokens: Number of tokens of the chosen and of the rejected completions, [B] each.
+        kind: One of the losses above.
         beta: β.
-        label_smoothing: ε, the share of pairs taken to be the wrong way round.
+        label_smoothing: ε, the assumed share of swapped pairs.
 
     Source: Rafailov et al. 2023 (sigmoid); Mitchell 2023 (its ε); Chowdhury et al. 2024 (robust);
     Meng et al. 2024 (per token); Zhao et al. 2023 (hinge); Azar et al. 2023 (ipo).
@@ -99,39 +99,42 @@ def rated_losses(
     beta: float,
     weights: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """The loss of every rated completion, [N].
+    """Return the loss of every rated completion, [N].
 
-        wanted    w⁺ (1 − σ(β(r − z)))
-        unwanted  w⁻ (1 − σ(β(z − r)))
+        desirable    w⁺ (1 − σ(β(r − z)))
+        undesirable  w⁻ (1 − σ(β(z − r)))
 
     Args:
         ratio: r of the completions [N].
-        desirable: which of them are wanted, bool [N].
-        divergence: z, how far the model is from its reference; no gradient flows through it.
+        desirable: Whether each completion is desirable, bool [N].
+        divergence: z, the KL divergence from the reference; no gradient flows through it.
         beta: β.
         weights: w⁺ and w⁻.
 
     Source: Ethayarajh et al. 2024, equation 7.
     """
     above = beta * (ratio - divergence.detach())
-    wanted, unwanted = weights[0] * torch.sigmoid(-above), weights[1] * torch.sigmoid(above)
-    return torch.where(desirable, wanted, unwanted)
+    good, bad = weights[0] * torch.sigmoid(-above), weights[1] * torch.sigmoid(above)
+    return torch.where(desirable, good, bad)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Sums over judged completions; those of several batches add up."""
+    """Sums over the completions of a batch; sums of several batches can be added."""
 
     loss_sum: Tensor
-    """Over pairs, or over rated completions."""
+    """Sum of the loss over pairs, or over rated completions."""
     sums: Mapping[str, Tensor]
-    """Of rewards, log-probabilities and right verdicts, by the name each mean goes by."""
+    """Sums of rewards, log-probabilities and correct rankings, by the name of their mean."""
 
 
 def reward_sums(
     log_probs: LogProbs, ratio: Tensor, desirable: Tensor, beta: float
 ) -> dict[str, Tensor]:
-    """Sums of rewards β·r and log-probabilities, of wanted and of unwanted completions."""
+    """Return sums of rewards β·r and log-probabilities of chosen and rejected completions.
+
+    Desirable completions count as chosen, undesirable ones as rejected.
+    """
     sums = {}
     for name, rows in ((CHOSEN, desirable), (REJECTED, ~desirable)):
         sums[f"rewards_{name}"] = torch.where(rows, beta * ratio, 0.0).sum()
@@ -140,11 +143,11 @@ def reward_sums(
 
 
 def means(sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
-    """Means of summed figures, each over what it is about, and the margin of the rewards.
+    """Return the mean of every sum over its completions, and the reward margin.
 
     Args:
-        sums: as in `Compared`.
-        counts: of `chosen` and `rejected` completions, and of `all` that is judged.
+        sums: Sums by name, as in `Compared`.
+        counts: Number of `chosen` and `rejected` completions, and of `all` pairs or completions.
     """
     found = {
         name: total / counts[about(name)] for name, total in sums.items() if counts[about(name)]
@@ -155,6 +158,6 @@ def means(sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, f
 
 
 def about(name: str) -> str:
-    """What a figure is a mean over: `chosen`, `rejected` or `all`."""
+    """Return the key of `counts` over which a sum is averaged: `chosen`, `rejected` or `all`."""
     subject = name.rpartition("_")[2]
     return subject if subject in (CHOSEN, REJECTED) else "all"

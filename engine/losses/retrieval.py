@@ -1,4 +1,4 @@
-"""How well anchors find their texts: the usual measures of retrieval."""
+"""Retrieval metrics: recall, MRR, nDCG and triplet accuracy."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from torch.nn import functional as F
 from .numerics import widened
 
 NDCG_DEPTH = 10
+"""Rank down to which nDCG counts."""
 
 
 def retrieval_sums(anchors: Tensor, corpus: Tensor, relevant: Tensor) -> dict[str, Tensor]:
-    """Rank a corpus by cosine for each anchor and sum the measures over the anchors.
+    """Rank a corpus by cosine for each anchor and sum the metrics over the anchors.
 
-    A text that is not relevant and as near as a relevant one is ranked before it, so that equal
-    vectors never count as found.
+    At equal cosines, irrelevant texts are ranked before relevant ones, so that equal vectors never
+    count as found.
 
     Args:
         anchors: [N, H].
         corpus: [M, H], M > 0.
-        relevant: [N, M] True where a text answers the anchor; at least one per anchor.
+        relevant: [N, M] True where a text is relevant to the anchor; at least one per anchor.
 
     Returns:
         Sums over anchors of `recall_at_1` and `recall_at_5` (a relevant text is among the first
-        1, 5), `mrr` (1 / rank of the first relevant one) and `ndcg_at_10`.
+        1 or 5), `mrr` (1 / rank of the first relevant text) and `ndcg_at_10`.
     """
     cosines = cosine_matrix(anchors, corpus)
     order = _ranking(cosines, relevant)
@@ -39,13 +40,13 @@ def retrieval_sums(anchors: Tensor, corpus: Tensor, relevant: Tensor) -> dict[st
 
 
 def triplet_sums(anchors: Tensor, positives: Tensor, negatives: Tensor, owner: Tensor) -> Tensor:
-    """Count the hard negatives that are farther from their anchor than its positive.
+    """Count the hard negatives that are less similar to their anchor than its positive is.
 
     Args:
         anchors: [N, H].
         positives: [N, H], one per anchor.
         negatives: [K, H].
-        owner: [K] the anchor a negative belongs to.
+        owner: [K] the anchor of each negative.
     """
     to_positive = F.cosine_similarity(widened(anchors), widened(positives), dim=-1)[owner]
     to_negative = F.cosine_similarity(widened(anchors)[owner], widened(negatives), dim=-1)
@@ -53,20 +54,20 @@ def triplet_sums(anchors: Tensor, positives: Tensor, negatives: Tensor, owner: T
 
 
 def cosine_matrix(rows: Tensor, columns: Tensor) -> Tensor:
-    """Cosines [N, M] in fp32, autocast off."""
+    """Return the cosines [N, M] in fp32, with autocast off."""
     with torch.autocast(rows.device.type, enabled=False):
         return F.normalize(widened(rows), dim=-1) @ F.normalize(widened(columns), dim=-1).T
 
 
 def _ranking(cosines: Tensor, relevant: Tensor) -> Tensor:
-    """[N, M] indices, nearest first; at equal cosines relevant texts come last."""
+    """Return indices [N, M], nearest first; at equal cosines relevant texts come last."""
     pessimistic = relevant.to(torch.int64).argsort(dim=1, stable=True)
     nearest = cosines.gather(1, pessimistic).argsort(dim=1, descending=True, stable=True)
     return pessimistic.gather(1, nearest)
 
 
 def _ndcg(hits: Tensor) -> Tensor:
-    """[N] discounted gain of the first texts over the best there could be."""
+    """Return [N] the discounted gain of the first texts divided by the best possible gain."""
     depth = min(NDCG_DEPTH, hits.shape[1])
     places = torch.arange(2, depth + 2, device=hits.device, dtype=torch.float64)
     discount = places.log2().reciprocal()

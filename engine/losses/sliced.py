@@ -1,8 +1,8 @@
-"""Log-probabilities under a head whose matrix exists one slice of the vocabulary at a time.
+"""Log-probabilities and logits of an output head that is dequantized slice by slice.
 
-The log-normalizer is collected over the slices in the forward pass; the backward pass goes over
-them again, with the probabilities known. So neither the whole matrix nor all logits are ever in
-memory, and what is kept from one pass to the other is one number per token.
+The forward pass accumulates the log-normalizer over the slices of the vocabulary; the backward pass
+visits them again. So neither the whole matrix nor all logits are ever in memory, and only one
+number per token is kept between the passes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .numerics import widened
 
 @dataclass(frozen=True)
 class HeadSlice:
-    """Consecutive rows of an output matrix."""
+    """Consecutive rows of an output matrix, and their biases."""
 
     weight: Tensor
     """[v, H]"""
@@ -34,15 +34,15 @@ class HeadSlice:
 
 @runtime_checkable
 class SlicedHead(Protocol):
-    """An output matrix that is made slice by slice, in the order of the vocabulary."""
+    """An output matrix that is provided slice by slice, in the order of the vocabulary."""
 
     def slices(self) -> Iterator[HeadSlice]:
-        """One slice after another; each may be freed before the next is made."""
+        """Yield the slices; each may be freed before the next one is made."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """What is done to the logits after the projection: `cap · tanh(scale · x / cap)`."""
+    """Scaling and soft capping of logits after the projection: `cap · tanh(scale · x / cap)`."""
 
     scale: float
     cap: float | None
@@ -53,35 +53,35 @@ class _Shape:
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def back(self, gradient: Tensor, shaped: Tensor | None) -> Tensor:
-        """Gradient by the raw logits, in place; `shaped` is needed with a cap."""
+        """Return the gradient with respect to the raw logits, in place; a cap needs `shaped`."""
         if self.cap is not None and shaped is not None:
             gradient = gradient.mul_(1 - (shaped / self.cap).square_())
         return gradient.mul_(self.scale) if self.scale != 1.0 else gradient
 
 
 def sliced_of(lm_head: nn.Module) -> SlicedHead | None:
-    """Return the sliced projection in a head, however its logits are shaped; None if whole."""
+    """Return the sliced projection of a head, or None if the head is not sliced."""
     projection = getattr(lm_head, "projection", lm_head)
     return projection if isinstance(projection, SlicedHead) else None
 
 
 def sliced_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
-    """Return log p(target) [n] in fp32 for states [n, H], with a gradient by the states alone.
+    """Return log p(target) [n] in fp32 for states [n, H], with a gradient only for the states.
 
     Args:
         states: [n, H].
         targets: [n] token ids.
-        lm_head: A `SlicedHead`, or one with a `projection` that is, a `scale` and a `cap`.
+        lm_head: A `SlicedHead`, or a module with one as `projection`, and `scale` and `cap`.
     """
     head = sliced_of(lm_head)
-    assert head is not None, "the caller has looked"
+    assert head is not None, "the caller has checked that the head is sliced"
     shape = _Shape(getattr(lm_head, "scale", 1.0), getattr(lm_head, "cap", None))
     function: Callable[..., Tensor] = _SlicedLogProbs.apply
     return function(states, targets, head, shape)
 
 
 def sliced_logits(states: Tensor, head: SlicedHead) -> Tensor:
-    """Return logits [..., V] of states [..., H], whose graph holds no part of the matrix."""
+    """Return the logits [..., V] of states [..., H]; the graph holds no part of the matrix."""
     function: Callable[..., Tensor] = _SlicedLogits.apply
     return function(states, head)
 
@@ -117,7 +117,7 @@ def _blocks(count: int, width: int) -> Iterator[slice]:
 
 
 def _placed(targets: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where each target is in a slice, [n, 1], and whether it is there at all."""
+    """Return the index of each target in a slice, [n, 1], and whether it is in the slice."""
     local = targets - first
     inside = (local >= 0) & (local < width)
     return local.clamp(0, width - 1).unsqueeze(1), inside

@@ -1,4 +1,4 @@
-"""What divides the cosines: a number, or a parameter that is learned."""
+"""The temperature of a contrastive loss, fixed or learned."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 class Temperature(nn.Module):
-    """A temperature; learned as ln(1 / temperature), so that it stays positive and steps are even.
+    """A temperature; it is learned as ln(1 / temperature), which keeps it positive.
 
     Args:
-        start: the temperature, or the first one.
-        learned: train it.
-        bounds: lowest and highest temperature a learned one may take.
+        start: The temperature, or the initial value of a learned one.
+        learned: Whether it is trained.
+        bounds: Lower and upper bound of a learned temperature.
 
     Source: Radford et al., "Learning Transferable Visual Models From Natural Language
         Supervision", 2021 (log parametrisation and clamp).
@@ -29,11 +29,11 @@ class Temperature(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(-math.log(start))) if learned else None
 
     def now(self) -> float | Tensor:
-        """The temperature; a scalar tensor in the graph of `log_scale` where it is learned."""
+        """Return the temperature; a scalar tensor in the graph of `log_scale` if it is learned."""
         return self._fixed if self.log_scale is None else torch.exp(-self.log_scale)
 
     def clamp(self) -> None:
-        """Bring a learned temperature back into its bounds; after every optimizer update."""
+        """Clamp a learned temperature to its bounds; called after every optimizer update."""
         if self.log_scale is not None:
             with torch.no_grad():
                 self.log_scale.clamp_(*self._range)

@@ -1,1 +1,1 @@
-"""Loading, quantizing and adapting models."""
+"""Base models: loading, quantization, adapters, hidden states, and forms that save memory."""

@@ -1,4 +1,4 @@
-"""What libraries raise while loading a model, said in terms of what to do."""
+"""Convert exceptions of model loading to `ModelError`s with a next step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..errors import ModelError
 
 
 @contextmanager
-def naming_the_way_out(model_id: str) -> Iterator[None]:
-    """Turn a loading error inside the block into a `ModelError` with a next step."""
+def readable_load_errors(model_id: str) -> Iterator[None]:
+    """Convert a loading error in the block to a `ModelError` with a next step."""
     try:
         yield
     except ModelError:
@@ -38,7 +38,7 @@ def _not_found(model_id: str, error: OSError) -> str:
     text = str(error)
     if "gated" in text.lower():
         return (
-            f"{model_id} is gated: its owner has to let you in. Ask for access on its hub page, "
+            f"{model_id} is gated: its owner has to grant access. Request access on its hub page, "
             f"then log in with `hf auth login`."
         )
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
@@ -56,8 +56,8 @@ def _unloadable(model_id: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return (
-            f"{model_id} brings Python code of its own that would run on this machine. "
-            f"Read it, then set model.trust_remote_code: true."
+            f"{model_id} contains Python code that would run on this machine. "
+            f"Review it, then set model.trust_remote_code: true."
         )
     return (
         f"{model_id} cannot be loaded ({type(error).__name__}): {_first_line(error)}. "

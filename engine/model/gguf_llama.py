@@ -1,7 +1,7 @@
-"""Rewrite a GGUF file of a Llama with a GPT-2 tokenizer as a folder `from_pretrained` reads.
+"""Convert a GGUF file of a Llama model with GPT-2 tokenizer to a transformers model folder.
 
-transformers can do this too, but reads the file three times over to do it, at eight seconds each
-for a vocabulary of 49,152, and drops a part of the tokenizer's splitting rule.
+transformers can do this as well, but it reads the file three times, which takes eight seconds each
+for a vocabulary of 49,152, and it drops a part of the tokenizer's splitting rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from ..errors import ModelError
 from .progress import Progress
 
 _SPLITTING_RULE = "smollm"
+"""GGUF name of the supported pre-tokenizer."""
 _CONTROL_TOKEN = 3
+"""GGUF token type of special tokens."""
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -37,7 +39,7 @@ def convert(source: Path, target: Path, label: str, progress: Progress) -> None:
     """Write tokenizer, configuration and fp32 weights of a GGUF file into the folder `target`.
 
     Raises:
-        ModelError: The file is of another architecture or tokenizer than is converted here.
+        ModelError: The architecture or tokenizer of the file is not supported.
     """
     from gguf import GGUFReader
     from safetensors.numpy import save_file
@@ -64,7 +66,7 @@ def _check_kind(source: Path, fields: dict[str, Any]) -> None:
     kind = (fields.get("general.architecture"), fields.get("tokenizer.ggml.pre"))
     if kind != ("llama", _SPLITTING_RULE):
         raise ModelError(
-            f"{source.name} holds the architecture and tokenizer {kind}, and only "
+            f"{source.name} has architecture and tokenizer {kind}, but only "
             f"('llama', {_SPLITTING_RULE!r}) can be converted. Use a local folder or a hub id."
         )
 
@@ -96,7 +98,7 @@ def _configuration(fields: dict[str, Any], *, tied: bool) -> Any:
 
 
 def _weights(reader: Any, config: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor, dequantized to fp32, under the name transformers gives it."""
+    """Yield each tensor, dequantized to fp32, with its name in transformers."""
     import numpy as np
     from gguf import dequantize
 
@@ -135,7 +137,7 @@ def _tokenizer(fields: dict[str, Any]) -> Any:
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    # Digits alone first, then the GPT-2 split: the rule the model was trained with.
+    # Split off single digits, then apply the GPT-2 split, as when the model was trained.
     digits = pre_tokenizers.Digits(individual_digits=True)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([digits, words])

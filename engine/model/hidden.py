@@ -1,4 +1,4 @@
-"""The last hidden state of the backbone, without the logits and without the layers below."""
+"""The last hidden states of a model, its backbone, and its output head."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils.hooks import RemovableHandle
 
 
 class HiddenStates:
-    """Keeps the last hidden state [B, T, H] of each forward until it is taken.
+    """Captures the last hidden states [B, T, H] of each forward pass.
 
-    `output_hidden_states` would keep every layer's, and a fused loss returns none; a hook on the
-    backbone sees the one tensor the losses need. Works through DDP and PEFT wrappers and with
-    activation checkpointing, since the backbone itself is never recomputed.
+    `output_hidden_states` would keep those of every layer, and a fused loss returns none; a hook on
+    the backbone receives the one tensor that the losses need. It works through DDP and PEFT
+    wrappers and with activation checkpointing, because the backbone itself is never recomputed.
 
     Use as a context manager, or call `attach` and `detach`:
 
@@ -31,26 +31,26 @@ class HiddenStates:
         self._states: Tensor | None = None
 
     def attach(self) -> HiddenStates:
-        """Start keeping; a second call changes nothing."""
+        """Register the hook; further calls have no effect."""
         if self._handle is None:
             self._handle = self._backbone.register_forward_hook(self._keep)
         return self
 
     def detach(self) -> None:
-        """Stop keeping and forget what is held."""
+        """Remove the hook and the captured states."""
         if self._handle is not None:
             self._handle.remove()
         self._handle = self._states = None
 
     def take(self) -> Tensor:
-        """Return the last forward's hidden state [B, T, H], still in its graph, and forget it.
+        """Return and release the hidden states [B, T, H] of the last forward pass, in their graph.
 
         Raises:
-            RuntimeError: No forward ran since the last `take`.
+            RuntimeError: No forward pass ran since the last `take`.
         """
         states, self._states = self._states, None
         if states is None:
-            raise RuntimeError("no forward through the backbone since the last take()")
+            raise RuntimeError("no forward pass through the backbone since the last take()")
         return states
 
     def __enter__(self) -> HiddenStates:
@@ -83,20 +83,19 @@ def base_model_of(model: nn.Module) -> nn.Module:
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
-    """Return the stack of layers below the language-model head, final norm included."""
+    """Return the layers below the output head, final norm included."""
     base: Any = base_model_of(model)
     backbone = base.get_decoder()
     if not isinstance(backbone, nn.Module) or backbone is base:
-        raise TypeError(f"{type(base).__name__} has no backbone apart from its head")
+        raise TypeError(f"{type(base).__name__} has no backbone separate from its head")
     return backbone
 
 
 def lm_head_of(model: nn.Module) -> nn.Module:
-    """Return the map from hidden states [..., H] to logits [..., V] this model trains with.
+    """Return the module that maps hidden states [..., H] to the logits [..., V] of this model.
 
-    Most models project and are done. Where the configuration scales or caps the logits after the
-    projection, the returned module does so too, so that a loss computed from hidden states is
-    the model's own.
+    For most models it is the output projection. If the configuration scales or caps the logits, the
+    returned module does so as well, so that a loss on hidden states equals the model's own loss.
     """
     base: Any = base_model_of(model)
     head: nn.Module = base.get_output_embeddings()
@@ -123,7 +122,7 @@ class ShapedHead(nn.Module):
 
 
 def _logit_scale(config: Any) -> float:
-    """The factor on the logits, which some families name and some name the inverse of."""
+    """Return the factor on the logits; some configurations hold its inverse."""
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         factor = getattr(config, name, None)
         if factor is not None:

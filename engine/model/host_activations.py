@@ -1,8 +1,8 @@
-"""Activation checkpoints that wait for the backward pass in host memory.
+"""Activation checkpointing that keeps the layer inputs in host memory.
 
-A checkpointed layer keeps its input. Here that input leaves the device while the layer computes
-and comes back while the layer above is still in its backward pass, both on a stream of their own,
-so that the copies cost time only where the link is slower than a layer.
+A checkpointed layer keeps its input. This input is copied to the host while the layer computes, and
+back to the device while the layer above is in its backward pass. Both copies run on a separate
+stream, so they cost time only if a copy takes longer than a layer.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch.utils.checkpoint import checkpoint
 
 
 class HostActivations:
-    """A checkpointing function, as transformers calls it, that keeps layer inputs on the host."""
+    """A checkpointing function for transformers that keeps layer inputs on the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._lane = _Lane(device)
         self._newest: weakref.ref[_Parked] | None = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a layer; only its input is kept, and that on the host."""
+        """Run a layer and keep only its input, on the host."""
         with torch.autograd.graph.saved_tensors_hooks(self._park, self._fetch):
             return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
     def begin(self) -> None:
-        """A forward pass begins; what the one before parked is not below its layers."""
+        """Begin a forward pass; inputs kept by the previous pass are not prefetched by it."""
         self._newest = None
 
     def _park(self, tensor: Tensor) -> Tensor | _Parked:
@@ -44,7 +44,7 @@ class HostActivations:
         if not isinstance(saved, _Parked):
             return saved
         tensor = saved.take()
-        # The backward pass goes through the layers the other way round: the one below is next.
+        # The backward pass visits the layers in reverse: the layer below is next.
         before = saved.before() if saved.before is not None else None
         if before is not None:
             before.prefetch()
@@ -56,18 +56,18 @@ class _Parked:
 
     def __init__(self, lane: _Lane, tensor: Tensor, before: weakref.ref[_Parked] | None) -> None:
         self.before = before
-        """What was parked before it, while that is alive."""
+        """The input that was parked before this one, while it is alive."""
         self._lane = lane
         self._host = lane.to_host(tensor)
         self._arriving: Tensor | None = None
 
     def prefetch(self) -> None:
-        """Start bringing it back."""
+        """Start to copy the input back to the device."""
         if self._arriving is None:
             self._arriving = self._lane.to_device(self._host)
 
     def take(self) -> Tensor:
-        """It, on the device again."""
+        """Return the input on the device."""
         self.prefetch()
         tensor, self._arriving = self._arriving, None
         assert tensor is not None, "prefetch() has just set it"
@@ -76,7 +76,7 @@ class _Parked:
 
 
 class _Lane:
-    """The way between device and host; on a CPU a plain copy."""
+    """Copies between device and host on a separate stream; plain copies on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -85,7 +85,7 @@ class _Lane:
         self._leaving: Tensor | None = None
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Start to copy; the tensor's memory is held until the next one leaves."""
+        """Start a copy to the host; the device memory is held until the next copy."""
         host = torch.empty_like(tensor, device="cpu", pin_memory=self._cuda)
         self.arrived()
         with self._beside():
@@ -94,14 +94,14 @@ class _Lane:
         return host
 
     def to_device(self, host: Tensor) -> Tensor:
-        """Start to copy into memory that nothing queued so far still uses."""
+        """Start a copy to the device, into memory that no queued work uses."""
         tensor = torch.empty_like(host, device=self._device)
         with self._beside():
             tensor.copy_(host, non_blocking=True)
         return tensor
 
     def arrived(self) -> None:
-        """Let the computation wait for all copies begun, and free what has left."""
+        """Make the computation wait for all started copies, and release the copied memory."""
         if self._cuda:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._leaving = None

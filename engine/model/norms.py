@@ -1,7 +1,7 @@
-"""RMS norms that keep their input as it came, instead of a copy of it in fp32.
+"""RMS norms that keep their input for the backward pass instead of an fp32 copy of it.
 
-A norm computes in fp32. Written as plain tensor code it then keeps that copy for the backward
-pass, twice the size of the input, which is alive anyhow. Here the copy is made again.
+A norm computes in fp32. As plain tensor code it keeps the fp32 copy for the backward pass, which is
+twice the size of the input, although the input is alive anyway. Here the copy is recomputed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 _ROWS = 4
-"""Tried before a norm is replaced."""
+"""Rows on which a norm is compared before it is replaced."""
 
 
 def slim_norms(model: nn.Module) -> int:
-    """Let the frozen RMS norms of a model keep less, in place; returns how many.
+    """Replace the forward pass of a model's frozen RMS norms in place, and return their number.
 
-    Only those are changed that are of the usual form, which is found out by trying: the result
-    stays the same to the last bit.
+    Only norms of the usual form are replaced: their results are compared first and are bitwise
+    equal.
     """
     changed = 0
     for module in model.modules():
@@ -45,7 +45,7 @@ def _is_usual(norm: Any) -> bool:
         return False
     weight = norm.weight
     if weight.dtype == torch.float32:
-        return False  # there is no copy then
+        return False  # fp32 needs no copy
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(_ROWS, len(weight), generator=generator).to(weight.device, weight.dtype)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def _is_usual(norm: Any) -> bool:
 
 
 class _RmsNorm(torch.autograd.Function):
-    """`weight · x / sqrt(mean(x²) + ε)`, the quotient in fp32 and rounded before the product."""
+    """`weight · x / sqrt(mean(x²) + ε)`, with the quotient in fp32, rounded before the product."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:

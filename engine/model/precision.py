@@ -1,4 +1,4 @@
-"""Which number formats a run computes and keeps its adapters in."""
+"""Number formats of the computation and of the adapters."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of the weights that are not quantized, and of the arithmetic.
+    """Return the dtype of unquantized weights and of the arithmetic.
 
-    `auto` is bf16 where the CUDA device has it in hardware and fp32 everywhere else: bf16 on a
-    CPU is slower than fp32, and fp16 needs loss scaling to be safe.
+    `auto` is bf16 if the CUDA device supports it in hardware, otherwise fp32: bf16 on a CPU is
+    slower than fp32, and fp16 needs loss scaling to be safe.
 
     Raises:
-        ModelError: The device cannot compute in the precision asked for.
+        ModelError: The device does not support this precision.
     """
     native_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "auto":
         return torch.bfloat16 if native_bf16 else torch.float32
     if precision == "fp16" and device.type != "cuda":
         raise ModelError(
-            f"model.precision: fp16 trains on a CUDA device only, and this is {device}. "
+            f"model.precision: got fp16, which needs a CUDA device, but this is {device}. "
             f"Set model.precision: auto."
         )
     if precision == "bf16" and device.type == "cuda" and not native_bf16:
         name = torch.cuda.get_device_name(device)
         raise ModelError(
-            f"model.precision: {name} has no bf16. Set model.precision: auto (fp32) or fp16."
+            f"model.precision: got bf16, which {name} does not support. "
+            f"Set model.precision: auto (fp32) or fp16."
         )
     return _DTYPES[precision]
 
@@ -37,7 +38,7 @@ def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
 def adapter_dtype(
     precision: str, quantize: str, compute: torch.dtype, device: torch.device
 ) -> torch.dtype:
-    """Return the dtype the adapters are kept and optimized in.
+    """Return the dtype of the adapter weights, in which they are optimized.
 
     `auto` is bf16 for NF4 models computing in bf16 on a GPU, where it halves adapters, gradients
     and optimizer state, and fp32 otherwise.
@@ -49,5 +50,5 @@ def adapter_dtype(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the short name a configuration uses, such as `bf16`."""
+    """Return the short name of the configuration, such as `bf16`."""
     return next((name for name, known in _DTYPES.items() if known == dtype), str(dtype))

@@ -1,4 +1,4 @@
-"""Progress of long loading work, told to a callback instead of a bar on the terminal."""
+"""Report loading progress to a callback instead of a progress bar on the terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Progress = Callable[[str, float, float], None]
 
 
 def ignore_progress(label: str, done: float, total: float) -> None:
-    """Take a report and drop it."""
+    """Discard a progress report."""
 
 
 @contextmanager
 def weights_progress(label: str, progress: Progress) -> Iterator[None]:
-    """Report the tensors a `from_pretrained` inside the block has placed, at most 21 times."""
+    """Report how many tensors a `from_pretrained` in the block has loaded, at most 21 times."""
 
     def hook(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args and hasattr(args[0], "__len__"):

