@@ -13,12 +13,15 @@ from ...telemetry.process import rss_bytes
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """Memory when a step is judged; None where there is no such thing."""
+    """Memory and device figures of a step, by the names of their `StepFinished` fields.
 
-    allocated_bytes: int | None
-    """Peak since the step before was judged."""
-    reserved_bytes: int | None
-    total_bytes: int | None
+    A figure that this device does not report is None.
+    """
+
+    mem_allocated_bytes: int | None
+    """Peak since the previous reading."""
+    mem_reserved_bytes: int | None
+    mem_total_bytes: int | None
     rss_bytes: int
     gpu_util: float | None = None
     gpu_temp_c: float | None = None

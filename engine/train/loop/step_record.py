@@ -85,12 +85,12 @@ class StepRecord:
 
     def held_bytes(self, *, reserves: bool) -> int | None:
         """The memory that counts as this rank's."""
-        return self.memory.reserved_bytes if reserves else self.memory.allocated_bytes
+        return self.memory.mem_reserved_bytes if reserves else self.memory.mem_allocated_bytes
 
     def event(self) -> StepFinished:
         """The record; waits for the other ranks' figures."""
         assert self.totals is not None, "the verdict comes first"
-        totals, tally, memory = self.totals.read(), self.tally, self.memory
+        totals, tally = self.totals.read(), self.tally
         step_s = time.perf_counter() - tally.started if self.step_s is None else self.step_s
         return StepFinished(
             loss=totals.loss,
@@ -111,15 +111,8 @@ class StepRecord:
             optimizer_s=tally.optimizer_s,
             tokens_per_s=totals.tokens / step_s,
             samples_per_s=totals.samples / step_s,
-            mem_allocated_bytes=memory.allocated_bytes,
-            mem_reserved_bytes=memory.reserved_bytes,
-            mem_total_bytes=memory.total_bytes,
-            rss_bytes=memory.rss_bytes,
-            gpu_util=memory.gpu_util,
-            gpu_temp_c=memory.gpu_temp_c,
-            gpu_power_w=memory.gpu_power_w,
             skew_s=totals.skew_s,
-            pcie_bytes_per_s=memory.pcie_bytes_per_s,
+            **vars(self.memory),
             **_by_rank(totals),
             extra=self._extra(totals),
         )
@@ -130,7 +123,7 @@ class StepRecord:
 
 
 def _by_rank(totals: StepTotals) -> dict[str, Any]:
-    """Figures of every rank, where there are several."""
-    names = ("rank_s", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
-    several = len(totals.rank_s) > 1
-    return {name: getattr(totals, name) for name in names} if several else {}
+    """Return the figures of every rank by their `StepFinished` fields; empty for a single rank."""
+    if len(totals.rank_s) < 2:
+        return {}
+    return {name: value for name, value in vars(totals).items() if name.startswith("rank_")}
