@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from ...protocol.thresholds import SLOW_RANK_RATIO
 from ..sliding_window import SlidingWindow
 
 DROP_SHARE = 0.8
@@ -22,8 +23,8 @@ within ten records."""
 LEAK_RISE = 1.05
 FIRST_BLOCKS = 3
 """Allocators grow while a run warms up."""
-SLOW_RANK = math.log(1.05)
-"""5 % over the other ranks: they all wait for the slowest, so the whole run pays for it."""
+SLOW_RANK = math.log(SLOW_RANK_RATIO)
+"""Log ratio of a rank's time to the others' above which it counts as slow."""
 SLOW_WEIGHT = 1 / 25
 SLOW_RECORDS = 50
 """Long and short batches fall on every rank alike; only a slow machine is the same one for long."""

@@ -10,6 +10,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 
 from fttui.engine.protocol.events import StepFinished
+from fttui.engine.protocol.thresholds import SLOW_STEP_RATIO
 
 from ...actions import bindings
 from ...dialogs.profile_text import profile_lines
@@ -23,8 +24,6 @@ from .plot_screen import PlotScreen
 
 BLOCKS = "█▓▒░▚▞▀▄"
 """One sign per term of the plan, so that colour is not needed to tell them apart."""
-STRAGGLER = 1.2
-"""A rank this many times as slow as the median is called out."""
 
 
 class SystemScreen(PlotScreen):
@@ -97,14 +96,14 @@ def _ranks(state: AppState) -> list[Content]:
     for rank in range(max(len(devices), len(times), 1)):
         device = devices[rank] if rank < len(devices) else "device not told yet"
         pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT)]
-        slow = rank < len(times) and times[rank] > STRAGGLER * median
+        slow = rank < len(times) and times[rank] > SLOW_STEP_RATIO * median
         if rank < len(times):
             text = f"{fmt.duration(times[rank]):>7}  "
             pieces.append((text, WATCH) if slow else text)
         if rank < len(memory):
             pieces.append(f"{fmt.size(memory[rank]):>9}  ")
         pieces += [f"{values[rank]:.0f} {unit}  " for values, unit in told if rank < len(values)]
-        mark = ("△ straggler  ", WATCH) if slow else ""
+        mark = ("△ slow in this step  ", WATCH) if slow else ""
         rows += [assemble(*pieces), assemble("     ", mark, (device, DIM))]
     if len(times) < 2:
         rows.append(assemble(("one rank: nobody to wait for", DIM)))

@@ -95,7 +95,7 @@ async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
     )
     async with driven(FakeSession(script)) as (app, pilot):
         await pilot.press("6")
-        await until(pilot, lambda: "△ straggler" in text_of(app))
+        await until(pilot, lambda: "△ slow in this step" in text_of(app))
         assert "slowest rank 2" in text_of(app)
         assert "31 %  91 °C  120 W" in text_of(app)
         assert "3.0 GiB/s" in text_of(app)
