@@ -1,4 +1,4 @@
-"""Which state of a run may follow which; anything else is a bug and changes nothing."""
+"""The table of allowed state changes of a run, and the check against it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     _S.FAILED: _RESTART,
     _S.LOST: _RESTART,
 }
-"""State → states that may follow. An operation (evaluating, saving) returns to where it began, so
-it may go back to `starting`; an ended run comes back only through a new engine start."""
+"""State → states that may follow it.
+
+An evaluation or a save returns to the state it began in, which can be `starting`. An ended run
+leaves its state only when a new training process starts.
+"""
 
 
 class IllegalTransition(RuntimeError):
-    """A state change that the table does not know."""
+    """A state change that `TRANSITIONS` does not allow, which is a bug of the caller."""
 
 
 def check_transition(old: RunState, new: RunState) -> None:
-    """Refuse a state change that makes no sense.
+    """Check a state change against `TRANSITIONS`.
 
     Raises:
         IllegalTransition: naming both states and what could follow.

@@ -1,4 +1,4 @@
-"""How commands change the settings of a run, as pure functions of `RunSettings`.
+"""Apply commands to the settings of a run, as pure functions of `RunSettings`.
 
 The learning rate scale, the clip, the pause and the policies are settings. One-shot commands, such
 as a checkpoint or a rollback, are carried out by `engine.train.control.command_executor`.

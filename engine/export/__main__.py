@@ -17,7 +17,7 @@ from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
 from .checkpoint import read_adapter
 from .folder import new_folder
-from .lineage import read_story
+from .lineage import read_lineage
 
 INTERRUPTED = 130
 _EVERY_S = 1.0
@@ -71,12 +71,12 @@ def _export(options: argparse.Namespace) -> None:
     config = parse_resolved(run.config.read_text(encoding="utf-8"))
     say("checking the checkpoint")
     adapter = read_adapter(run, options.checkpoint, ema=options.ema)
-    story = read_story(run, adapter.manifest)
+    lineage = read_lineage(run, adapter.manifest)
     with new_folder(options.out.absolute()) as folder:
         from .write import write_adapter, write_merged
 
         write = write_merged if options.kind == "merged" else write_adapter
-        write(folder, config, adapter, story, ProgressPrinter())
+        write(folder, config, adapter, lineage, ProgressPrinter())
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     say(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
 

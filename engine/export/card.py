@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..config.schema import RunConfig
 from ..run.checkpoint_store import Manifest
-from .lineage import LineageStep, Story
+from .lineage import Lineage, LineageStep
 
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Beginnings or ends of facts that are about the data."""
@@ -35,7 +35,7 @@ class ModelCard:
     config_text: str
     """The resolved configuration, YAML."""
     manifest: Manifest
-    story: Story
+    lineage: Lineage
     base: BaseModel
     merged: bool
     averaged: bool
@@ -55,9 +55,9 @@ class ModelCard:
             self._introduction(),
             *self.notes,
             self._usage(),
-            "## Metrics\n\n" + _metrics(self.story),
+            "## Metrics\n\n" + _metrics(self.lineage),
             "## Data\n\n" + _table(("", ""), self._data()),
-            "## Interventions\n\n" + _interventions(self.story.interventions),
+            "## Interventions\n\n" + _interventions(self.lineage.interventions),
             "## Versions\n\n" + _table(("library", ""), sorted(self.manifest.versions.items())),
             "## Configuration\n\n```yaml\n" + self.config_text.strip() + "\n```",
         ]
@@ -81,8 +81,8 @@ class ModelCard:
         average = " It is the moving average of the adapter." if self.averaged else ""
         return (
             f"{self.base.name}, trained with task {self.config.task} by fttui. {what}{average}\n\n"
-            f"Checkpoint {self.manifest.name} of run {self.story.run}. License of the base model: "
-            f"{self.base.license or 'not known; look at its own card'}."
+            f"Checkpoint {self.manifest.name} of run {self.lineage.run}. "
+            f"License of the base model: {self.base.license or 'not known; look at its own card'}."
         )
 
     def _usage(self) -> str:
@@ -128,7 +128,7 @@ class ModelCard:
         yield "trained on", ", ".join(_name(source.path) for source in data.sources)
         if data.eval is not None:
             yield "evaluated on", _name(data.eval)
-        for name, fact in self.story.facts.items():
+        for name, fact in self.lineage.facts.items():
             if name.startswith(_COUNTS) or name.endswith(_COUNTS):
                 yield name, fact
 
@@ -151,10 +151,10 @@ def without_folders(config: RunConfig) -> RunConfig:
     return replace(config, data=data, model=replace(config.model, id=_name(config.model.id)))
 
 
-def _metrics(story: Story) -> str:
-    if not story.evaluations:
+def _metrics(lineage: Lineage) -> str:
+    if not lineage.evaluations:
         return "Not evaluated."
-    (first_step, before), (last_step, after) = story.evaluations[0], story.evaluations[-1]
+    (first_step, before), (last_step, after) = lineage.evaluations[0], lineage.evaluations[-1]
     if first_step == last_step:
         return _table(("", f"step {last_step}"), [(k, f"{v:.4g}") for k, v in after.items()])
     rows = [

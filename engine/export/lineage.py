@@ -1,4 +1,4 @@
-"""What a run's journal says about the way to a checkpoint."""
+"""Collect the lineage of a checkpoint from the journal: evaluations, interventions, run facts."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ from ..run.run_dir import RunDirectory
 
 @dataclass(frozen=True)
 class LineageStep:
-    """What somebody, or the autopilot, did to the run."""
+    """An intervention in the run, by a person, the guard or the autopilot."""
 
     step: int
     timeline: int
     what: str
     issuer: str
     outcome: str = ""
-    """old → new."""
+    """The value before and after, such as `1 → 0.5`."""
     reason: str = ""
 
 
 @dataclass
-class Story:
-    """How a checkpoint came about."""
+class Lineage:
+    """The lineage of a checkpoint, as the model card shows it."""
 
     run: str
     facts: dict[str, str] = field(default_factory=dict)
     devices: list[str] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """(step, metrics) on the way to it; what was rolled back is left out."""
+    """(step, metrics) of the evaluations up to it, without those that were rolled back."""
     interventions: list[LineageStep] = field(default_factory=list)
 
 
-def read_story(run: RunDirectory, manifest: Manifest) -> Story:
-    """The story of a checkpoint from the journal, which may be growing."""
+def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
+    """Collect the lineage of a checkpoint from the journal of a run that may be training."""
     records = (decode_record(payload) for payload in FrameReader(run.journal))
-    return tell(run.id, (record for record in records if record is not None), manifest)
+    return lineage_of(run.id, (record for record in records if record is not None), manifest)
 
 
-def tell(run: str, records: Iterable[Record], manifest: Manifest) -> Story:
-    """The story up to the record that says the checkpoint was saved."""
-    story = Story(run)
+def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:
+    """Collect the lineage from the records up to the one of the saved checkpoint."""
+    lineage = Lineage(run)
     for record in records:
         match record.event:
             case RunStarted(devices=devices, facts=facts) if devices:
-                story.devices, story.facts = devices, facts
+                lineage.devices, lineage.facts = devices, facts
             case EvalFinished(metrics=metrics):
-                story.evaluations.append((record.step, metrics))
+                lineage.evaluations.append((record.step, metrics))
             case RolledBack(to_step=to_step):
-                story.evaluations = [one for one in story.evaluations if one[0] <= to_step]
+                lineage.evaluations = [one for one in lineage.evaluations if one[0] <= to_step]
             case CheckpointSaved(name=name) if name == manifest.name:
-                return story
+                return lineage
             case event:
-                story.interventions += _interventions(record, event)
-    return story
+                lineage.interventions += _interventions(record, event)
+    return lineage
 
 
 def _interventions(record: Record, event: object) -> list[LineageStep]:

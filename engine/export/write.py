@@ -25,7 +25,7 @@ from .card import BaseModel, ModelCard, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
-from .lineage import Story
+from .lineage import Lineage
 
 Progress = Callable[[str, float, float], None]
 _ADAPTER_ALONE = (
@@ -40,7 +40,7 @@ _HEAD_IN_NF4 = (
 
 
 def write_merged(
-    folder: Path, config: RunConfig, adapter: AdapterFiles, story: Story, progress: Progress
+    folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
 ) -> None:
     """A model for plain transformers, and for sentence-transformers where it embeds.
 
@@ -72,12 +72,12 @@ def write_merged(
         notes += embedding_notes(loaded.tokenizer, config)
         end_with_eos(loaded.tokenizer, config.data.max_length)
         write_embedding_files(folder, config, merged.config.get_text_config().hidden_size)
-    _finish(folder, config, adapter, story, loaded.tokenizer, notes, merged=True)
+    _finish(folder, config, adapter, lineage, loaded.tokenizer, notes, merged=True)
     progress("writing", 1, 1)
 
 
 def write_adapter(
-    folder: Path, config: RunConfig, adapter: AdapterFiles, story: Story, progress: Progress
+    folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
 ) -> None:
     """An adapter for plain PEFT.
 
@@ -90,7 +90,7 @@ def write_adapter(
     tokenizer = load_tokenizer(config.model, progress)
     _put(folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision)
     notes = [_ADAPTER_ALONE] if config.task == "contrastive" else []
-    _finish(folder, config, adapter, story, tokenizer, notes, merged=False)
+    _finish(folder, config, adapter, lineage, tokenizer, notes, merged=False)
     progress("writing", 1, 1)
 
 
@@ -139,7 +139,7 @@ def _finish(
     folder: Path,
     config: RunConfig,
     adapter: AdapterFiles,
-    story: Story,
+    lineage: Lineage,
     tokenizer: Any,
     notes: Sequence[str],
     *,
@@ -153,7 +153,7 @@ def _finish(
         config=config,
         config_text=dump_config(without_folders(config)),
         manifest=adapter.manifest,
-        story=story,
+        lineage=lineage,
         base=describe_base(config.model, str(tokenizer.name_or_path)),
         merged=merged,
         averaged=adapter.averaged,

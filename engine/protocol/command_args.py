@@ -1,4 +1,4 @@
-"""Reading the words of a command as a person types them."""
+"""Parse the arguments of a command as a person types them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import math
 
 
 class CommandError(ValueError):
-    """A command text that cannot be understood; the message names the expected form."""
+    """The text of a command cannot be parsed; the message names the expected form."""
 
 
 _LARGEST_NUMBER = 1e6
 _LARGEST_COUNT = 10_000_000
-"""Beyond these a value is a slip of the finger, and some would overflow what they are put into."""
+"""Larger values are typing errors, and some would overflow where they are used."""
 
 
 def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
-    """A finite number within sense."""
+    """Parse a finite number above `low`, or from `low` on when not `strict`.
+
+    Raises:
+        CommandError: with `what` and the bound that is missed.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -28,7 +32,7 @@ def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> fl
 
 
 def count(text: str, what: str) -> int:
-    """A whole number from 1 on."""
+    """Parse a whole number ≥ 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise CommandError(f"{what} must be a whole number ≥ 1, got {text!r}")
     if len(text) > 12 or int(text) > _LARGEST_COUNT:
@@ -37,14 +41,14 @@ def count(text: str, what: str) -> int:
 
 
 def one(args: list[str], what: str) -> str:
-    """The only word."""
+    """Return the only argument."""
     if len(args) != 1:
         raise CommandError(f"needs {what}, got {' '.join(args) or 'nothing'!r}")
     return args[0]
 
 
 def text_of(args: list[str], what: str) -> str:
-    """All words, as one text."""
+    """Return all arguments as one text."""
     if not args:
         raise CommandError(f"needs {what}")
     return " ".join(args)

@@ -1,7 +1,7 @@
-"""What happened in a run: events, journaled by the engine and published by the hub.
+"""The events of a run, which the training process journals and the hub publishes, and `Record`.
 
-Every event travels inside a `Record`, which carries its sequence number, wall time, step and
-timeline. NaN and infinities survive (MessagePack). A field added later must have a default.
+A `Record` is one journal entry: an event with its sequence number, wall time, step and timeline.
+MessagePack keeps NaN and infinities. A field added to an event later must have a default.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from .states import RunState
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Base of all events; `k` on the wire is the class name."""
+    """Base of all events; the tag `k` on the wire is the class name."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
-    """The engine came up on a run: told at once, and again when everything is loaded and known.
+    """A training process has started on the run.
 
-    The first has no `devices`; both carry the same incarnation (process start).
+    It is recorded twice with the same incarnation: at once, without `devices`, and again with every
+    field when the model and the data are loaded.
     """
 
     name: str
     incarnation: int
-    """Counts engine starts on this run directory, from 1."""
+    """Number of this start of a training process in the run folder, from 1."""
     pid: int
     host: str
     world_size: int
@@ -38,25 +39,25 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """One line per rank, such as `cpu` or `cuda:0 NVIDIA RTX 3060 6.0 GiB`."""
     versions: dict[str, str] = {}
     resumed_from: str | None = None
-    """Checkpoint name this incarnation continued from."""
+    """Name of the checkpoint this process resumed from; None for a new run."""
     start_step: int = 0
     trainable_params: int = 0
     total_params: int = 0
     facts: dict[str, str] = {}
-    """Further facts worth showing once, such as rows dropped or pairs built."""
+    """Further facts, name to text, such as the number of rows dropped or pairs built."""
     planned_bytes: dict[str, int] = {}
-    """Memory that a rank is expected to need, by term, such as `activations`; empty if unknown."""
+    """Memory a rank is expected to need, by term such as `activations`; empty if unknown."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):
-    """The run moved to another state."""
+    """The run has entered another state."""
 
     state: RunState
     detail: str = ""
 
 
 class ProgressMade(Event, frozen=True, kw_only=True, tag="ProgressMade"):
-    """A long operation outside the step loop advanced (loading, converting, evaluating, saving)."""
+    """A long operation outside the step loop has advanced, such as loading or evaluating."""
 
     label: str
     done: float
@@ -64,71 +65,73 @@ class ProgressMade(Event, frozen=True, kw_only=True, tag="ProgressMade"):
 
 
 class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
-    """One optimizer step is over. The step number is the record's."""
+    """An optimizer step is finished; its number is the step of the record."""
 
     loss: float
-    """Raw training loss of this step: NaN and infinities included."""
+    """Raw training loss of this step; it can be NaN or infinite."""
     parts: dict[str, float] = {}
-    """Loss parts before weighting, such as `ce` and `contrastive`."""
+    """Parts of the loss before weighting, such as `ce` and `contrastive`."""
     grad_norm: float | None = None
     """Global gradient norm before clipping."""
     clip: float | None = None
-    """Max grad norm in force; None when clipping is off."""
+    """Max gradient norm in force; None when clipping is off."""
     clipped: bool = False
     skipped: bool = False
-    """The guard refused this update: weights and optimizer are unchanged."""
+    """Whether the guard refused the update, which leaves weights and optimizer unchanged."""
     lr: float = 0.0
-    """Effective learning rate used by this update = schedule × scale."""
+    """Learning rate of this update: `lr_schedule` × `lr_scale`."""
     lr_schedule: float = 0.0
     lr_scale: float = 1.0
     epoch: float = 0.0
     tokens: int = 0
-    """Non-padding tokens in this step over all ranks."""
+    """Tokens of this step over all ranks, padding excluded."""
     samples: int = 0
     step_s: float = 0.0
     data_s: float = 0.0
     compute_s: float = 0.0
-    """Forward and backward."""
+    """Seconds of the forward and backward passes."""
     optimizer_s: float = 0.0
     tokens_per_s: float = 0.0
     samples_per_s: float = 0.0
     mem_allocated_bytes: int | None = None
-    """Peak allocated device memory in this step; None without an accelerator."""
+    """Peak of the allocated device memory in this step; None without an accelerator."""
     mem_reserved_bytes: int | None = None
     mem_total_bytes: int | None = None
-    """Device memory, or host memory where training runs on the CPU."""
+    """Memory of the device, or of the host when training runs on the CPU."""
     rss_bytes: int | None = None
     gpu_util: float | None = None
-    """Percent."""
+    """Utilization of the GPU in percent."""
     gpu_temp_c: float | None = None
     gpu_power_w: float | None = None
     pcie_bytes_per_s: float | None = None
-    """To and from the device together."""
+    """PCIe traffic of the device, both directions together."""
     skew_s: float = 0.0
-    """Slowest minus fastest rank in this step."""
+    """Time of the slowest rank minus time of the fastest one."""
     rank_s: list[float] = []
-    """With several ranks: each one's own time, before it waits for the others."""
+    """Seconds of each rank before it waits for the others; empty for a single rank."""
     rank_mem_bytes: list[int] = []
-    """With several ranks and accelerators: each one's peak memory in the step before, allocated or,
-    in fast mode, reserved."""
+    """Peak memory of each rank in the step before: allocated, or reserved in fast mode.
+
+    Empty for a single rank and without accelerators.
+    """
     rank_util: list[float] = []
-    """With several ranks whose accelerators tell: percent, and so on."""
+    """Utilization of each rank's accelerator in percent; empty where it cannot be read."""
     rank_temp_c: list[float] = []
     rank_power_w: list[float] = []
     extra: dict[str, float] = {}
-    """Further metrics of the task, such as `pos_cos`, `neg_cos`, `top1`."""
+    """Further metrics of the task, such as `pos_cos`, `neg_cos` and `top1`."""
 
 
 class EvalFinished(Event, frozen=True, kw_only=True, tag="EvalFinished"):
-    """An evaluation is over."""
+    """An evaluation is finished."""
 
     metrics: dict[str, float]
-    """Always has `loss`."""
+    """Metrics by name; `loss` is always among them."""
     seconds: float = 0.0
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
-    """A checkpoint is complete and verified readable."""
+    """A checkpoint is complete and was read back."""
 
     name: str
     size_bytes: int
@@ -136,18 +139,18 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
     pinned: bool = False
     note: str = ""
     good: bool = True
-    """No watch signal in its window, finite, evaluation not worse: a fit rollback target."""
+    """Whether it is a rollback target: finite, no watch alert near it, evaluation not worse."""
     loss: float | None = None
 
 
 class CheckpointRemoved(Event, frozen=True, kw_only=True, tag="CheckpointRemoved"):
-    """Retention removed a checkpoint."""
+    """Retention has removed a checkpoint."""
 
     name: str
 
 
 class RolledBack(Event, frozen=True, kw_only=True, tag="RolledBack"):
-    """The run went back to a checkpoint; what follows is on a new timeline."""
+    """The run has returned to a checkpoint; the records that follow are on a new timeline."""
 
     checkpoint: str
     from_step: int
@@ -159,7 +162,7 @@ class RolledBack(Event, frozen=True, kw_only=True, tag="RolledBack"):
 
 
 class CommandAccepted(Event, frozen=True, kw_only=True, tag="CommandAccepted"):
-    """The engine took a command from the control journal."""
+    """The training process has read a command from the control journal."""
 
     id: str
     command: str
@@ -169,12 +172,15 @@ class CommandAccepted(Event, frozen=True, kw_only=True, tag="CommandAccepted"):
 
 
 class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):
-    """A command took effect on all ranks at the record's step."""
+    """A command has taken effect on all ranks at the step of the record."""
 
     id: str
     command: str
+    """The command as a person would type it."""
     old: str = ""
+    """The changed value before, in words."""
     new: str = ""
+    """The changed value after, in words."""
     issuer: str = ""
     reason: str = ""
     seconds: float = 0.0
@@ -199,7 +205,7 @@ class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):
 
 
 class CommandFailed(Event, frozen=True, kw_only=True, tag="CommandFailed"):
-    """An accepted command had no effect."""
+    """An accepted command has failed and changed nothing."""
 
     id: str
     command: str
@@ -208,7 +214,7 @@ class CommandFailed(Event, frozen=True, kw_only=True, tag="CommandFailed"):
 
 
 class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
-    """The detector or the guard saw something wrong; the report is in `reports/<report>.json`."""
+    """The detector or the guard has raised an alert; its report is `reports/<report>.json`."""
 
     id: str
     kind: str
@@ -216,20 +222,20 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
     severity: str
     """info, watch or alarm."""
     headline: str
-    """One line: what, how much, against what."""
+    """One line that names the metric, its value and its baseline."""
     value: float | None = None
     baseline: float | None = None
     z: float | None = None
     ratio: float | None = None
     report: str = ""
     actions: list[str] = []
-    """Recommended commands as a person would type them, best first."""
+    """Recommended commands as a person would type them, the best one first."""
     checkpoint: str | None = None
-    """Nearest good checkpoint before it."""
+    """The nearest good checkpoint before it; None without one."""
 
 
 class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
-    """An earlier anomaly got its verdict."""
+    """An earlier anomaly has its verdict."""
 
     id: str
     verdict: str
@@ -237,131 +243,131 @@ class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
 
 
 class ProbationEnded(Event, frozen=True, kw_only=True, tag="ProbationEnded"):
-    """The steps after a recovery are over: did it help?"""
+    """The probation after a recovery has ended and shows whether the recovery helped."""
 
     anomaly: str
-    """Id of the anomaly recovered from."""
+    """Id of the anomaly that the run recovered from."""
     checkpoint: str
-    """Where the recovery went back to."""
+    """The checkpoint that the recovery returned to."""
     passed: bool
     reason: str = ""
     steps: int = 0
-    """How many it lasted."""
+    """Length of the probation in steps."""
 
 
 class AutopilotDecided(Event, frozen=True, kw_only=True, tag="AutopilotDecided"):
-    """The autopilot looked at an anomaly."""
+    """The autopilot has decided what to do about an anomaly."""
 
     anomaly: str
     decision: str
     """act, propose or wait."""
     command: str = ""
-    """What it does or proposes, as a person would type it."""
+    """The command it sends or proposes, as a person would type it."""
     reason: str = ""
     budget_left: int = 0
 
 
 class ModuleFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """One module's share of an update."""
+    """The norms of one module in an update."""
 
     module: str
-    """Such as `layers.3.q_proj`: its adapter matrices taken together."""
+    """Name of the module, such as `layers.3.q_proj`; its adapter matrices count together."""
     grad_norm: float
-    """Before clipping."""
+    """Gradient norm before clipping."""
     update_norm: float
-    """Of the change of the weights; 0 when the update was refused."""
+    """Norm of the change of the weights; 0 when the guard refused the update."""
     weight_norm: float
 
 
 class GradientsMeasured(Event, frozen=True, kw_only=True, tag="GradientsMeasured"):
-    """Gradient flow through the trained modules in one update."""
+    """The gradient flow through the trained modules was measured in one update."""
 
     modules: list[ModuleFlow]
-    """In the order of the model."""
+    """The trained modules in the order of the model."""
     dead: list[str] = []
-    """Modules that no gradient reaches."""
+    """Names of modules that no gradient reaches."""
     exploding: list[str] = []
-    """Modules far above the others, or not finite."""
+    """Names of modules whose norm is far above the others' or not finite."""
     reason: str = ""
-    """asked, or the anomaly it was measured for."""
+    """`asked`, or the id of the anomaly it was measured for."""
 
 
 class ProfilePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the step; seconds per step."""
+    """The time of one part of a step, in seconds per step."""
 
     name: str
     """data, forward, backward, judge, update or other."""
     host_s: float
     device_s: float | None = None
-    """Of kernels that this part started; None without a device of its own."""
+    """Device time of the kernels that this part started; None without an accelerator."""
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of the device, or on a CPU an operation without those inside it."""
+    """The time of a device kernel or, on a CPU, of an operation without those inside it."""
 
     name: str
     kind: str
-    """What it is for, such as `matrix products`."""
+    """Purpose of the kernel, such as `matrix products`."""
     seconds: float
-    """Per step."""
+    """Seconds per step."""
     count: float
-    """Per step."""
+    """Launches per step."""
 
 
 class StepsProfiled(Event, frozen=True, kw_only=True, tag="StepsProfiled"):
-    """Where the time of some steps went on rank 0."""
+    """The time of some steps on rank 0 was profiled."""
 
     steps: int
     step_s: float
     parts: list[ProfilePart]
     kinds: dict[str, float] = {}
-    """Busy seconds per step by what the kernels are for; they may overlap."""
+    """Busy seconds per step by purpose of the kernels, which may overlap."""
     kernels: list[KernelTime] = []
-    """The longest ones."""
+    """The kernels with the most time."""
     idle: float | None = None
-    """Share of the step in which the device had nothing to do; None without one."""
+    """Share of the step in which the device was idle; None without an accelerator."""
     launches: float = 0.0
-    """Kernels per step."""
+    """Kernel launches per step."""
     flops: float = 0.0
-    """Useful ones per step: recomputed activations do not count."""
+    """Floating-point operations per step, without the recomputation of activations."""
     peak_flops_per_s: float | None = None
-    """What a large matrix product reaches on this device, measured."""
+    """Measured rate of a large matrix product on this device; None if it is not known."""
     advice: list[str] = []
     trace: str = ""
-    """File name in the run's `profiles` folder, for the usual trace viewers."""
+    """Name of the trace file in the run's `profiles` folder."""
 
     @property
     def mfu(self) -> float | None:
-        """Useful arithmetic as a share of what the device could do in that time."""
+        """Model FLOPs utilization: the share of the peak rate that was used; None if unknown."""
         if not self.peak_flops_per_s or not self.step_s:
             return None
         return self.flops / self.step_s / self.peak_flops_per_s
 
 
 class LrRangeTested(Event, frozen=True, kw_only=True, tag="LrRangeTested"):
-    """A sweep of the learning rate has ended."""
+    """A learning rate range test has ended."""
 
     rates: list[float]
     losses: list[float]
-    """Of the step at each rate."""
+    """Loss of the step at each rate."""
     smoothed: list[float]
     diverged: bool
-    """It ended there, not at the highest rate."""
+    """Whether the loss diverged, which ended the sweep before the highest rate."""
     steepest: float | None = None
-    """The rate at which the smoothed loss fell fastest."""
+    """The rate at which the smoothed loss fell fastest; None if it never fell."""
     below_lowest: float | None = None
-    """A tenth of the rate with the lowest smoothed loss."""
+    """A tenth of the rate with the lowest smoothed loss; None if it is not known."""
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
-    """A person marked this step."""
+    """A person has marked this step."""
 
     text: str
     issuer: str = ""
 
 
 class LogEmitted(Event, frozen=True, kw_only=True, tag="LogEmitted"):
-    """A line for the log pane."""
+    """The training process has logged a line."""
 
     level: str
     """debug, info, warning or error."""
@@ -370,22 +376,22 @@ class LogEmitted(Event, frozen=True, kw_only=True, tag="LogEmitted"):
 
 
 class SampleGenerated(Event, frozen=True, kw_only=True, tag="SampleGenerated"):
-    """Text generated from the current adapter."""
+    """A text was generated from the current adapter."""
 
     prompt: str
     text: str
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
-    """The engine left the run; nothing follows in this incarnation."""
+    """The training process has ended the run; it is the last record of an incarnation."""
 
     state: RunState
-    """FINISHED, STOPPED or FAILED."""
+    """Final state: FINISHED, STOPPED or FAILED."""
     exit_code: int
     error: str = ""
-    """What failed, in one paragraph; the traceback is in the engine log."""
+    """The error in one paragraph; empty without one. The traceback is in the engine log."""
     checkpoint: str | None = None
-    """Checkpoint to resume from."""
+    """Name of the checkpoint to resume from; None without one."""
 
 
 AnyEvent = (
@@ -415,14 +421,14 @@ AnyEvent = (
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One journal entry: an event with its place in the run."""
+    """A journal entry: an event with its sequence number, time, step and timeline."""
 
     seq: int
-    """Strictly rising by 1 over the whole life of the run, across timelines and incarnations."""
+    """Sequence number; rises by 1 over the whole run, across timelines and incarnations."""
     time: float
-    """Unix seconds."""
+    """Wall time in Unix seconds."""
     step: int
     """Optimizer steps finished when the event happened."""
     timeline: int
-    """Counts up at every rollback, from 1."""
+    """Number of the timeline, from 1; each rollback begins a new one."""
     event: AnyEvent

@@ -1,9 +1,8 @@
-"""The life of a command as a person sees it: sent → accepted → applied | failed, or rejected.
+"""The commands of a run and their phases: sent → accepted → applied | failed, or rejected.
 
-A pause that is taken up while a step is under way is applying until that step's boundary holds it.
-
-Local submissions, the hub's answers and journal events all speak of the same command by its id;
-they may come in any order, and an entry never goes back to an earlier phase.
+A pause that arrives during a step is in the phase applying until the run is held at a boundary.
+Local submissions, the hub's answers and journal events share the command's id. They arrive in any
+order, and an entry never returns to an earlier phase.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from .command_effect import change, effect
 
 LIMIT = 1000
 SHORTEST_VALUE = 4
-"""Characters below which a value says nothing any more."""
+"""Fewest characters to which a value is shortened."""
 
 
 class Phase(IntEnum):
-    """How far a command has come; the last three are final."""
+    """The phase of a command; the last three are final."""
 
     SENT = 0
     ACCEPTED = 1
@@ -34,27 +33,27 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class Intervention:
-    """One command and what became of it."""
+    """A command and its outcome."""
 
     id: str
     text: str
-    """As a person would type it."""
+    """The command as a person would type it."""
     issuer: str
     phase: Phase = Phase.SENT
     sent_at: float | None = None
-    """Unix seconds on this machine; None for commands that others sent."""
+    """Unix seconds on this machine; None for commands of other viewers."""
     time: float | None = None
-    """Wall time of the engine's newest word on it."""
+    """Wall time of the newest record about it; None before the first one."""
     step: int | None = None
-    """The finished steps when it took effect, or when it was accepted."""
+    """Finished steps when it took effect or, before that, when it was accepted."""
     old: str = ""
     new: str = ""
     reason: str = ""
-    """Why the person did it."""
+    """Why the person sent it."""
     refusal: str = ""
     """Why it was rejected or failed."""
     seconds: float | None = None
-    """From the hub's acceptance to the effect."""
+    """Seconds from the hub's acceptance to the effect; None before the effect."""
     undo: AnyCommand | None = None
     """The command that restores the value before this one; None when there is none."""
     command: AnyCommand | None = None
@@ -62,11 +61,11 @@ class Intervention:
 
     @property
     def settled(self) -> bool:
-        """Nothing more will happen to it."""
+        """Whether its phase is final."""
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:
-        """Such as `applied from 641 (1.00 → 0.50)`; the values shortened where room is short."""
+        """Return such as `applied from 641 (1.00 → 0.50)`, with values shortened to fit `room`."""
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{self.phase.name.lower()}: {self.refusal}"
         if self.phase is Phase.APPLYING:
@@ -97,11 +96,11 @@ class Interventions:
         return len(self.items)
 
     def find(self, command_id: str) -> Intervention | None:
-        """The entry with this id; looked for from the newest on."""
+        """Return the newest entry with an id, or None."""
         return next((i for i in reversed(self.items) if i.id == command_id), None)
 
     def upsert(self, entry: Intervention) -> Interventions:
-        """Add a new entry, or advance the one with the same id."""
+        """Return the list with a new entry, or with the entry of the same id advanced."""
         for at in range(len(self.items) - 1, -1, -1):
             known = self.items[at]
             if known.id == entry.id:
@@ -110,7 +109,7 @@ class Interventions:
         return Interventions((*self.items, entry)[-LIMIT:])
 
     def held(self, step: int, time: float) -> Interventions:
-        """What was pausing has paused."""
+        """Return the list after the run was held: pauses in progress are applied."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))
@@ -121,7 +120,7 @@ class Interventions:
         )
 
     def overtaken(self, why: str) -> Interventions:
-        """What was pausing never will."""
+        """Return the list after pauses in progress became void for a reason."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.FAILED, refusal=why) if i.phase is Phase.APPLYING else i
@@ -130,12 +129,12 @@ class Interventions:
         )
 
     def why(self, item: Intervention) -> str:
-        """The reason of an entry in words: an undo names the command that it undid."""
+        """Return the reason of an entry; an undo names the command that it undid."""
         undone = item.reason.startswith(UNDO) and self.find(item.reason.removeprefix(UNDO))
         return f"{UNDO}{undone.text}" if undone else item.reason
 
     def last_undoable(self) -> Intervention | None:
-        """The newest change of a value that is in force and was not undone yet."""
+        """Return the newest applied change that was not undone, or None."""
         undone = {i.reason.removeprefix(UNDO) for i in self.items if i.reason.startswith(UNDO)}
         for item in reversed(self.items):
             if item.reason.startswith(UNDO) or item.id in undone:
@@ -146,7 +145,7 @@ class Interventions:
 
 
 UNDO = "undo "
-"""Reason prefix of an undo; the id of the undone command follows, so every viewer can tell."""
+"""Prefix of the reason of an undo; the id of the undone command follows, for every viewer."""
 
 
 def _until(time: float, item: Intervention) -> float | None:
@@ -155,7 +154,7 @@ def _until(time: float, item: Intervention) -> float | None:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Both ends of a text, `…` in the middle where it is longer than the room."""
+    """Return a text with `…` in place of its middle if it is longer than the room."""
     if len(text) <= room:
         return text
     tail = room // 2

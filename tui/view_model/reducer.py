@@ -1,7 +1,7 @@
-"""`apply(view, record) -> view`: how each event changes what is known about a run.
+"""The reducer of the app: `apply(view, record)` returns the view of a run after one more record.
 
-Everything comes from journal records, so a live run, a reconnect and a dead run read from disk all
-give the same picture. Consecutive steps are taken in one go, column by column.
+A view comes from journal records alone, so a live run, a reconnect and an ended run read from disk
+give the same view. Consecutive steps are added together, column by column, because that is fast.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 
 
 def apply(view: RunView, record: Record) -> RunView:
-    """The view after one more record."""
+    """Return the view after one more record."""
     return apply_many(view, (record,))
 
 
 def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
-    """The view after more records; records already seen change nothing."""
+    """Return the view after more records; those it already contains change nothing."""
     fresh = _fresh(records, view.seq)
     for is_step, group in groupby(fresh, key=lambda r: isinstance(r.event, StepFinished)):
         if is_step:
@@ -71,7 +71,7 @@ def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
 
 
 def apply_batch(view: RunView, batch: RecordBatch) -> RunView:
-    """The view after a part of the journal; what was seen already changes nothing."""
+    """Return the view after a batch of the journal; records it contains change nothing."""
     records: list[Record] = []
     for part in batch.parts:
         if isinstance(part, Record):
@@ -120,7 +120,7 @@ def _sum(steps: Steps, name: str) -> int:
 
 
 def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
-    """Part the history when a record does not continue the newest branch."""
+    """Start a new branch if a record does not continue the newest one."""
     branch = view.branch
     if timeline == branch.timeline and step >= branch.last_step:
         return view
@@ -307,7 +307,7 @@ def _anomaly_resolved(view: RunView, record: Record, event: AnomalyResolved) -> 
 
 
 def _probation_ended(view: RunView, record: Record, event: ProbationEnded) -> RunView:
-    verdict = "recovery holds" if event.passed else "recovery did not help"
+    verdict = "recovery passed its probation" if event.passed else "recovery failed its probation"
     settled = tuple(
         replace(a, verdict=f"{a.verdict}; {verdict}" if a.verdict else verdict)
         if a.event.id == event.anomaly

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.export.card import BaseModel, ModelCard, without_folders
-from fttui.engine.export.lineage import Story, tell
+from fttui.engine.export.lineage import Lineage, lineage_of
 from fttui.engine.protocol.events import (
     AnyEvent,
     CheckpointSaved,
@@ -45,7 +47,7 @@ def journal(*steps: tuple[int, int, AnyEvent]) -> list[Record]:
     ]
 
 
-def story() -> Story:
+def lineage() -> Lineage:
     back = RolledBack(
         checkpoint="step-000002", from_step=5, to_step=2, old_timeline=1, new_timeline=2
     )
@@ -62,16 +64,36 @@ def story() -> Story:
         (7, 2, EvalFinished(metrics={"loss": 1.0}, seconds=1)),
         (7, 2, applied("lr scale 4", new="4")),
     )
-    return tell("run-1", records, MANIFEST)
+    return lineage_of("run-1", records, MANIFEST)
 
 
 def test_what_was_rolled_back_counts_as_done_but_not_as_measured() -> None:
-    told = story()
-    assert [step for step, _ in told.evaluations] == [0, 6]
-    assert [(one.step, one.what) for one in told.interventions] == [
+    found = lineage()
+    assert [step for step, _ in found.evaluations] == [0, 6]
+    assert [(one.step, one.what) for one in found.interventions] == [
         (3, "lr scale 2"),
         (2, "note half the rate"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "listed"),
+    [
+        ("clip p90", True),
+        ("rollback last lr=0.5", True),
+        ("recover spike-4", True),
+        ("skip 2", True),
+        ("policy nonfinite halt", True),
+        ("pause", False),
+        ("gradients", False),
+        ("eval", False),
+        ("warmup again", False),  # of a later version
+    ],
+)
+def test_the_card_lists_what_changed_the_training(command: str, listed: bool) -> None:
+    records = journal((4, 1, applied(command)), (6, 2, saved(MANIFEST.name)))
+    found = lineage_of("run-1", records, MANIFEST)
+    assert [one.what for one in found.interventions] == ([command] if listed else [])
 
 
 def card(*, merged: bool = True, base: BaseModel | None = None) -> str:
@@ -79,7 +101,7 @@ def card(*, merged: bool = True, base: BaseModel | None = None) -> str:
         config=CONFIG,
         config_text=dump_config(without_folders(CONFIG)),
         manifest=MANIFEST,
-        story=story(),
+        lineage=lineage(),
         base=base or BaseModel("base", None, None),
         merged=merged,
         averaged=False,

@@ -3,13 +3,16 @@ from __future__ import annotations
 import math
 from dataclasses import FrozenInstanceError
 
+import msgspec
 import pytest
 
+from fttui.engine.protocol.commands import AnyCommand, ScaleLr, SetClip, SetPolicy
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
     CheckpointRemoved,
     CommandAccepted,
+    CommandApplied,
     CommandFailed,
     LogEmitted,
     NoteAdded,
@@ -21,6 +24,7 @@ from fttui.engine.protocol.events import (
     StateChanged,
     StepFinished,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.tui.view_model.branches import live_ends, smoothed, stretches
 from fttui.tui.view_model.interventions import Phase
@@ -151,6 +155,57 @@ def test_a_command_in_force_is_known_before_the_next_step() -> None:
     assert (view.lr_scale, view.clip) == (0.25, 0.3)
     undo = [item.undo for item in view.interventions]
     assert [repr(u) for u in undo] == ["ScaleLr(factor=1.0)", "SetClip(value=1.0, percentile=None)"]
+
+
+def test_the_values_of_a_recovery_are_known_before_the_next_step() -> None:
+    script = Script().start().run().train(5).command("clip p90")
+    script.rollback("step-000003-t1", 3)
+    event = CommandApplied(id="guard-5", command="recover", issuer="guard")
+    settings = RunSettings(lr_scale=0.5, clip=0.2)
+    script.add(msgspec.structs.replace(event, settings=settings, previous=script.settings))
+    view = _fold(script)
+    assert (view.lr_scale, view.clip) == (0.5, 0.2)
+
+
+def test_a_percentile_that_stays_leaves_the_clip_of_the_newest_step() -> None:
+    """The settings hold where the percentile began; a step holds what it has become."""
+    script = Script().start().run().train(5).command("clip p90")
+    script.add(msgspec.structs.replace(_step(script), clip=0.77))
+    view = _fold(script.command("lr scale 0.5"))
+    assert (view.lr_scale, view.clip) == (0.5, 0.77)
+
+
+def test_undo_brings_a_percentile_back() -> None:
+    script = Script().start().run().train(5).command("clip p90").command("clip 0.3")
+    assert _fold(script).interventions.items[-1].undo == SetClip(percentile=90)
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "undo"),
+    [
+        ("lr set 0.001", "2e-4", ScaleLr(factor=0.5)),
+        ("clip off", "0.9", SetClip(value=0.9)),
+        ("policy nonfinite halt", "nonfinite rollback", SetPolicy(nonfinite="rollback")),
+        ("policy autopilot act", "autopilot off", SetPolicy(autopilot="off")),
+        ("pause", "running", None),
+        ("warmup again", "", None),
+    ],
+)
+def test_a_command_of_an_old_journal_can_be_undone(
+    command: str, old: str, undo: AnyCommand | None
+) -> None:
+    script = Script(settings=RunSettings(lr_scale=0.5, clip=0.9)).start().run().train(5)
+    script.add(CommandApplied(id="c1", command=command, old=old, issuer="ann"))
+    view = _fold(script)
+    assert view.interventions.items[-1].undo == undo
+    assert (view.lr_scale, view.clip) == (0.5, 0.9)
+
+
+def _step(script: Script) -> StepFinished:
+    script.step += 1
+    event = script.records[-3].event
+    assert isinstance(event, StepFinished)
+    return event
 
 
 def test_a_failed_command_says_why() -> None:
