@@ -84,6 +84,19 @@ def test_an_operation_does_not_count_for_the_ones_inside_it() -> None:
     assert [(k.name, k.count) for k in found.kernels] == [("aten::mul", 2), ("aten::linear", 1)]
 
 
+def test_figures_are_per_step() -> None:
+    """Two steps with a kernel of 20 ms in each and one of 10 ms in the second only."""
+    kernels = [activity("gemm", 20, 40), activity("gemm", 220, 240), activity("nccl", 250, 260)]
+    found = summarise(Recording([*step(), *step(200)], kernels, []), SETTING)
+    assert found is not None
+    assert [(k.name, k.count) for k in found.kernels] == [("gemm", 1.0), ("nccl", 0.5)]
+    assert [k.seconds for k in found.kernels] == pytest.approx([0.02, 0.005])
+    assert found.kinds == pytest.approx({"matrix products": 0.02, "communication": 0.005})
+    assert found.launches == 1.5
+    device = {p.name: p.device_s for p in found.parts}
+    assert (device["forward"], device["backward"]) == pytest.approx((0.02, 0.005))
+
+
 def test_without_a_whole_step_there_is_nothing_to_say() -> None:
     assert summarise(Recording([], [activity("gemm", 0, 1)], []), SETTING) is None
 

@@ -1,0 +1,45 @@
+"""The gate gives every rank the same verdict, though each rank judges its own loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fttui.engine.core.guard import Limits
+from fttui.engine.train.loop import update_gate
+from fttui.engine.train.loop.update_gate import UpdateGate
+
+LIMITS = Limits(loss=3.0, grad_norm=1.0)
+
+
+class TwoRanks:
+    """`torch.distributed` on one of two ranks; the verdict of the other rank is known."""
+
+    ReduceOp = torch.distributed.ReduceOp
+
+    def __init__(self, other_holds: float) -> None:
+        self._other = torch.tensor(other_holds)
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_world_size(self) -> int:
+        return 2
+
+    def all_reduce(self, tensor: torch.Tensor, op: object) -> None:
+        combine: Any = torch.maximum if op is self.ReduceOp.MAX else torch.add
+        tensor.copy_(combine(tensor, self._other))
+
+
+@pytest.mark.parametrize(
+    ("loss", "other_holds", "held"),
+    [(2.0, 0.0, 0.0), (2.0, 1.0, 1.0), (4.0, 0.0, 1.0), (4.0, 1.0, 1.0)],
+)
+def test_one_rank_out_of_limits_holds_the_update_back_on_both(
+    monkeypatch: pytest.MonkeyPatch, loss: float, other_holds: float, held: float
+) -> None:
+    monkeypatch.setattr(update_gate, "dist", TwoRanks(other_holds))
+    gate = UpdateGate(torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True))
+    assert float(gate.judge(torch.tensor(loss), torch.tensor(0.5), LIMITS)) == held
