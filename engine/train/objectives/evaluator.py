@@ -22,7 +22,7 @@ from ..checkpoint.rng import capture_rng, restore_rng
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from .contrastive import PairTexts, across_ranks, join, retrieval
-from .preference import evaluate_judged
+from .preference import evaluate_preferences
 
 
 class Evaluator:
@@ -67,7 +67,7 @@ class Evaluator:
         batches = self._batches(interrupted)
         with self._quietly(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in PREFERENCE_TASKS:
-                metrics = evaluate_judged(self._trainer.objective, batches, self._sums)
+                metrics = evaluate_preferences(self._trainer.objective, batches, self._sums)
             elif self._config.task == "contrastive":
                 metrics = self._pairs(hidden, batches)
             else:

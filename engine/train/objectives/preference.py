@@ -138,7 +138,7 @@ class PreferenceObjective:
         return self._config.ce_weight > 0
 
 
-def evaluate_judged(
+def evaluate_preferences(
     objective: PreferenceObjective,
     batches: Iterable[Batch],
     over_ranks: Callable[[list[float]], list[float]],
@@ -153,8 +153,8 @@ def evaluate_judged(
     seen = [objective.see(batch) for batch in batches]
     own = [sum(column) for column in zip(*(one.counts() for one in seen), strict=True)]
     chosen, rejected, tokens, apart = over_ranks(own or [0.0] * 4)
-    judged = max(chosen + rejected if objective.rated else chosen, 1.0)
-    divergence = torch.tensor(max(apart / judged, 0.0))
+    counted = max(chosen + rejected if objective.rated else chosen, 1.0)
+    divergence = torch.tensor(max(apart / counted, 0.0))
     sums = dict.fromkeys(("loss", "ce", *FIGURES), 0.0)
     for one in seen:
         at = divergence.to(one.reference.device)
@@ -164,11 +164,11 @@ def evaluate_judged(
         for name, total in compared.sums.items():
             sums[name] += float(total)
     totals = dict(zip(sums, over_ranks(list(sums.values())), strict=True))
-    ce, loss = totals.pop("ce") / max(tokens, 1.0), totals.pop("loss") / judged
+    ce, loss = totals.pop("ce") / max(tokens, 1.0), totals.pop("loss") / counted
     return {
         "loss": objective.total(loss, ce),
         **({"ce": ce} if objective.has_ce else {}),
-        **means(totals, {CHOSEN: chosen, REJECTED: rejected, "all": judged}),
+        **means(totals, {CHOSEN: chosen, REJECTED: rejected, "all": counted}),
         **({"kl": float(divergence)} if objective.rated else {}),
     }
 

@@ -90,8 +90,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         tokens = sum(int((one[:, 1:] >= 0).sum()) for one in labels)
         every = gather_counts((chosen, rejected, tokens))
         totals = [sum(column) for column in zip(*every, strict=True)]
-        judged = totals[0] + totals[1] if self.objective.rated else totals[0]
-        counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": judged, "tokens": totals[2]}
+        counted = totals[0] + totals[1] if self.objective.rated else totals[0]
+        counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": counted, "tokens": totals[2]}
         ranks = self.accelerator.num_processes
         return {name: ranks / count for name, count in counts.items() if count}
 
