@@ -27,6 +27,10 @@ class ProtocolMismatch(FttuiError):
     exit_code = 4
 
 
+class JournalReplaced(FttuiError):
+    """The run's journal is not the one that was read before: records were lost or replaced."""
+
+
 class NotOwner(FttuiError):
     """The run belongs to another user. Exit code 5."""
 

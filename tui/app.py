@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import on
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.notifications import SeverityLevel
@@ -26,6 +25,7 @@ from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 
 from .actions import bindings, keyed, rebound
+from .app_base import AppBase
 from .connection.run_list import RunListing
 from .messages import DeliveriesWaiting, ListeningEnded, TextLineResized
 from .palette import ActionCommands
@@ -55,7 +55,7 @@ SETTLED_S = 1.0
 """Seconds after the start from which garbage is collected; objects made before are permanent."""
 
 
-class FttuiApp(App[int]):
+class FttuiApp(AppBase):
     """The app that shows one run and sends the user's commands to it."""
 
     TITLE = "fttui"

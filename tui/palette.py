@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from .actions import Action, label_of, why_not
-
-if TYPE_CHECKING:
-    from .app import FttuiApp
+from .app_base import AppBase
 
 
 class ActionCommands(Provider):
     """Provides every action to the palette; an action not possible now says why in its help."""
 
     @property
-    def _fttui(self) -> FttuiApp:
-        return cast("FttuiApp", self.app)
+    def _fttui(self) -> AppBase:
+        return cast(AppBase, self.app)
 
     def _run(self, action: Action) -> Callable[[], None]:
         return partial(self._fttui.action_act, action.id)

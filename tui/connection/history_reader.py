@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fttui.engine.hub.ssh_bridge.preview import sample_records
 from fttui.engine.protocol.codec import DecodeError, decode_readable, peek_seq
 from fttui.engine.protocol.events import Record
 from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.journal_preview import sample_records
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgressed, PreviewArrived

@@ -10,8 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from fttui.engine.errors import ProtocolMismatch
-from fttui.engine.hub.ssh_bridge.journal_feed import JournalReplaced
+from fttui.engine.errors import JournalReplaced, ProtocolMismatch
 from fttui.engine.protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,

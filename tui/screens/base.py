@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
+from ..app_base import AppBase
 from ..view_model.app_state import AppState
 from ..widgets.footer import ActionFooter
 from ..widgets.header import RunHeader
 from ..widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
-
-if TYPE_CHECKING:
-    from ..app import FttuiApp
 
 
 class RunScreen(Screen[None]):
@@ -45,9 +43,9 @@ class RunScreen(Screen[None]):
             self.add_class([name for size, name in least if room >= size][-1])
 
     @property
-    def fttui(self) -> FttuiApp:
+    def fttui(self) -> AppBase:
         """The app, typed."""
-        return cast("FttuiApp", self.app)
+        return cast(AppBase, self.app)
 
     def compose(self) -> ComposeResult:
         """Header, body, footer."""

@@ -6,17 +6,13 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import FttuiError
+from ...errors import JournalReplaced
 from ...protocol.codec import DecodeError, peek_seq
 from ...protocol.ssh_protocol import JournalPosition
 from ...run.journal import MAX_PAYLOAD_BYTES, FrameReader
 from ...run.run_index import read_tail
 
 _SCAN_BYTES = 1024 * 1024
-
-
-class JournalReplaced(FttuiError):
-    """The journal does not continue the records that the viewer has."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ...protocol.ssh_protocol import (
     Records,
 )
 from ...run.heartbeat import beat_from_folder
+from ...run.journal_preview import MinMaxSampler, sample_records
 from ...run.journal_summary import summarize_records
 from ...run.process_marks import read_engine_status
 from ...run.run_dir import RunDirectory
@@ -29,7 +30,6 @@ from .flow_control import SendWindow
 from .hub_client import OWN_REF, HubClient
 from .journal_feed import JournalFeed
 from .journal_tail import JournalTail
-from .preview import MinMaxSampler, sample_records
 from .request_router import RequestRouter
 from .stream import FrameStream
 

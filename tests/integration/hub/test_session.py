@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
-from fttui.engine.hub.ssh_bridge.journal_feed import JournalReplaced
+from fttui.engine.errors import FttuiError, JournalReplaced, NoSuchRun, ProtocolMismatch
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
 from fttui.engine.protocol.events import CommandApplied, Record, RunEnded

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -23,6 +22,7 @@ from fttui.engine.protocol.commands import (
 from fttui.engine.protocol.states import RunState
 
 from ...actions import ACTION_OF, keyed, refusal, why_not
+from ...app_base import AppBase
 from ...dialogs import prompts
 from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
 from ...dialogs.prompts import ParsedInput
@@ -34,14 +34,11 @@ from ..modals.rollback import ask_rollback
 from .background import change_control
 from .view_handlers import VIEW_HANDLERS, Handler
 
-if TYPE_CHECKING:
-    from ...app import FttuiApp
-
 MOST_DIGITS = 6
 POLICY_FORMS = "skip · halt · rollback, or: autopilot off · propose · act"
 
 
-def perform(app: FttuiApp, action_id: str) -> None:
+def perform(app: AppBase, action_id: str) -> None:
     """Perform an action, or say why it is not possible now; a digit after `;` extends the count."""
     action = ACTION_OF[action_id]
     if app.counting and action.key.isdigit():
@@ -58,13 +55,13 @@ def perform(app: FttuiApp, action_id: str) -> None:
         app.redraw()
 
 
-def _pause(app: FttuiApp) -> None:
+def _pause(app: AppBase) -> None:
     held = app.state.state in {RunState.PAUSED, RunState.HALTED}
     app.send(Resume() if held else Pause())
 
 
-def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]) -> Handler:
-    def ask(app: FttuiApp) -> None:
+def _prompt(title: str, forms: str, read: Callable[[AppBase, str], ParsedInput]) -> Handler:
+    def ask(app: AppBase) -> None:
         def answer(found: ParsedInput | None) -> None:
             if found is not None and found.command is not None:
                 app.send(found.command, guarded=found.relative)
@@ -76,7 +73,7 @@ def _prompt(title: str, forms: str, read: Callable[[FttuiApp, str], ParsedInput]
     return ask
 
 
-def _type(app: FttuiApp) -> None:
+def _type(app: AppBase) -> None:
     """Ask for a command as `fttui ctl` takes it, or for a step to move the cursor to."""
 
     def answer(found: ParsedInput | None) -> None:
@@ -90,7 +87,7 @@ def _type(app: FttuiApp) -> None:
     app.push_screen(PromptScreen("a command, or a step to go to", forms, read, app.count), answer)
 
 
-def send_typed(app: FttuiApp, command: AnyCommand) -> None:
+def send_typed(app: AppBase, command: AnyCommand) -> None:
     """Send a typed command; a destructive one is confirmed first."""
     reason = refusal(spec_of(command), app.state)
     if reason is not None:
@@ -102,12 +99,12 @@ def send_typed(app: FttuiApp, command: AnyCommand) -> None:
         app.send(command)
 
 
-def _count(app: FttuiApp) -> None:
+def _count(app: AppBase) -> None:
     app.counting, app.count = True, ""
     app.redraw()
 
 
-def _recover(app: FttuiApp) -> None:
+def _recover(app: AppBase) -> None:
     """Confirm and send the first recommendation of the report, which need not be `recover`."""
     anomaly = app.state.run.current_anomaly
     if anomaly is None:
@@ -123,7 +120,7 @@ def _recover(app: FttuiApp) -> None:
     _confirm(app, command, rows, reason=f"anomaly {event.id}")
 
 
-def _confirm(app: FttuiApp, command: AnyCommand, rows: list[str], reason: str = "") -> None:
+def _confirm(app: AppBase, command: AnyCommand, rows: list[str], reason: str = "") -> None:
     """Ask for confirmation under the command's own name, then send it."""
 
     def answer(key: str | None) -> None:
@@ -136,7 +133,7 @@ def _confirm(app: FttuiApp, command: AnyCommand, rows: list[str], reason: str = 
     app.push_screen(question, answer)
 
 
-def _stop(app: FttuiApp) -> None:
+def _stop(app: AppBase) -> None:
     def answer(key: str | None) -> None:
         if key:
             app.send(Stop(save=key == "y"))
@@ -146,13 +143,13 @@ def _stop(app: FttuiApp) -> None:
     app.push_screen(ConfirmScreen("stop the run", rows, ways, alarm=True), answer)
 
 
-def _undo(app: FttuiApp) -> None:
+def _undo(app: AppBase) -> None:
     item = app.state.run.interventions.last_undoable()
     if item is not None and item.undo is not None:
         app.send(item.undo, reason=f"{UNDO}{item.id}", guarded=True)
 
 
-def _control(app: FttuiApp) -> None:
+def _control(app: AppBase) -> None:
     state = app.state
     if state.controls:
         change_control(app, take=False)
@@ -172,7 +169,7 @@ def _control(app: FttuiApp) -> None:
     app.push_screen(ConfirmScreen("take control", rows, [("y", "take over")]), answer)
 
 
-def _help(app: FttuiApp) -> None:
+def _help(app: AppBase) -> None:
     app.push_screen(HelpScreen(app.state, app.actions))
 
 
@@ -180,24 +177,24 @@ def _go(mode: str) -> Handler:
     return lambda app: app.go(mode)
 
 
-def _note(app: FttuiApp, text: str) -> ParsedInput:
+def _note(app: AppBase, text: str) -> ParsedInput:
     preview = f"marks step {app.state.run.step:,} on the curves and in the journal"
     return prompts.read_text("note", text, preview)
 
 
-def _pin(app: FttuiApp, text: str) -> ParsedInput:
+def _pin(app: AppBase, text: str) -> ParsedInput:
     return ParsedInput(
         SaveCheckpoint(pin=True, note=text.strip()),
         f"a checkpoint at about step {app.state.run.step:,} that retention never removes",
     )
 
 
-def _sample(app: FttuiApp, text: str) -> ParsedInput:
+def _sample(app: AppBase, text: str) -> ParsedInput:
     preview = keyed("the text appears under {go.samples} samples", app.state)
     return prompts.read_text("sample", text, preview)
 
 
-def _policy(app: FttuiApp, text: str) -> ParsedInput:
+def _policy(app: AppBase, text: str) -> ParsedInput:
     words = text.strip()
     if not words:
         return ParsedInput(preview="on a NaN or infinite loss or gradient before the update")

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 
+from ...app_base import AppBase
 from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
 from ...plot.system_panels import SIGNS
@@ -19,34 +19,31 @@ from ...view_model.connection_port import SupportsFetchConfigs
 from ..report_keys import with_keys
 from ..text_page import TextPage
 
-if TYPE_CHECKING:
-    from ...app import FttuiApp
-
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
 """The connection may still be coming up when the app first asks for the configuration."""
 
 
-def open_report(app: FttuiApp, anomaly_id: str) -> None:
+def open_report(app: AppBase, anomaly_id: str) -> None:
     """Fetch the report of an anomaly and show it."""
     app.run_worker(_open_report(app, anomaly_id), group="report", exclusive=True)
 
 
-def change_control(app: FttuiApp, *, take: bool) -> None:
+def change_control(app: AppBase, *, take: bool) -> None:
     """Take control of the run, or give it up."""
     app.run_worker(_change_control(app, take=take), group="control", exclusive=True)
 
 
-def compare_runs(app: FttuiApp, chosen: list[RunListing]) -> None:
+def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     """Read the chosen runs and show their curves over those of this run."""
     app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
 
 
-def load_config(app: FttuiApp) -> None:
+def load_config(app: AppBase) -> None:
     """Read the run's configuration into the app's state, from disk or over the connection."""
     app.run_worker(_load_config(app), group="config")
 
 
-async def _open_report(app: FttuiApp, anomaly_id: str) -> None:
+async def _open_report(app: AppBase, anomaly_id: str) -> None:
     found = [a for a in app.state.run.anomalies if a.event.id == anomaly_id]
     if not found or not found[0].event.report:
         app.tell("this anomaly has no report")
@@ -61,7 +58,7 @@ async def _open_report(app: FttuiApp, anomaly_id: str) -> None:
     await app.push_screen(TextPage(title, text, markdown=True))
 
 
-async def _change_control(app: FttuiApp, *, take: bool) -> None:
+async def _change_control(app: AppBase, *, take: bool) -> None:
     try:
         refusal = await app.session.take_control() if take else None
         if not take:
@@ -72,7 +69,7 @@ async def _change_control(app: FttuiApp, *, take: bool) -> None:
         app.tell(refusal, title="control")
 
 
-async def _load_config(app: FttuiApp) -> None:
+async def _load_config(app: AppBase) -> None:
     files = await _config_files(app)
     if files is not None:
         found = await asyncio.to_thread(config_view, files)
@@ -80,7 +77,7 @@ async def _load_config(app: FttuiApp) -> None:
         app.redraw()
 
 
-async def _config_files(app: FttuiApp) -> ConfigTexts | None:
+async def _config_files(app: AppBase) -> ConfigTexts | None:
     """Return the configuration files, or None where an older remote fttui cannot send them."""
     if app.run_directory is not None:
         return await asyncio.to_thread(read_configs, app.run_directory)
@@ -92,7 +89,7 @@ async def _config_files(app: FttuiApp) -> ConfigTexts | None:
     return None
 
 
-async def _compare_runs(app: FttuiApp, chosen: list[RunListing]) -> None:
+async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
     if len(here) < len(chosen):
         app.tell("only other runs on this machine can be compared; the rest is left out")

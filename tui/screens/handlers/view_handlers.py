@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ...app_base import AppBase
 from ...dialogs.prompts import ParsedInput
 from ...plot.panels import chosen_metrics, metrics_of
 from ...view_model.plot_view import PlotView
@@ -16,16 +16,13 @@ from ..tables.runs import RunsScreen
 from ..tables.table_screen import TableScreen
 from .background import compare_runs
 
-if TYPE_CHECKING:
-    from ...app import FttuiApp
-
-Handler = Callable[["FttuiApp"], None]
+Handler = Callable[[AppBase], None]
 MOST_ZOOMS = 30
 """Limit of the count typed before a zoom key."""
 
 
-def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Handler:
-    def act(app: FttuiApp) -> None:
+def _look(change: Callable[[PlotView, AppBase, PlotScreen], PlotView]) -> Handler:
+    def act(app: AppBase) -> None:
         screen = app.screen
         if isinstance(screen, PlotScreen):
             app.look(change(app.state.plot, app, screen))
@@ -34,14 +31,14 @@ def _look(change: Callable[[PlotView, FttuiApp, PlotScreen], PlotView]) -> Handl
 
 
 def _on_plots(do: Callable[[PlotScreen], None]) -> Handler:
-    def act(app: FttuiApp) -> None:
+    def act(app: AppBase) -> None:
         if isinstance(app.screen, PlotScreen):
             do(app.screen)
 
     return act
 
 
-def _filter(app: FttuiApp) -> None:
+def _filter(app: AppBase) -> None:
     if isinstance(app.screen, TableScreen):
         app.screen.open_filter()
     elif isinstance(app.screen, MetricsScreen):
@@ -50,7 +47,7 @@ def _filter(app: FttuiApp) -> None:
         app.tell("nothing to filter here; tables and the metrics screen have a filter")
 
 
-def _choose_metrics(app: FttuiApp) -> None:
+def _choose_metrics(app: AppBase) -> None:
     def answer(found: ParsedInput | None) -> None:
         if found is not None:
             app.look(replace(app.state.plot, only=found.text or ""))
@@ -63,8 +60,8 @@ def _choose_metrics(app: FttuiApp) -> None:
     app.push_screen(prompt, answer)
 
 
-def _on_runs(do: Callable[[FttuiApp, RunsScreen], None]) -> Handler:
-    def act(app: FttuiApp) -> None:
+def _on_runs(do: Callable[[AppBase, RunsScreen], None]) -> Handler:
+    def act(app: AppBase) -> None:
         if isinstance(app.screen, RunsScreen):
             do(app, app.screen)
 
@@ -72,26 +69,26 @@ def _on_runs(do: Callable[[FttuiApp, RunsScreen], None]) -> Handler:
 
 
 def _on_table(rows: int) -> Handler:
-    def act(app: FttuiApp) -> None:
+    def act(app: AppBase) -> None:
         if isinstance(app.screen, TableScreen):
             app.screen.move(rows * app.take_count())
 
     return act
 
 
-def _zoom(view: PlotView, app: FttuiApp, *, inwards: bool) -> PlotView:
+def _zoom(view: PlotView, app: AppBase, *, inwards: bool) -> PlotView:
     for _ in range(min(app.take_count(), MOST_ZOOMS)):
         view = view.zoomed(inwards, app.state.run.step)
     return view
 
 
-def _event(view: PlotView, app: FttuiApp, *, forward: bool) -> PlotView:
+def _event(view: PlotView, app: AppBase, *, forward: bool) -> PlotView:
     for _ in range(min(app.take_count(), len(app.state.run.marks))):
         view = view.at_mark(app.state.run.marks, forward, app.state.run.step)
     return view
 
 
-def _cursor(view: PlotView, app: FttuiApp, screen: PlotScreen, *, columns: int) -> PlotView:
+def _cursor(view: PlotView, app: AppBase, screen: PlotScreen, *, columns: int) -> PlotView:
     return view.moved(columns * app.take_count(), screen.canvas_columns, app.state.run.step)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Input, Label
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import Rollback, parse_command
 
+from ...app_base import AppBase
 from ...dialogs.command_cost import consequence, given_up
 from ...text import format as fmt
 from ...view_model.app_state import AppState
@@ -22,11 +23,8 @@ from ...widgets.table import TableRow, cell, fill
 from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines
 from .modal import Modal
 
-if TYPE_CHECKING:
-    from ...app import FttuiApp
 
-
-def ask_rollback(app: FttuiApp, checkpoint: str | None = None) -> None:
+def ask_rollback(app: AppBase, checkpoint: str | None = None) -> None:
     """Open the dialog with a checkpoint chosen by name, and send the command it returns."""
 
     def answer(command: Rollback | None) -> None:
@@ -139,7 +137,7 @@ class RollbackScreen(Modal[Rollback]):
 
     def _still_there(self, command: Rollback) -> bool:
         """Retention goes on while a person looks at the list."""
-        present = {c.name for c in cast("FttuiApp", self.app).state.run.checkpoints}
+        present = {c.name for c in cast(AppBase, self.app).state.run.checkpoints}
         if command.checkpoint in present:
             return True
         self._offered = [c for c in self._offered if c.name in present]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ...protocol.codec import UNDECODABLE
-from ...run.journal import FrameReader, valid_frames
+from ..protocol.codec import UNDECODABLE
+from .journal import FrameReader, valid_frames
 
 SAMPLES = 300
 _PEEK_BYTES = 8 * 1024

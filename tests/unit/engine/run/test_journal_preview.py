@@ -3,9 +3,9 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from fttui.engine.hub.ssh_bridge import preview
 from fttui.engine.protocol.codec import decode_record, encode
 from fttui.engine.protocol.events import LogEmitted, Record, StepFinished
+from fttui.engine.run import journal_preview
 from fttui.engine.run.journal import MAGIC, frame
 
 
@@ -22,11 +22,11 @@ def _journal(path: Path, steps: int) -> None:
 
 def test_a_sample_is_whole_steps_from_everywhere(tmp_path: Path) -> None:
     _journal(tmp_path / "journal.log", 3000)
-    payloads = preview.sample_records(tmp_path / "journal.log", 0)
+    payloads = journal_preview.sample_records(tmp_path / "journal.log", 0)
     steps = [r for r in map(decode_record, payloads) if r and isinstance(r.event, StepFinished)]
-    assert len(steps) > 0.9 * preview.SAMPLES
+    assert len(steps) > 0.9 * journal_preview.SAMPLES
     gaps = [b.step - a.step for a, b in pairwise(steps)]
     assert min(gaps) > 0
-    assert max(gaps) < 5 * 3000 / preview.SAMPLES
+    assert max(gaps) < 5 * 3000 / journal_preview.SAMPLES
     assert steps[0].step < 40
     assert steps[-1].step > 2950

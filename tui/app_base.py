@@ -1,0 +1,81 @@
+"""The part of the app that its screens, action handlers and command palette use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from textual.app import App
+from textual.notifications import SeverityLevel
+
+from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.run.run_dir import RunDirectory
+
+from .actions import Action
+from .connection.run_list import RunListing
+from .view_model.app_state import AppState
+from .view_model.connection_port import Session
+from .view_model.plot_view import PlotView
+
+
+class AppBase(App[int]):
+    """The app as its screens see it, so that they need not import the module that builds them."""
+
+    session: Session
+    state: AppState
+    actions: Sequence[Action]
+    """The action table with the user's keys."""
+    run_directory: RunDirectory | None
+    """The folder of the run, if it is on this machine."""
+    runs_root: Path
+    """The folder whose runs are listed."""
+    clock: Callable[[], float]
+    """Returns Unix seconds."""
+    count: str
+    """Digits typed as the count of the next key."""
+    counting: bool
+    """Whether the count key was pressed and the next key takes the count."""
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether to draw with ASCII characters only."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw the visible screen."""
+        raise NotImplementedError
+
+    def action_act(self, action_id: str) -> None:
+        """Perform an action of the action table; every key of the table is bound to this."""
+        raise NotImplementedError
+
+    def take_count(self) -> int:
+        """Return the count typed for this key, 1 if none was, and reset it."""
+        raise NotImplementedError
+
+    def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
+        """Send a command to the run; it is listed as sent at once.
+
+        With `guarded` it is rejected if someone else changed the run's settings in the meantime.
+        """
+        raise NotImplementedError
+
+    def look(self, plot: PlotView) -> None:
+        """Apply a changed plot view and redraw."""
+        raise NotImplementedError
+
+    def tell(self, text: str, severity: SeverityLevel = "warning", *, title: str = "") -> None:
+        """Show a notification for a few seconds."""
+        raise NotImplementedError
+
+    def go(self, mode: str) -> None:
+        """Show the screen of a mode; on that screen already, restore its maximised plot."""
+        raise NotImplementedError
+
+    def back(self) -> None:
+        """Close the filter, page, maximised plot or cursor; go to the dashboard if none is open."""
+        raise NotImplementedError
+
+    def open_run(self, item: RunListing) -> None:
+        """Exit in order to show another run; for this run, go to the dashboard."""
+        raise NotImplementedError
