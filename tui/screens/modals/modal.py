@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette
 from textual.screen import ModalScreen
 
+from ...app_base import AppBase
 from ...widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
-
-if TYPE_CHECKING:
-    from ...app import FttuiApp
 
 _Answer = TypeVar("_Answer")
 
@@ -28,7 +26,7 @@ class Modal(ModalScreen[_Answer]):
 
     def on_resize(self) -> None:
         """What it takes to read the question."""
-        state = cast("FttuiApp", self.app).state
+        state = cast(AppBase, self.app).state
         for page in self.query(TooSmall):
             page.show(state, *self.app.size)
 
