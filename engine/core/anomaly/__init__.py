@@ -1,4 +1,4 @@
-"""Anomaly detection: a streaming detector, its alerts and its verdicts."""
+"""Anomaly detection: a detector for a stream of training records, its alerts and verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the detector says: an alert when something looks wrong, later a verdict on it."""
+"""Alerts of the detector, the verdicts on them, and the kinds that need special treatment."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import msgspec
 
 INFO, WATCH, ALARM = "info", "watch", "alarm"
 INSTABILITY = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
-"""Kinds that threaten the weights: a checkpoint taken near one is no rollback target."""
+"""Kinds that threaten the weights; a checkpoint written near one is no rollback target."""
 
 LOCAL = frozenset({"throughput_drop", "vram_leak"})
-"""Kinds that only the rank they concern can see; no other rank takes part in their report."""
+"""Kinds that only the affected rank can see; other ranks take no part in their report."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in the record just seen stands out."""
+    """A finding in the newest record that a person should know of."""
 
     id: str
-    """`<kind>-<step>`: unique within one timeline."""
+    """`<kind>-<step>`; unique within one timeline."""
     kind: str
     """nonfinite, spike, divergence, grad_explosion, dead, plateau, overfit, collapse,
     lr_misconfig, throughput_drop, straggler, vram_leak."""
     severity: str
-    """info: worth a line; watch: may become serious; alarm: act."""
+    """info (worth a line), watch (may become serious) or alarm (act)."""
     step: int
     headline: str
     """One plain line, such as `loss 6.52 is ×6.5 its level 1.00 (z 14)`."""
     value: float | None = None
     baseline: float | None = None
-    """The level the value is held against, in the same unit."""
+    """The usual level the value is compared with, in the same unit."""
     z: float | None = None
     """Distance from the level in robust standard deviations."""
     ratio: float | None = None
@@ -35,13 +35,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How an earlier alert ended: the question that decides between going on and rolling back."""
+    """The outcome of an earlier alert, which decides between continuing and rolling back."""
 
     id: str
-    """Of the alert judged."""
+    """Id of the alert."""
     verdict: str
-    """recovered or not recovered; undecided where the run ends too soon after it to tell."""
+    """recovered, not recovered, or undecided if the run ended too soon after the alert."""
     step: int
     level_before: float
     level_after: float | None = None
-    """None when nothing finite came after it."""
+    """None if no finite value followed."""

@@ -1,6 +1,6 @@
-"""One watched quantity: its robust level, its noise, its tail, and how far a new value stands out.
+"""One monitored quantity: its robust level, noise and tail, and the limits for outliers.
 
-Quantities are watched on a scale where differences are (nearly) log ratios.
+Values are on a scale where differences are log ratios, or nearly so.
 """
 
 from __future__ import annotations
@@ -16,57 +16,61 @@ NOISE_RECORDS = 120
 TAIL_RECORDS = 1000
 WARMUP_RECORDS = 12
 MIN_SD = 0.0015
-"""0.15 %: below that, noise is rounding in the log."""
+"""Least standard deviation, 0.15 %; smaller noise is rounding in the log."""
 WINSOR_SD = 4.0
-"""An outlier enters the level at most this far out, so that it cannot hide the next one, while a
-true shift is absorbed within about half of `LEVEL_RECORDS`."""
+"""Standard deviations at which a value is cut before it enters the level.
+
+An outlier then cannot hide the next one, while a true shift is absorbed within about half of
+`LEVEL_RECORDS`.
+"""
 NORMAL_MEAN_SIZE = 1.2533
-"""Standard deviation over mean size, of normal noise."""
+"""Ratio of standard deviation to mean absolute value of normal noise."""
 TAIL_RANK = 3
-"""The tail is the third largest residual: two outliers alike may both alarm, the fourth not."""
+"""The tail is the third largest residual: two similar outliers may both alarm, a fourth may not."""
 SMALL_SD = 6.0
-"""Few records understate the noise: from n records it is taken to be larger by this over n."""
+"""Correction for few records, which understate the noise: n records widen it by this over n."""
 EXCURSION_SD = 2.0
+"""Residuals above this after an alarm belong to the same excursion."""
 QUIET_RECORDS = 10
-"""After an alarm the channel is silent for this long: one excursion, one alarm."""
+"""Records without further alarms after an alarm, so that one excursion raises one alarm."""
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One way to be an outlier: far out of the noise, of notable size, and beyond the run's tail.
+    """One rule for outliers: far outside the noise, of notable size, and beyond the run's tail.
 
-    All three must hold. The first keeps noise out, the second changes too small to matter, the
-    third makes a heavy-tailed run alarm at its first outliers and not at every later one.
+    All three conditions must hold. The first excludes noise, the second changes too small to
+    matter; the third makes a heavy-tailed run alarm at its first outliers and not at every one.
     """
 
     z: float
-    """Robust standard deviations."""
+    """Least distance from the level, in robust standard deviations."""
     rise: float
-    """Log ratio."""
+    """Least distance from the level, as a log ratio."""
     tail: float
-    """Multiple of the tail."""
+    """Least distance from the level, as a multiple of the tail."""
     records: int = 0
-    """The level was learned from so many at least."""
+    """The rule needs a level learned from at least this many records."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A value in the light of what came before it."""
+    """A value compared with the records before it."""
 
     residual: float
     """Value minus level."""
     level: float
     sd: float
     tail: float
-    """Size of the largest usual outliers so far; at least 0."""
+    """Size of the largest usual outliers so far, at least 0."""
     count: int
-    """Records the level was learned from."""
+    """Number of records the level was learned from."""
 
     @property
     def z(self) -> float:
-        """Residual in robust standard deviations."""
+        """Return the residual in robust standard deviations."""
         return self.residual / self.sd
 
     def limit(self, ways: tuple[Way, ...], strictness: float) -> float:
-        """Residual from which on the value is an outlier in one of these ways."""
+        """Return the smallest residual that is an outlier by one of the rules."""
         noise = self.sd * (1 + SMALL_SD / max(self.count, 1)) * strictness
         lowest = math.inf
         for way in ways:
@@ -78,19 +82,19 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct):
-    """Level, noise and tail of one quantity, learned from the records as they come."""
+    """Level, noise and tail of one quantity, updated with every record."""
 
     recent: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(LEVEL_RECORDS))
     residuals: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(NOISE_RECORDS))
     outliers: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
     count: int = 0
     quiet: int = 0
-    """Records for which no further alarm is raised."""
+    """Remaining records for which no further alarm is raised."""
     last: float | None = None
-    """The value before: what falls, be it from far above, is no new excursion."""
+    """The value before; a falling value, even far above the level, starts no excursion."""
 
     def read(self, x: float) -> Reading | None:
-        """Judge a value against the past; None while there is too little of it."""
+        """Compare a value with the past; return None while there are too few records."""
         if self.count < WARMUP_RECORDS:
             return None
         level = self.recent.median()
@@ -100,22 +104,27 @@ class Signal(msgspec.Struct):
         return Reading(x - level, level, max(spread, MIN_SD), tail, self.count)
 
     def _mean_size(self) -> float:
-        """Noise where most values are the same, as of a rounded or idle quantity.
+        """Return the noise of a quantity with mostly equal values, such as a rounded or idle one.
 
-        The middle half says nothing there.
+        Its interquartile range is 0.
         """
         values = self.residuals.values
         return NORMAL_MEAN_SIZE * sum(map(abs, values)) / len(values)
 
     def rises(self, x: float) -> bool:
-        """Whether a value is above the one before it."""
+        """Return whether a value is above the one before it."""
         return self.last is None or x > self.last
 
     def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
-        """Make a value part of the past; `alarmed` when it raised an alarm.
+        """Add a value to the past.
 
-        What follows an alarm and is still far out belongs to the same excursion: it moves the
-        level, but counts neither as noise nor as one more outlier.
+        A value that is still far out after an alarm belongs to the same excursion: it moves the
+        level, but is neither noise nor one more outlier.
+
+        Args:
+            x: the value.
+            reading: its comparison with the past, as `read` returned it.
+            alarmed: whether it raised an alarm.
         """
         self.count += 1
         self.last = x
@@ -136,6 +145,6 @@ class Signal(msgspec.Struct):
         self.recent.push(x)
 
     def relearn(self) -> None:
-        """The level starts anew; noise and tail stay known."""
+        """Forget the level; keep noise and tail."""
         self.recent.clear()
         self.count = 0

@@ -1,4 +1,4 @@
-"""Collapse of a contrastive run: representations that are all alike."""
+"""Detection of collapse in a contrastive run: all representations are alike."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import math
 import msgspec
 
 COLLAPSE_RECORDS = 50
-"""Every run passes through such a state in its first steps; a collapsed one stays."""
+"""Records in a row; every run passes through such a state at first, a collapsed one stays in it."""
 ALIKE = 0.98
-"""Mean cosine between what should differ."""
+"""Mean cosine to the negatives above which representations count as alike."""
 GUESSING = 0.01
-"""Loss within 1 % of ln(candidates): no better than picking one at random."""
+"""Relative distance of the loss from ln(candidates), the loss of a random choice, that counts as
+guessing."""
 
 
 class Collapse(msgspec.Struct):
-    """Counts records in which negatives look like positives or the choice is a guess."""
+    """Counts records in which negatives look like positives or the choice is random."""
 
     alike: int = 0
     guessing: int = 0
@@ -23,12 +24,12 @@ class Collapse(msgspec.Struct):
     def update(
         self, neg_cos: float | None, loss: float | None, candidates: float | None
     ) -> tuple[str, float, float] | None:
-        """Take a record in; returns what, value and limit in the record where it is a collapse.
+        """Add a record; return quantity, value and limit in the record that completes a collapse.
 
         Args:
             neg_cos: mean cosine to the negatives.
-            loss: the contrastive loss alone.
-            candidates: how many the positive is chosen from.
+            loss: the contrastive part of the loss.
+            candidates: number of candidates the positive is chosen from.
         """
         self.alike = self.alike + 1 if neg_cos is not None and neg_cos > ALIKE else 0
         chance = math.log(candidates) if candidates is not None and candidates > 1 else None

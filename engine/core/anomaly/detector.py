@@ -1,4 +1,4 @@
-"""The detector: one call per logged record, a few alerts per run."""
+"""The anomaly detector: judges a stream of training records, one call per record."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from .verdicts import Verdicts
 
 _Record = dict[str, Any]
 _MEMORY_KEYS = ("vram_gb", "vram_bytes", "mem_allocated_bytes")
-"""Other names `mem_allocated` is known by; the unit does not matter."""
+"""Other keys for `mem_allocated`; the unit does not matter."""
 
 
 class Detector:
-    """Finds what is wrong in a stream of training records.
+    """Finds anomalies in a stream of training records.
 
-    Counts records, not steps, so it works for any logging interval. Its only knob is
+    It counts records, not steps, so it works for any logging interval. Its only setting is
     `sensitivity`: all limits on noise and size are divided by its square root, so that 4 halves
     and 0.25 doubles them.
     """
 
     def __init__(self, sensitivity: float = 1.0, *, falls_to_zero: bool = False) -> None:
-        """Begin without knowing anything.
+        """Start without any records.
 
         Args:
-            sensitivity: the knob.
-            falls_to_zero: the loss goes from chance to zero, as of judged completions; it is
-                compared by its size in first losses, not by ratios.
+            sensitivity: higher values raise more alerts; 1 is the default.
+            falls_to_zero: the loss goes from chance to zero, as in preference training; it is
+                compared in units of the first losses, not by ratios.
         """
         self._state = State(sensitivity=sensitivity)
         if falls_to_zero:
@@ -68,45 +68,45 @@ class Detector:
         return [to_alert(finding, step) for finding in found]
 
     def usual_up_to(self) -> float | None:
-        """The loss beyond which the next record may become an alarm; None while any is fine."""
+        """Return the loss above which the next record may raise an alarm; None while none may."""
         state = self._state
         return state.unstable.usual_up_to(1 / math.sqrt(state.sensitivity))
 
     def take_verdicts(self) -> list[AlertVerdict]:
-        """Verdicts on earlier alerts since the last call."""
+        """Return the verdicts on earlier alerts since the last call."""
         taken, self._verdicts = self._verdicts, []
         return taken
 
     def last_verdicts(self) -> list[AlertVerdict]:
-        """Verdicts on all alerts that have none yet, because the run ends; nothing is forgotten."""
+        """Return verdicts on all waiting alerts, because the run ends; the state is unchanged."""
         state = self._state
         waiting = Verdicts(pending=list(state.verdicts.pending))
         return waiting.settle(state.last_step, state.back)
 
     def relearn(self) -> None:
-        """Learn the levels anew: after a rollback to foreign state, a new LR, other data.
+        """Forget the levels, as after a rollback, a new learning rate or other data.
 
-        For about a dozen records only what is not finite is an alarm.
+        For about a dozen records only non-finite values raise alarms.
         """
         self._state.unstable.relearn()
         self._state.plateau.relearn()
 
     @property
     def live_state(self) -> State:
-        """Everything the detector knows; changes with every record."""
+        """The state of the detector itself, not a copy; it changes with every record."""
         return self._state
 
     def state(self) -> dict[str, Any]:
-        """All it knows, as plain values for a checkpoint."""
+        """Return the whole state as plain values, for a checkpoint."""
         state: dict[str, Any] = msgspec.to_builtins(self._state)
         return state
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Detector:
-        """A detector that goes on exactly where the one that gave `state` was.
+        """Return a detector that continues exactly from a saved state.
 
         Raises:
-            msgspec.ValidationError: this is not such a state.
+            msgspec.ValidationError: the value is not the state of a detector.
         """
         return cls.over(msgspec.convert(state, State))
 
@@ -123,7 +123,7 @@ class Detector:
             self._verdicts += state.verdicts.update(state.measures(record), step, state.back)
 
     def _training(self, record: _Record) -> list[Finding]:
-        """What the loss and the gradient of a step say; nothing in a record without either."""
+        """Return the findings about loss and gradient; none for a record without both."""
         state = self._state
         loss, norm, lr = record.get("loss"), record.get("grad_norm"), record.get("lr")
         if loss is None and norm is None:
@@ -142,7 +142,7 @@ class Detector:
         scale, recent = state.unstable.scale, state.unstable.grad.recent
         if loss == 0 and scale.near_zero == FIRST_LOSSES:
             return []
-        # On-policy objectives are 0 or signed by nature, and have a gradient all the same.
+        # The loss of on-policy objectives may be 0 or negative and still have a gradient.
         idle = loss == 0 and norm is not None and (scale.unit is None or scale.signed)
         usual = math.exp(recent.median()) if len(recent) else None
         if not state.dead.update(None if idle else loss, norm, usual):
@@ -181,7 +181,7 @@ class Detector:
         ]
 
     def _settings(self, record: _Record) -> list[Finding]:
-        """Learning rate, loss scale, and what a contrastive run says of its representations."""
+        """Return the findings about learning rate, loss scale and collapse of a contrastive run."""
         state, found = self._state, []
         lr, scale = record.get("lr"), record.get("loss_scale")
         if lr is not None and record.get("loss") is not None and state.lr_zero.update(lr):
@@ -217,7 +217,7 @@ class Detector:
         return found
 
     def _leaks(self, memory: list[float]) -> list[Finding]:
-        """The worst leak of a record, and whom else it concerns."""
+        """Return the worst memory leak of a record; its text names the other ranks that leak."""
         memories = self._state.memories
         if memory and len(memories) != len(memory):
             memories[:] = [Memory() for _ in memory]
@@ -236,7 +236,7 @@ class Detector:
 
 
 def _named(record: _Record) -> _Record:
-    """The record with memory under the one name used here."""
+    """Return the record with its memory under the key `mem_allocated`."""
     if record.get("mem_allocated") is not None:
         return record
     known = (record[key] for key in _MEMORY_KEYS if record.get(key) is not None)

@@ -1,4 +1,4 @@
-"""An alert in the making, and how it is put into words."""
+"""Findings of the detector, and the alerts with headlines that are made from them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .alerts import Alert
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert in the making."""
+    """A finding before it becomes an alert: its kind and its numbers."""
 
     kind: str
     severity: str
     what: str
-    """Of which quantity, as it starts the headline."""
+    """The quantity, as the first words of the headline."""
     value: float
     level: float | None = None
     z: float | None = None
     tail: str = ""
-    """Words that end the headline."""
+    """The last words of the headline; may be empty."""
     rank: int = 0
-    """Whose, where ranks are told apart."""
+    """The rank concerned, for findings about one rank."""
 
 
 def to_alert(finding: Finding, step: int) -> Alert:
-    """The alert a person sees."""
+    """Return the alert for a finding, with its headline."""
     value, level = finding.value, finding.level
     ratio = None
     if level is not None and level > 0 and math.isfinite(value):

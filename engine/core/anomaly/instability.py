@@ -1,4 +1,4 @@
-"""Sudden trouble: spikes of the loss, explosions of the gradient, numbers that are none."""
+"""Detection of sudden faults: loss spikes, gradient explosions, non-finite values."""
 
 from __future__ import annotations
 
@@ -19,40 +19,47 @@ LOSS_WAYS = (
     Way(z=4.5, rise=math.log(2), tail=1.5),
     Way(z=1.5, rise=math.log(2.5), tail=1.4, records=300),
 )
-"""Plain spike; a smaller one in a very quiet run; twice the level in a noisy run; two and a half
-times in any run that has been seen long enough, however noisy. The last two have to go half, or
-two fifths, beyond what the run has shown.
+"""Rules for a loss spike.
 
-The last one leaves the noise to the tail: of 300 records the third largest lies above two standard
-deviations of any noise that has tails, so a z of its own matters only to runs without any, such as
-those with two kinds of batch. With fewer records the tail is luck: from 100 on, noise of 0.5 gave
-twice as many false alarms as from 300 on.
+In order: a plain spike; a smaller one in a very quiet run; twice the level in a noisy run; two and
+a half times the level in any run of 300 records, however noisy. The last two must also exceed the
+run's tail by a half and by two fifths.
+
+The last rule relies on the tail instead of the noise: of 300 records the third largest lies above
+two standard deviations of any noise that has tails, so its z matters only in runs without tails,
+such as those with two kinds of batch. With fewer records the tail depends on chance: with noise of
+0.5, a minimum of 100 records gave twice as many false alarms as one of 300.
 
 Why 1.75 times the tail: with power-law tails of exponent 3, as logs of small batches have, a record
-beats c times the third largest of the last n with a chance of 3 / (n c³): 1.75 leaves a fifth of
-the alarms of 1."""
+exceeds c times the third largest of the last n with a probability of 3 / (n c³), so 1.75 leaves a
+fifth of the alarms of 1.
+"""
 GRAD_WAYS = (
     Way(z=6, rise=math.log(6), tail=1.15),
     Way(z=3, rise=math.log(10), tail=1.15),
 )
-"""Gradient norms are noisier than losses and do harm later: six times the level in a quiet run,
-ten times in any."""
+"""Rules for a gradient explosion: six times the level in a quiet run, ten times in any run.
+
+Gradient norms are noisier than losses, and their harm comes later.
+"""
 GRAD_WARMUP_RECORDS = 20
-"""The first gradients of an adapter that starts at zero tell nothing about the later ones."""
+"""First gradient norms that are ignored; an adapter that starts at zero has unusual ones."""
 SUPPORT_SHARE = 0.6
 SUPPORT_FACTOR = 0.7
-"""With the gradient at 60 % of its own limit the loss needs 30 % less to alarm."""
+"""If the gradient norm is above 60 % of its own limit, the limit of the loss is 30 % lower."""
 CLIMB_RECORDS, CLIMB_HITS = 5, 3
 CLIMB_RISE, CLIMB_SD = math.log(3), 2.5
+"""A norm climbs if 3 of 5 records are above three times the level and 2.5 standard deviations."""
 CALM_RISE = math.log(1.2)
-"""Below that a loss is called normal."""
+"""Rise of the loss below which a report calls it normal."""
 BAD_GRAD_RECORDS = 10
 COLLAPSE_UNITS = 50.0
-"""Of the loss scale, so 5 % of the first losses: from there nothing falls to exactly 0 at once."""
+"""Loss from which a fall to exactly 0 must be an overflow, in units of the loss scale: 5 % of the
+first losses."""
 
 
 class Instability(msgspec.Struct):
-    """Watches loss and gradient norm together."""
+    """Judges loss and gradient norm of every record together."""
 
     scale: Scale = msgspec.field(default_factory=Scale)
     loss: Signal = msgspec.field(default_factory=Signal)
@@ -60,17 +67,17 @@ class Instability(msgspec.Struct):
     trend: Trend = msgspec.field(default_factory=Trend)
     start: ColdStart = msgspec.field(default_factory=ColdStart)
     climbing: list[bool] = []
-    """Of the last records: was the gradient well above its level?"""
+    """Whether the gradient norm was well above its level, for the last records."""
     norms: list[float] = []
-    """The last ones: a climb ends above where it began, what dies down does not."""
+    """The last gradient norms; a climb ends above its start, a fading explosion does not."""
     bad_grads: list[bool] = []
-    """Of the last records: was the gradient norm not finite?"""
+    """Whether the gradient norm was not finite, for the last records."""
     zero_losses: int = 0
     broken: bool = False
-    """The last record was not finite."""
+    """Whether the last record was not finite."""
 
     def update(self, loss: float | None, norm: float | None, strictness: float) -> list[Finding]:
-        """Judge and learn one record."""
+        """Judge one record and learn from it."""
         bad = self._nonfinite(loss, norm)
         if bad is not None and bad.severity == ALARM:
             return [] if self.broken else self._break(bad)
@@ -84,7 +91,7 @@ class Instability(msgspec.Struct):
         return found + grad
 
     def _with_loss(self, climb: Finding, *, shaken: bool) -> list[Finding]:
-        """An early warning in the light of the loss; none beside what the loss itself says."""
+        """Return an early warning that names the state of the loss; none beside a loss finding."""
         if shaken:
             return []
         x, recent = self.loss.last, self.loss.recent
@@ -108,7 +115,7 @@ class Instability(msgspec.Struct):
             return None
         many = sum(self.bad_grads)
         early = self.grad.count < GRAD_WARMUP_RECORDS
-        # A loss scaler that looks for its scale overflows a few times at first; that is its job.
+        # A loss scaler overflows a few times at first, until it has found its scale.
         severity = ALARM if many >= (6 if early else 2) else INFO
         return Finding(kind="nonfinite", severity=severity, what="grad norm", value=norm)
 
@@ -179,7 +186,7 @@ class Instability(msgspec.Struct):
         return self._judge_loss(loss, fresh[-1], grad_share, strictness) + found
 
     def _settle(self, values: list[float]) -> None:
-        """The scale is known now, or another one than before: learn what came earlier."""
+        """Learn the earlier losses on the scale, which is new or has changed."""
         self.loss.relearn()
         self.trend.relearn()
         for x in values:
@@ -209,9 +216,9 @@ class Instability(msgspec.Struct):
         return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
 
     def usual_up_to(self, strictness: float) -> float | None:
-        """The loss beyond which a record may be a spike, if the gradient supports it.
+        """Return the loss above which a record may be a spike, given a large gradient.
 
-        None while any loss is fine.
+        None while the level is unknown, or if the limit is not finite.
         """
         reading = None if self.scale.unit is None else self.loss.read(0.0)
         if reading is None:
@@ -223,11 +230,11 @@ class Instability(msgspec.Struct):
             return None
 
     def loss_level(self) -> float | None:
-        """The usual loss at present; None while unknown."""
+        """Return the usual loss at present, or None while it is unknown."""
         return self.scale.back(self.loss.recent.median()) if len(self.loss.recent) else None
 
     def relearn(self) -> None:
-        """Levels start anew; noise and tails stay known."""
+        """Forget the levels; keep noise and tails."""
         self.loss.relearn()
         self.grad.relearn()
         self.trend.relearn()

@@ -1,50 +1,54 @@
-"""Settings that are wrong by themselves: a learning rate of zero, a loss scale that falls away."""
+"""Checks of the learning rate (zero, or still rising) and of the fp16 loss scale (collapsing)."""
 
 from __future__ import annotations
 
 import msgspec
 
 ZERO_RECORDS = 10
-"""A scheduler that waits for a loss scaler logs 0 a few times; the last record may be 0 as well."""
+"""Records in a row with a learning rate of 0 that count as a mistake.
+
+A scheduler that waits for a loss scaler logs 0 a few times, and the last record may be 0 too.
+"""
 SCALE_RECORDS = 30
 SCALE_FALL = 16.0
-"""Four halvings within `SCALE_RECORDS` with no recovery between: overflows have become the rule."""
+"""Fall within `SCALE_RECORDS`, four halvings without a rise, that shows constant overflows."""
 SCALE_WARMUP = 20
-"""A scaler that starts far too high finds its scale by halving."""
+"""First records that are ignored, because a loss scaler starts high and halves to its scale."""
 RISING_LR_SHARE = 0.999
+"""Share of the highest learning rate so far from which the rate counts as still at its top."""
 
 
 class LrZero(msgspec.Struct):
-    """Counts records that train with no learning rate."""
+    """Counts records in a row with a learning rate of 0."""
 
     zeros: int = 0
 
     def update(self, lr: float) -> bool:
-        """True in the record where it counts as a mistake."""
+        """Add a learning rate; return True in the record where the zeros count as a mistake."""
         self.zeros = self.zeros + 1 if lr == 0 else 0
         return self.zeros == ZERO_RECORDS
 
 
 class TopLr(msgspec.Struct):
-    """Knows whether the learning rate is still at its highest so far, as in a warm-up."""
+    """Tracks whether the learning rate is still at its highest so far, as in a warm-up."""
 
     top: float = 0.0
 
     def update(self, lr: float) -> bool:
-        """Take an LR in; true while it rises or holds its top."""
+        """Add a learning rate; return whether it rises or holds its top."""
         self.top = max(self.top, lr)
         return lr > 0 and lr >= RISING_LR_SHARE * self.top
 
 
 class LossScale(msgspec.Struct):
-    """Watches the factor an fp16 run multiplies its loss with."""
+    """Detects a collapse of the loss scale of fp16 training."""
 
     last: list[float] = []
     count: int = 0
     told: bool = False
 
     def update(self, scale: float) -> tuple[float, float] | None:
-        """Take a scale in; returns it and the one it fell from, once per fall."""
+        """Add a loss scale; return it and the one it fell from, once per fall."""
         self.count += 1
         self.last = [*self.last[1 - SCALE_RECORDS :], scale]
         if self.count <= SCALE_WARMUP:

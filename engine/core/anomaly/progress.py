@@ -1,4 +1,4 @@
-"""States of a run that need no sudden change: dead gradients, plateaus, overfitting."""
+"""Detection of runs that make no progress: dead gradients, plateaus, overfitting."""
 
 from __future__ import annotations
 
@@ -13,48 +13,53 @@ from ..sliding_window import SlidingWindow
 
 DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
-"""Of the median gradient norm: below that no weight moves."""
+"""Share of the usual gradient norm below which no weight moves."""
 DEAD_LONGER = 2
-"""Times the longest stretch the run has come back from."""
+"""Multiple of the longest stretch without a gradient that the run has recovered from."""
 FIRST_RECORDS = 10
 LAST_RECORDS = 60
 NO_LEARNING_SHARE = 0.985
 NO_LEARNING_LOSS = 4.0
-"""A flat loss is normal when training goes on from a good model; above about 4 nats it is near
-the loss of guessing, which for vocabularies of 32 k to 256 k is 10.4 to 12.5."""
+"""Loss in nats above which a flat loss means that nothing is learned.
+
+A flat loss is normal if training starts from a good model; above about 4 nats it is near the loss
+of guessing, which is 10.4 to 12.5 for vocabularies of 32 k to 256 k.
+"""
 FLAT_RECORDS = 60
-"""Long enough for a slope of half a standard deviation to stand out, short enough to be of use."""
+"""Records of the slope: enough to detect half a standard deviation, few enough to be useful."""
 FLAT_EVERY = 10
 IMPROVING_T = -4.0
 FLAT_T = -1.0
-"""t values of the slope: surely falling, and not distinguishable from flat."""
+"""t values of the slope of a loss that certainly falls, and of one that may be flat."""
 FLAT_AGAIN_RECORDS = 80
 FLAT_AGAIN_SHARE = 0.1
-"""A plateau that lasts is told again after this long, or a tenth of the run so far."""
+"""A lasting plateau is reported again after 80 records or a tenth of the run, if that is more."""
 FLAT_LR_SHARE = 0.1
-"""Of the highest LR so far: below that a run is being finished and may be flat."""
+"""Share of the highest learning rate so far below which the run is ending and may be flat."""
 MIN_NOISE = 5e-4
 OVERFIT_ONCE = 1.10
 OVERFIT_TWICE = 1.03
 TRAIN_BETTER = 0.98
-"""Training must have improved by 2 % meanwhile: when both get worse it is no overfitting."""
+"""Training must have improved by 2 % meanwhile; if both get worse it is no overfitting."""
 
 
 class Dead(msgspec.Struct):
-    """Counts records in which nothing was learned at all."""
+    """Counts records in a row without any gradient."""
 
     zeros: int = 0
     longest: int = 0
-    """Such records in a row after which learning went on: where rewards are all alike now and then,
-    as in reinforcement learning, a batch without any gradient is no news."""
+    """The longest such stretch that the run has recovered from.
+
+    In reinforcement learning all rewards of a batch may be equal; such batches have no gradient.
+    """
 
     def update(self, loss: float | None, grad_norm: float | None, usual: float | None) -> bool:
-        """True in the record where the run counts as dead.
+        """Add a record; return True in the one where the run counts as dead.
 
         Args:
-            loss: of this record; None where a loss of 0 says nothing.
-            grad_norm: of this record.
-            usual: median gradient norm so far.
+            loss: loss of the record; None if a loss of 0 is normal here.
+            grad_norm: gradient norm of the record.
+            usual: median gradient norm so far; None if unknown.
         """
         floor = DEAD_SHARE * (usual or 0.0)
         if loss == 0.0 or (grad_norm is not None and grad_norm <= floor):
@@ -65,16 +70,16 @@ class Dead(msgspec.Struct):
 
 
 class NoLearning(msgspec.Struct):
-    """Holds the last losses against the first ones."""
+    """Compares the last losses with the first ones."""
 
     first: list[float] = []
     last: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(LAST_RECORDS))
     told: bool = False
     learned: bool = False
-    """It has left its first level, so the question is answered."""
+    """Whether the loss has left its first level; nothing is checked after that."""
 
     def update(self, loss: float) -> float | None:
-        """Take a loss in; returns the level it has not left, once."""
+        """Add a loss; return the level that it has not left, once."""
         if self.told or self.learned:
             return None
         if len(self.first) < FIRST_RECORDS:
@@ -87,33 +92,33 @@ class NoLearning(msgspec.Struct):
         if self.learned or level < NO_LEARNING_LOSS or loss < NO_LEARNING_LOSS:
             return None
         if _slope_t(self.last.values) < IMPROVING_T:
-            return None  # slowly, but surely
+            return None  # it falls, if slowly
         self.told = True
         return level
 
 
 class Plateau(msgspec.Struct):
-    """The loss was falling and no longer is, as far as its noise lets one tell.
+    """Detects a loss that was falling and no longer is, by a t-test of its slope.
 
-    A t-test of the slope over the last `FLAT_RECORDS`; the noise comes from neighbours, which a
-    trend hardly changes. Only a hint: most runs are flat in places.
+    The slope is over the last `FLAT_RECORDS`; the noise comes from the differences of neighbours,
+    which a trend hardly changes. It is only a hint: most runs are flat in places.
     """
 
     last: list[float] = []
-    """On the loss scale, oldest first."""
+    """Losses on the loss scale, oldest first."""
     count: int = 0
     since: int = 0
-    """Records since it was told last."""
+    """Records since the last report of a plateau."""
     was_falling: bool = False
     told: bool = False
     top_lr: float = 0.0
 
     def update(self, x: float, lr: float | None) -> bool:
-        """Take a loss in; true where the run counts as flat.
+        """Add a loss; return whether a plateau is reported now.
 
         Args:
-            x: on the loss scale.
-            lr: of this record.
+            x: loss on the loss scale.
+            lr: learning rate of the record.
         """
         self.last.append(x)
         if len(self.last) > FLAT_RECORDS:
@@ -135,12 +140,12 @@ class Plateau(msgspec.Struct):
         return flat
 
     def relearn(self) -> None:
-        """What came before no longer counts."""
+        """Forget the losses so far."""
         self.last = []
 
 
 def _slope_t(values: list[float]) -> float:
-    """The t value of the slope of equidistant values, with noise from their differences."""
+    """Return the t value of the slope of equidistant values, with noise from their differences."""
     middle = (len(values) - 1) / 2
     spread = len(values) * (len(values) ** 2 - 1) / 12
     slope: float = sum(map(mul, count(-middle), values)) / spread
@@ -150,7 +155,7 @@ def _slope_t(values: list[float]) -> float:
 
 
 class Overfit(msgspec.Struct):
-    """Evaluation gets worse while training still gets better."""
+    """Detects an evaluation loss that rises while the training loss still falls."""
 
     best: float | None = None
     train_at_best: float = 0.0
@@ -158,10 +163,10 @@ class Overfit(msgspec.Struct):
     told: bool = False
 
     def update(self, eval_loss: float, train: float) -> float | None:
-        """Take an evaluation in; returns the best one when this one shows overfitting, once.
+        """Add an evaluation; return the best one if this one shows overfitting, once.
 
         Args:
-            eval_loss: of this record.
+            eval_loss: loss of the evaluation.
             train: level of the training loss.
         """
         if eval_loss <= 0:

@@ -1,4 +1,4 @@
-"""The scale losses are compared on: differences are log ratios, whatever the unit of the loss."""
+"""The scale on which losses are compared: differences are log ratios in any unit of the loss."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import math
 import msgspec
 
 SEEN_RECORDS = 12
-"""Enough to tell a loss that changes sign, and as many as a channel needs to warm up."""
+"""Losses before the unit is set; enough to see a change of sign, and a channel needs as many."""
 NEAR_ZERO = 1e-3
-"""A loss a thousandth of the run's first ones is as good as zero: the scale turns linear there."""
+"""Share of the first losses below which a loss counts as zero and the scale is linear."""
 FIRST_LOSSES = 1.0
-"""Where a loss goes from chance to zero its noise goes with the first losses, not with the level: a
-preference told apart costs next to nothing, one that is not costs as much as ever."""
+"""The same share for losses that go from chance to zero, as in preference training.
+
+Their noise is proportional to the first losses, not to the level: a preference that the model gets
+right costs almost nothing, a wrong one as much as at the start.
+"""
 SIGNED_SD = 10.0
-"""A loss that changes sign (as in RL) has no ratios; ten standard deviations are the unit."""
-
-
+"""Unit of a loss that changes sign, as in reinforcement learning: ten standard deviations."""
 SIGNED_LARGEST = 3.0
-"""… or three times the largest value, where most of them are exactly 0."""
+"""Unit of such a loss if most values are exactly 0: three times the largest one."""
 
 
 class Scale(msgspec.Struct):
-    """asinh(loss / unit): a logarithm far above the unit, linear around zero, odd.
+    """The scale asinh(loss / unit): a logarithm far above the unit, linear around zero, odd.
 
-    The unit comes from the run, so a loss multiplied by a constant is judged alike.
+    The unit comes from the run, so a constant factor on the loss changes nothing.
     """
 
     seen: list[float] = []
@@ -35,10 +36,10 @@ class Scale(msgspec.Struct):
     """Share of the first losses below which the scale is linear."""
 
     def take(self, loss: float) -> list[float]:
-        """Take a finite loss in; returns the losses that can be judged or learned from now on.
+        """Add a finite loss; return the losses that can be placed on the scale now.
 
-        None at first; then all seen so far, in order; then each one as it comes. All recent ones
-        again when the first negative loss shows that the run needs another unit.
+        The list is empty at first, then has all losses so far, in order, then each new one. It has
+        all recent losses again if the first negative loss shows that the run needs another unit.
         """
         if self.unit is None and loss == 0:
             return []
@@ -63,11 +64,11 @@ class Scale(msgspec.Struct):
         self.unit = max(unit, 1e-12)
 
     def to(self, loss: float) -> float:
-        """A loss on the scale; needs a unit."""
+        """Return a loss on the scale; there must be a unit."""
         assert self.unit is not None, "take() decides on the unit"
         return math.asinh(loss / self.unit)
 
     def back(self, x: float) -> float:
-        """The inverse of `to`."""
+        """Return the loss of a value on the scale; the inverse of `to`."""
         assert self.unit is not None, "take() decides on the unit"
         return self.unit * math.sinh(x)

@@ -1,4 +1,4 @@
-"""Everything the detector knows, and what each kind of alert is held against afterwards."""
+"""The state of the detector, and the yardstick by which each kind of alert gets its verdict."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from .verdicts import Verdicts, Yardstick
 
 BACK_SD = 2.0
 BACK_RISE = 0.03
+"""A loss within 3 % or two standard deviations of its old level is back."""
 GRAD_BACK_RISE = math.log(2)
-"""A gradient norm within a factor of two of its old level is as good as back."""
+"""A gradient norm within a factor of two of its old level is back."""
 RATE_BACK = 0.1
-"""Throughput within about 10 % of what it was is back."""
+"""Throughput within about 10 % of its old level is back."""
 IMPROVED = 0.02
 """A plateau is over when the loss has fallen by 2 %, or by one standard deviation."""
 SCALE_BACK = math.log(4)
+"""A loss scale within a factor of four of its old value is back."""
 
 
 def _by_value(finding: Finding) -> Yardstick:
-    """Before there is any level: back at what it ran away from, or finite again."""
+    """Return the yardstick before a level is known: the finding's own level, or finite values."""
     if finding.level is None:
         return Yardstick(channel="odd", level=0.0)
     return Yardstick(channel="plain loss", level=finding.level, margin=BACK_RISE * finding.level)
 
 
 def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
-    """Allocated memory of every rank a record knows it of."""
+    """Return the allocated memory of every rank that the record has it for."""
     ranks = record.get("rank_mem")
     if ranks:
         return [float(held) for held in ranks]
@@ -44,7 +46,7 @@ def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
 
 
 class State(msgspec.Struct):
-    """Holds finite numbers only, so it survives JSON."""
+    """The state of all parts of the detector; all numbers are finite, so it survives JSON."""
 
     sensitivity: float = 1.0
     last_step: int = -1
@@ -59,16 +61,16 @@ class State(msgspec.Struct):
     loss_scale: LossScale = msgspec.field(default_factory=LossScale)
     throughput: Throughput = msgspec.field(default_factory=Throughput)
     memories: list[Memory] = []
-    """By rank."""
+    """One per rank, by rank."""
     straggler: Straggler = msgspec.field(default_factory=Straggler)
     verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
 
     def yardstick(self, finding: Finding) -> Yardstick:
-        """What will tell that a finding is over."""
+        """Return the yardstick that decides whether a finding is over."""
         return self._by_level(finding) or _by_value(finding)
 
     def _by_level(self, finding: Finding) -> Yardstick | None:
-        """Held against the level learned so far; None where there is none yet."""
+        """Return the yardstick by the level learned so far, or None without a level."""
         level = finding.level or 0.0
         match finding.kind, finding.what:
             case "grad_explosion" | "nonfinite", "grad norm":
@@ -124,7 +126,7 @@ class State(msgspec.Struct):
         return residuals.spread() if len(residuals) else 0.0
 
     def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
-        """The quantities a record has, on the scales of the yardsticks."""
+        """Return the quantities of a record, on the scales of the yardsticks."""
         loss, norm, rate = record.get("loss"), record.get("grad_norm"), record.get("tok_s")
         known = [value for value in (loss, norm) if value is not None]
         odd = not all(math.isfinite(value) for value in known)
@@ -151,7 +153,7 @@ class State(msgspec.Struct):
         return found
 
     def back(self, channel: str, x: float) -> float:
-        """From a channel's scale to the unit a person reads."""
+        """Convert a value from the scale of a quantity to its own unit."""
         match channel:
             case "loss":
                 return self.unstable.scale.back(x)

@@ -1,4 +1,4 @@
-"""The machine under the run: throughput that stays low, memory that only grows, a slow rank."""
+"""Detection of system faults: low throughput, a memory leak, a slow rank."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from ..sliding_window import SlidingWindow
 DROP_SHARE = 0.8
 DROP_RECORDS = 15
 LOOK_EVERY = 5
-"""Long enough that evaluations, checkpoints and a passing neighbour on the machine do not count."""
+"""Records between two comparisons. Together with `DROP_RECORDS` long enough that evaluations,
+checkpoints and short jobs on the same machine do not count."""
 BLOCK_RECORDS = 10
 BLOCKS = 4
-"""Four rising lows, 5 % in all and over every earlier one: what long batches need goes down again
-within ten records."""
+"""Number of rising lows, 5 % in all and above every earlier one, that make a leak.
+
+The memory that long batches need goes down again within ten records.
+"""
 LEAK_RISE = 1.05
 FIRST_BLOCKS = 3
-"""Allocators grow while a run warms up."""
+"""Blocks that are left out, because allocators grow while a run warms up."""
 SLOW_RANK = math.log(SLOW_RANK_RATIO)
 """Log ratio of a rank's time to the others' above which it counts as slow."""
 SLOW_WEIGHT = 1 / 25
 SLOW_RECORDS = 50
-"""Long and short batches fall on every rank alike; only a slow machine is the same one for long."""
+"""Records in a row with the same slowest rank. Long batches fall on every rank alike; only a slow
+machine stays the slowest for long."""
 
 
 class Throughput(msgspec.Struct):
-    """Compares the recent median with the long one."""
+    """Compares the median rate of recent records with that of many."""
 
     fast: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(20))
     slow: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(200))
@@ -39,10 +43,10 @@ class Throughput(msgspec.Struct):
     count: int = 0
 
     def update(self, rate: float) -> tuple[float, float] | None:
-        """Take a rate in; returns the rates now and before in the record where it counts as low.
+        """Add a rate; return the rates now and before in the record where it counts as low.
 
-        The long window takes no values while the rate is low; after a long time the low rate is
-        the normal one.
+        The long window takes no values while the rate is low; after a long time the low rate
+        becomes the usual one.
         """
         fallen = self.fast.push(rate)
         if fallen is not None and self.low == 0:
@@ -59,14 +63,14 @@ class Throughput(msgspec.Struct):
 
 
 class Memory(msgspec.Struct):
-    """Watches the lower envelope of allocated memory: what long batches need comes and goes."""
+    """Detects a leak by the lows of allocated memory; the highs depend on the batches."""
 
     block: list[float] = []
     lows: list[float] = []
     """Lowest value of each finished block, oldest first."""
 
     def update(self, allocated: float) -> tuple[float, float] | None:
-        """Take a value in; returns memory now and before in the record where it counts as a leak.
+        """Add a value; return memory now and before in the record where it counts as a leak.
 
         A leak is `BLOCKS` rising blocks in a row, `LEAK_RISE` in all, to a new height.
         """
@@ -88,15 +92,15 @@ class Memory(msgspec.Struct):
 
 
 class Straggler(msgspec.Struct):
-    """Finds the one rank all others wait for."""
+    """Finds the one rank that all others wait for."""
 
     leads: list[float] = []
-    """By rank: smoothed log ratio of its time to the median of the others."""
+    """Smoothed log ratio of a rank's time to the median of the others, by rank."""
     slowest: int = -1
     held: int = 0
 
     def update(self, seconds: Sequence[float]) -> tuple[int, float, float] | None:
-        """Take each rank's own time in; returns rank, its time and theirs where one is slow."""
+        """Add the time of every rank; return the slow rank, its time and that of the others."""
         if len(seconds) < 2 or min(seconds) <= 0:
             return None
         if len(self.leads) != len(seconds):

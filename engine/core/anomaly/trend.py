@@ -1,4 +1,4 @@
-"""Slow trouble: the loss climbs away from where it was, without one record that stands out."""
+"""Detection of slow divergence: the loss climbs without any record that stands out."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ OLDER_RECORDS = 100
 MIN_PAST = 12
 MIN_LIFTS = 20
 LAG_RECORDS = 24
-"""The noise of the lift is learned this much later, so that a ramp does not widen its own limit."""
+"""Delay in records before a lift enters the noise, so that a ramp does not widen its own limit."""
 LIFT_Z = 4.0
 LIFT_TAIL = 1.3
-"""A lift must beat by 30 % what this run has shown and come back from."""
+"""A lift must exceed by 30 % the largest ones that this run has recovered from."""
 LIFT_RISE = math.log(1.2)
-"""A fifth above the level is serious in any run …"""
+"""A lift by a fifth is serious in any run."""
 LIFT_SD = 8.0
 LIFT_MIN = 0.025
-"""… and in a quiet run already eight standard deviations of a record, but at least 2.5 %."""
+"""In a quiet run a lift of eight standard deviations of a record is serious, from 2.5 % on."""
 BEST_RECORDS = 60
 BEST_QUANTILE = 0.1
-"""The level is the best the run has held lately, not its middle: a loss that was falling fast and
-turns is above its best long before it is above its median. The quantile, not the minimum, because
-the minimum of many medians is luck."""
+"""The level is the best that the run held lately, not its median.
+
+A loss that fell fast and turns is above its best long before it is above its median. It is a
+quantile because the minimum of many medians depends on chance.
+"""
 HOLD_RECORDS = 100
-"""After this long the new level is the level."""
+"""Records after which a raised level counts as the usual one."""
 
 
 class Lift(msgspec.Struct, frozen=True):
-    """The recent level over the earlier one."""
+    """A rise of the recent level over the earlier one."""
 
     size: float
     level: float
     """The earlier level."""
     sd: float
-    """Noise of a single record."""
+    """Standard deviation of a single record."""
 
 
 class Trend(msgspec.Struct):
@@ -53,19 +55,20 @@ class Trend(msgspec.Struct):
     """Standard deviations of single records, oldest first."""
     lifts: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(120))
     waiting: list[float] = []
-    """The newest lifts, not yet in `lifts`."""
+    """The newest lifts, which are not in `lifts` yet."""
     medians: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(BEST_RECORDS))
-    """Of `fast`, as it went along; `young` are the newest ones, which still overlap with it."""
+    """Earlier medians of `fast`."""
     young: list[float] = []
+    """The newest medians, whose records still overlap with `fast`."""
     held: int = 0
-    """Records since the divergence began; 0 when there is none."""
+    """Records since the divergence began; 0 without one."""
 
     def update(self, x: float, sd: float | None, strictness: float) -> Lift | None:
-        """Take a value in; returns the lift in the record where a divergence begins.
+        """Add a value; return the lift in the record where a divergence begins.
 
         Args:
             x: value on the scale of the channel.
-            sd: its noise; None while unknown.
+            sd: standard deviation of a record; None while unknown.
             strictness: factor on the limits.
         """
         now = self.take(x)
@@ -89,7 +92,7 @@ class Trend(msgspec.Struct):
         return Lift(size, level, self.noise[0])
 
     def take(self, x: float) -> float:
-        """Learn a value without judging it; returns the median of the last ones."""
+        """Add a value without judging it; return the median of the last ones."""
         fallen = self.fast.push(x)
         now = self.fast.median()
         if fallen is None or self.held:
@@ -117,7 +120,7 @@ class Trend(msgspec.Struct):
         return max(max(LIFT_Z * spread, rise) * strictness, LIFT_TAIL * tail)
 
     def _hold(self, size: float, strictness: float) -> None:
-        """Keep the level from before the divergence until the loss is back or stays for good."""
+        """Keep the level from before the divergence until the loss is back, or up for too long."""
         self.held += 1
         if size < 0.5 * self._limit(strictness):
             self.held = 0
@@ -125,7 +128,7 @@ class Trend(msgspec.Struct):
             self.relearn()
 
     def relearn(self) -> None:
-        """The level starts anew."""
+        """Forget the level."""
         self.fast.clear()
         self.slow.clear()
         self.older.clear()

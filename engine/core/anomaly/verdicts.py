@@ -1,4 +1,4 @@
-"""Did it come back? Some records after an alert the quantity is held against what it was before."""
+"""Verdicts on earlier alerts: some records later, whether the quantity is back at its level."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .alerts import AlertVerdict
 
 
 class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells whether an alert is over."""
+    """The quantity, level and waiting time that decide whether an alert is over."""
 
     channel: str
-    """Name of the quantity; higher is worse on its scale."""
+    """Name of the quantity, on a scale where higher is worse."""
     level: float
-    """Where it is over, on that scale."""
+    """Level at which the alert is over, on that scale."""
     margin: float = 0.0
-    """How far above still counts."""
+    """Distance above the level that still counts as back."""
     records: int = 30
-    """To wait; only records that have the quantity count."""
+    """Number of records to wait; only records with the quantity count."""
     last: int = 8
-    """How many of them are judged, by their median."""
+    """Number of the newest values that are judged, by their median."""
 
 
 class OpenAlert(msgspec.Struct):
@@ -31,31 +31,31 @@ class OpenAlert(msgspec.Struct):
     by: Yardstick
     age: int = 0
     last: list[float | None] = []
-    """The newest values, which are judged; None where one was not finite."""
+    """The newest values; None for one that was not finite."""
 
 
 class Verdicts(msgspec.Struct):
-    """The alerts under observation."""
+    """The alerts that wait for their verdicts."""
 
     pending: list[OpenAlert] = []
 
     def watch(self, alert: str, by: Yardstick) -> None:
-        """Observe an alert from now on."""
+        """Add an alert that waits for its verdict."""
         self.pending.append(OpenAlert(id=alert, by=by))
 
     def watches(self, channel: str) -> bool:
-        """Whether anything on a channel waits for its verdict."""
+        """Return whether an alert about a quantity waits for its verdict."""
         return any(item.by.channel == channel for item in self.pending)
 
     def update(
         self, values: Mapping[str, float | None], step: int, back: Callable[[str, float], float]
     ) -> list[AlertVerdict]:
-        """Take a record in; returns the verdicts that are due.
+        """Add a record; return the verdicts that are due.
 
         Args:
-            values: by channel, on its scale; None where not finite, absent where not known.
-            step: of the record.
-            back: from a channel's scale to the unit a person reads.
+            values: value by quantity, on its scale; None if not finite, absent if unknown.
+            step: step of the record.
+            back: converts a value from the scale of a quantity to its own unit.
         """
         due, staying = [], []
         for item in self.pending:
@@ -67,7 +67,7 @@ class Verdicts(msgspec.Struct):
         return due
 
     def settle(self, step: int, back: Callable[[str, float], float]) -> list[AlertVerdict]:
-        """Nothing more will come: judge what waits by what there is."""
+        """Judge all waiting alerts by the records so far, because the run ends."""
         due, self.pending = self.pending, []
         return [_judge(item, step, back) for item in due]
 

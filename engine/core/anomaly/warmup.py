@@ -1,4 +1,4 @@
-"""The first records, where there is no level yet: is the loss running away from its best?"""
+"""Detection of divergence in the first records, before there is a level to compare with."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 
 RECORDS = 40
 BLOW_UP = 3.0
-"""Two records in a row above three times everything before: no batch noise does that."""
+"""Two records in a row above three times everything before, which batch noise does not cause."""
 LASTING = 12
 RISE = 1.3
 NOISE = 8.0
-"""`LASTING` records all 30 % above the best one, and clear of what neighbours differ by."""
+"""`LASTING` records that are all 30 % above the best one and clear of the noise of neighbours."""
 
 
 class ColdStart(msgspec.Struct):
-    """Watches the first `RECORDS` losses."""
+    """Detects a loss that leaves its best level within the first `RECORDS` losses."""
 
     losses: list[float] = []
     alarmed: bool = False
 
     def update(self, loss: float) -> float | None:
-        """Take a loss in; returns the level it ran away from, once."""
+        """Add a loss; return the level that it left, once."""
         if self.alarmed or len(self.losses) >= RECORDS:
             return None
         self.losses.append(loss)
@@ -48,6 +48,6 @@ class ColdStart(msgspec.Struct):
         x = [math.log(loss) for loss in last]
         steps = sorted(abs(b - a) for a, b in pairwise(x))
         noise = steps[len(steps) // 2] / 0.954
-        """For normal noise the median step between neighbours is 0.954 standard deviations."""
+        # For normal noise the median step between neighbours is 0.954 standard deviations.
         lift = sorted(x)[LASTING // 2] - math.log(best)
         return best if lift > NOISE * noise else None

@@ -1,1 +1,1 @@
-"""The anomaly report: evidence, likely causes and recommended commands."""
+"""Anomaly reports: evidence, likely causes and recommended commands."""

@@ -1,4 +1,4 @@
-"""The anomaly report: everything a person needs to decide, on one page."""
+"""Anomaly report: an alert with evidence, likely causes and actions, as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .advice import ADVICE, AdviceContext, Recommendation, recommend
 from .causes import Signs, rank_causes
 
 PREVIEW_CHARACTERS = 240
+"""Longest preview of a sample on the page."""
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One training sample that was on the table."""
+    """One training sample of the current or the previous batch."""
 
     rank: int
     batch: str
@@ -25,24 +26,24 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     tokens: int
     preview: str = ""
-    """Decoded beginning of the text."""
+    """Beginning of the decoded text."""
 
 
 class Module(msgspec.Struct, frozen=True):
-    """One trained module in the update the alert is about."""
+    """Norms of one trained module in the update that the alert is about."""
 
     name: str
     grad_norm: float
     update_norm: float
     note: str = ""
-    """dead or exploding."""
+    """dead, exploding or empty."""
 
 
 MODULES_SHOWN = 5
 
 
 def top_modules(modules: list[Module]) -> list[Module]:
-    """The largest by gradient norm and by update norm, and the first with a note."""
+    """Return the largest modules by gradient and by update norm, and the first ones with a note."""
     chosen = sorted(modules, key=lambda m: -_size(m.grad_norm))[:MODULES_SHOWN]
     chosen += sorted(modules, key=lambda m: -_size(m.update_norm))[:MODULES_SHOWN]
     chosen += [m for m in modules if m.note][:MODULES_SHOWN]
@@ -54,15 +55,15 @@ def _size(norm: float) -> float:
 
 
 class LrChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the learning rate that a person or a policy made."""
+    """A change of the learning rate by a person or by the autopilot."""
 
     step: int
     text: str
-    """Such as `lr scale 0.5`."""
+    """The command, such as `lr scale 0.5`."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known when the alert came; the engine collects it on every rank."""
+    """The state of the run when the alert was raised, collected on every rank."""
 
     time: float
     """Unix seconds."""
@@ -73,9 +74,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     previous_loss: float | None = None
     grad_norm: float | None = None
     grad_normal: tuple[float, float] | None = None
-    """5 and 95 % percentiles of recent gradient norms."""
+    """5th and 95th percentile of recent gradient norms."""
     lr: float | None = None
-    """Effective learning rate of this step."""
+    """Learning rate of this step, LR scale included."""
     lr_scale: float = 1.0
     lr_changes: list[LrChange] = []
     clip: float | None = None
@@ -84,44 +85,44 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
     loss_scale: float | None = None
-    """Of fp16 training."""
+    """Loss scale of fp16 training."""
     rank_s: list[float] = []
-    """With several ranks: seconds of each in this step."""
+    """Seconds of each rank in this step; empty with one rank."""
     rank_mem_bytes: list[int] = []
-    """With several ranks and accelerators: allocated memory of each in the step before."""
+    """Allocated memory of each rank in the step before; empty with one rank or without GPUs."""
     modules: list[Module] = []
-    """Of the trained modules the largest, dead and exploding ones; empty when not measured."""
+    """The largest, dead and exploding modules; empty if the gradient flow was not measured."""
     modules_step: int | None = None
-    """The step they were measured in, where that is a later one."""
+    """Step of the measurement if it is later than the alert; else None."""
     samples: list[TrainingSample] = []
     tried: list[str] = []
-    """What was done about earlier alarms of this incident, oldest first."""
+    """Commands applied because of earlier alarms of this incident, oldest first."""
     rollbacks: int = 0
-    """How many of those were rollbacks."""
+    """Number of rollbacks among them."""
     checkpoint: str | None = None
-    """Nearest good checkpoint before the first warning."""
+    """Newest good checkpoint before the first warning: the target of the recommended recovery."""
     checkpoint_step: int | None = None
     checkpoint_why: str = ""
-    """What makes it good."""
+    """Why the checkpoint counts as good."""
     guard: str = ""
-    """What the guard did about it by itself."""
+    """Why the guard refused the update; empty if it did not."""
     recovery: RecoveryForecast = RecoveryForecast()
-    """What `recover` would have done at that moment."""
+    """What `recover` would have done when the alert was raised."""
 
 
 class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert with its evidence, causes and recommended actions."""
+    """An alert with its evidence, likely causes and recommended actions."""
 
     id: str
     kind: str
     severity: str
     step: int
     issue: str
-    """The alert's headline."""
+    """Headline of the alert."""
     value: float | None = None
     level_before: float | None = None
     level_now: float | None = None
-    """Of a divergence the level it rose to; else the value itself."""
+    """For a divergence the level that the loss rose to, else the value itself."""
     z: float | None = None
     ratio: float | None = None
     evidence: Evidence
@@ -131,13 +132,13 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     actions: list[Recommendation] = []
     """Best first."""
     autopilot: str = ""
-    """What the autopilot decided, and why."""
+    """Decision of the autopilot with its reason; empty without one."""
     initiated: str = ""
-    """The rollback that was made because of it."""
+    """The rollback that was made because of the anomaly; empty without one."""
 
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
-    """Put an alert and what was known together."""
+    """Build the report of an alert from its evidence."""
     now = AdviceContext(
         lr_scale=evidence.lr_scale,
         norm_high=evidence.grad_normal[1] if evidence.grad_normal else None,
@@ -164,7 +165,7 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
 
 
 def signs(alert: Alert, seen: Evidence) -> Signs:
-    """What speaks for one cause or another."""
+    """Return the evidence for the causes of an alert."""
     lengths = {
         batch: [s.tokens for s in seen.samples if s.batch == batch]
         for batch in ("current", "previous")
@@ -187,21 +188,21 @@ def signs(alert: Alert, seen: Evidence) -> Signs:
 
 
 def to_json(report: AnomalyReport) -> bytes:
-    """Readable JSON; NaN and infinities become the strings nan, inf and -inf."""
+    """Encode a report as readable JSON; NaN and infinities become the strings nan, inf and -inf."""
     return msgspec.json.format(msgspec.json.encode(_spell(msgspec.to_builtins(report))))
 
 
 def from_json(data: bytes) -> AnomalyReport:
-    """The inverse of `to_json`.
+    """Decode a report from JSON; unknown fields, as of other versions, are ignored.
 
     Raises:
-        msgspec.ValidationError: this is not a report.
+        msgspec.ValidationError: the data is not a report.
     """
     return msgspec.convert(msgspec.json.decode(data), AnomalyReport, strict=False)
 
 
 def _spell(value: Any) -> Any:
-    """Replace numbers that JSON does not have."""
+    """Replace the numbers that JSON does not have by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -212,27 +213,44 @@ def _spell(value: Any) -> Any:
 
 
 def to_markdown(report: AnomalyReport) -> str:
-    """The report as a page to read or to paste into an issue."""
-    lines = ["# Training Anomaly Report", ""]
-    lines += [f"- **{name}:** {text}" for name, text in _facts(report) if text]
-    lines += _section("Batch", [_sample(sample) for sample in report.evidence.samples])
-    later = report.evidence.modules_step
-    title = "Modules" if later is None else f"Modules, measured at step {later}"
-    lines += _section(title, [_module(module) for module in report.evidence.modules])
-    lines += _section("Likely Causes", [f"{n}. {c}" for n, c in enumerate(report.causes, 1)])
+    """Return the report as a Markdown page, to read or to paste into an issue.
+
+    What happened and what to do comes first, the numbers after it.
+    """
+    seen = report.evidence
+    late = f", measured at step {seen.modules_step}" if seen.modules_step is not None else ""
+    lines = ["# Training Anomaly Report", "", *_facts(_summary(report))]
     lines += _section("Recommended Actions", _actions(report))
-    lines += _section("Tried Before", [f"- {text}" for text in report.evidence.tried])
+    lines += _section("Likely Causes", [f"{n}. {c}" for n, c in enumerate(report.causes, 1)])
+    lines += _section("Tried Before", [f"- {text}" for text in seen.tried])
+    lines += _section("Evidence", _facts(_evidence(report)))
+    lines += _section("Batch", [_sample(sample) for sample in seen.samples])
+    lines += _section(f"Modules{late}", [_module(module) for module in seen.modules])
     return "\n".join(lines) + "\n"
 
 
-def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
+def _facts(facts: list[tuple[str, str]]) -> list[str]:
+    return [f"- **{name}:** {text}" for name, text in facts if text]
+
+
+def _summary(report: AnomalyReport) -> list[tuple[str, str]]:
     seen = report.evidence
     when = datetime.fromtimestamp(seen.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return [
-        ("Timestamp", when),
-        ("Run", f"{seen.run} (timeline {seen.timeline})" if seen.run else ""),
-        ("Step", str(report.step) + (f" (epoch {seen.epoch:.2f})" if seen.epoch else "")),
         ("Issue", f"{report.kind.replace('_', ' ')} ({report.severity}): {report.issue}"),
+        ("Step", str(report.step) + (f" (epoch {seen.epoch:.2f})" if seen.epoch else "")),
+        ("Run", f"{seen.run} (timeline {seen.timeline})" if seen.run else ""),
+        ("Timestamp", when),
+        ("Guard", seen.guard),
+        ("Last Good Checkpoint", _checkpoint(seen)),
+        ("Autopilot", report.autopilot),
+        ("Rollback Initiated", report.initiated),
+    ]
+
+
+def _evidence(report: AnomalyReport) -> list[tuple[str, str]]:
+    seen = report.evidence
+    return [
         ("Previous Loss", _number(seen.previous_loss)),
         ("Current Loss", _number(seen.current_loss)),
         ("Spike Magnitude", _magnitude(report)),
@@ -245,15 +263,11 @@ def _facts(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Memory", _memory(seen)),
         ("Memory by Rank", ", ".join(f"{b / 2**30:.2f} GiB" for b in seen.rank_mem_bytes)),
         ("Seconds by Rank", ", ".join(f"{s:.3g}" for s in seen.rank_s)),
-        ("Guard", seen.guard),
-        ("Last Good Checkpoint", _checkpoint(seen)),
-        ("Autopilot", report.autopilot),
-        ("Rollback Initiated", report.initiated),
     ]
 
 
 def _level_now(report: AnomalyReport) -> str:
-    """Where it is not the loss above."""
+    """Return the present level as text; empty if it is unknown or equals the current loss."""
     now = report.level_now
     known = now is not None and math.isfinite(now) and now != report.evidence.current_loss
     return _number(now) if known else ""

@@ -1,4 +1,4 @@
-"""Likely causes of an anomaly, ranked by what was seen. Pure."""
+"""Likely causes of an anomaly, ranked by the evidence for each."""
 
 from __future__ import annotations
 
@@ -11,36 +11,44 @@ from ..anomaly import Alert
 from .advice import CAUSES
 
 LONG = 1.5
+"""A sample is long if it has more than this many times the tokens of the step before's longest."""
 MOSTLY_CLIPPED = 0.5
+"""Share of clipped steps above which the learning rate may be too high."""
 GRAD_LOUD = 3.0
+"""Multiple of the usual gradient norms above which the batch itself is suspect."""
 MANY_EPOCHS = 3.0
+"""Epochs from which overfitting is likely."""
 
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence that tells causes apart; None or empty where unknown."""
+    """Evidence that tells causes apart; None or empty if unknown."""
 
     grad_ratio: float | None = None
-    """Gradient norm over the upper end of its normal range."""
+    """Gradient norm divided by the upper end of its usual range."""
     lr_raised: list[str] = []
     """Changes of the learning rate in the last 50 steps."""
     lr_scale: float = 1.0
     clip_share: float | None = None
+    """Share of recent steps that were clipped."""
     loss_scale: float | None = None
+    """Loss scale of fp16 training."""
     longest: int | None = None
     """Tokens of the longest sample of this batch."""
     longest_before: int | None = None
+    """The same of the previous batch."""
     repeated: list[str] = []
-    """Ids that are in this batch more than once."""
+    """Ids of samples that are in this batch more than once."""
     odd_modules: list[str] = []
+    """Modules with a dead or exploding gradient."""
     epoch: float | None = None
 
 
 def rank_causes(alert: Alert, signs: Signs) -> list[str]:
-    """The causes of a kind, those with evidence first, each with what speaks for it."""
+    """Return the causes of an alert, those with most evidence first, each with its evidence."""
     causes = CAUSES.get(alert.kind, ())
-    told = [(cause, _evidence(cause, signs)) for cause in causes]
-    order = sorted(range(len(told)), key=lambda i: (-len(told[i][1]), i))
-    return [f"{told[i][0]} ({'; '.join(told[i][1])})" if told[i][1] else told[i][0] for i in order]
+    found = [(cause, _evidence(cause, signs)) for cause in causes]
+    ranked = sorted(found, key=lambda pair: -len(pair[1]))
+    return [f"{cause} ({'; '.join(why)})" if why else cause for cause, why in ranked]
 
 
 def _evidence(cause: str, signs: Signs) -> list[str]:
@@ -59,11 +67,13 @@ def _rate(signs: Signs) -> list[str]:
 def _batch(signs: Signs) -> list[str]:
     found = []
     if signs.grad_ratio is not None and signs.grad_ratio > GRAD_LOUD:
-        found.append(f"the gradient of this very step is ×{signs.grad_ratio:.3g} the usual ones")
+        found.append(f"the gradient of this step is ×{signs.grad_ratio:.3g} the usual one")
     if signs.longest and signs.longest_before and signs.longest > LONG * signs.longest_before:
-        found.append(f"a sample of {signs.longest} tokens, {signs.longest_before} the step before")
+        found.append(
+            f"a sample of {signs.longest} tokens, at most {signs.longest_before} the step before"
+        )
     if signs.repeated:
-        found.append(f"more than once in it: {', '.join(signs.repeated[:3])}")
+        found.append(f"twice or more in the batch: {', '.join(signs.repeated[:3])}")
     return found
 
 
@@ -74,7 +84,7 @@ def _precision(signs: Signs) -> list[str]:
 
 
 def _state(signs: Signs) -> list[str]:
-    return [f"odd: {', '.join(signs.odd_modules[:3])}"] if signs.odd_modules else []
+    return [f"modules: {', '.join(signs.odd_modules[:3])}"] if signs.odd_modules else []
 
 
 def _epochs(signs: Signs) -> list[str]:
@@ -89,4 +99,4 @@ _FINDERS: tuple[tuple[str, Callable[[Signs], list[str]]], ...] = (
     ("unstable state", _state),
     ("epochs", _epochs),
 )
-"""Words of a cause and what looks for its evidence."""
+"""Words of a cause, and the function that finds evidence for causes with these words."""

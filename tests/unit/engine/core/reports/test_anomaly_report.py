@@ -163,6 +163,27 @@ def test_markdown_has_what_a_person_needs() -> None:
     assert f"2. `{BY_HAND}`: does the same by hand" in text
 
 
+def test_the_page_says_first_what_happened_and_what_to_do() -> None:
+    modules = [Module("layers.0.q_proj", 1.0, 0.1)]
+    text = to_markdown(build_report(alert(), evidence(modules=modules)))
+    assert text.splitlines()[2].startswith("- **Issue:** spike (alarm): loss 6.52")
+    heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert heads == [
+        "Recommended Actions", "Likely Causes", "Tried Before", "Evidence", "Batch", "Modules"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_has_every_likely_cause_and_the_advice(kind: str) -> None:
+    report = build_report(alert(kind), evidence())
+    lines = to_markdown(report).splitlines()
+    assert report.causes
+    assert [f"{n}. {cause}" for n, cause in enumerate(report.causes, 1)] == [
+        line for line in lines if line[:2] in ("1.", "2.", "3.", "4.") and "`: " not in line
+    ]
+    assert report.advice in lines
+
+
 def test_markdown_of_bare_evidence_has_no_empty_fields() -> None:
     text = to_markdown(build_report(alert(), Evidence(time=0.0)))
     assert "None" not in text
@@ -205,7 +226,7 @@ def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
     causes = build_report(alert(), evidence(samples=long, lr_changes=[])).causes
     assert causes[0].startswith("an outlier batch")
     assert "400 tokens" in causes[0]
-    assert "more than once in it: x" in causes[0]
+    assert "twice or more in the batch: x" in causes[0]
 
 
 def test_odd_modules_are_shown_beside_the_largest() -> None:
