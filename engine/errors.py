@@ -1,28 +1,28 @@
-"""Errors a person can act on, each with the exit code of the command that meets it."""
+"""Errors that a user can act on, each with the exit code of the command."""
 
 from __future__ import annotations
 
 
 class FttuiError(Exception):
-    """Base: the message says what, got, expected and the next step; shown without a traceback."""
+    """Base class of errors shown without a traceback: what, got, expected and the next step."""
 
     exit_code = 1
 
 
 class ConfigError(FttuiError):
-    """A configuration that cannot be run. Exit code 2."""
+    """The configuration is invalid. Exit code 2."""
 
     exit_code = 2
 
 
 class NoSuchRun(FttuiError):
-    """No run answers to the name given. Exit code 3."""
+    """No run has the given name. Exit code 3."""
 
     exit_code = 3
 
 
 class ProtocolMismatch(FttuiError):
-    """The hub speaks another major version. Exit code 4."""
+    """The peer speaks another major version of the protocol. Exit code 4."""
 
     exit_code = 4
 
@@ -44,19 +44,19 @@ class EngineGone(FttuiError):
 
 
 class CommandRejected(FttuiError):
-    """The run refused a command or could not carry it out. Exit code 7."""
+    """The run refused a command or could not execute it. Exit code 7."""
 
     exit_code = 7
 
 
 class ModelError(FttuiError):
-    """The model cannot be loaded or does not fit. Exit code 8."""
+    """The model cannot be loaded, or it does not fit into memory. Exit code 8."""
 
     exit_code = 8
 
 
 class DataError(FttuiError):
-    """The data cannot be read or has no usable record. Exit code 9."""
+    """The data cannot be read, or no record of it can be used. Exit code 9."""
 
     exit_code = 9
 
@@ -68,6 +68,6 @@ class CheckpointError(FttuiError):
 
 
 class TrainingFailed(FttuiError):
-    """Training ended with an error or a guard gave up. Exit code 11."""
+    """Training ended with an error, or the guard ended it. Exit code 11."""
 
     exit_code = 11

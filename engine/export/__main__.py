@@ -1,7 +1,8 @@
-"""`python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter --out DIR [--ema]`.
+"""The process of `fttui export`, which writes a checkpoint as a model or an adapter.
 
-Started by `fttui export`, which loads no training stack. What can be refused is refused before
-torch is imported. It works on the CPU, so a run on a GPU goes on undisturbed.
+Usage: `python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter --out DIR [--ema]`.
+Errors in the arguments are reported before torch is imported. The export uses the CPU only, so it
+does not disturb a run on a GPU.
 """
 
 from __future__ import annotations
@@ -24,36 +25,38 @@ _EVERY_S = 1.0
 
 
 class ProgressPrinter:
-    """Prints how far it is: a new label and an end at once, what lies between once a second."""
+    """Prints progress: a new label and completion at once, the share done once a second."""
 
     def __init__(self) -> None:
         self._label = ""
         self._next = 0.0
 
     def __call__(self, label: str, done: float, total: float) -> None:
-        """Say it, unless that was just said."""
+        """Print a progress line if it is due."""
         now = time.monotonic()
         if label == self._label and now < self._next and done < total:
             return
         share = f" {100 * done / total:.0f} %" if total and done else ""
         if label != self._label or share:
-            say(f"{label}{share}")
+            print_line(f"{label}{share}")
         self._label, self._next = label, now + _EVERY_S
 
 
-def say(line: str) -> None:
-    """A line for the person, at once."""
+def print_line(line: str) -> None:
+    """Print one line and flush the output."""
     print(line, flush=True)  # noqa: T201 -- this is a command of its own
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export one checkpoint; returns the exit code."""
+    """Export one checkpoint; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fttui.engine.export", description=__doc__)
-    parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("checkpoint", help="its name, its step, or `last`")
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("checkpoint", help="name, step, or `last`")
     parser.add_argument("--kind", choices=("merged", "adapter"), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="the folder to make")
-    parser.add_argument("--ema", action="store_true", help="the moving average of the adapter")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create")
+    parser.add_argument(
+        "--ema", action="store_true", help="export the moving average of the adapter"
+    )
     options = parser.parse_args(arguments)
     quieten_libraries()
     try:
@@ -69,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _export(options: argparse.Namespace) -> None:
     run = RunDirectory(options.run.absolute())
     config = parse_resolved(run.config.read_text(encoding="utf-8"))
-    say("checking the checkpoint")
+    print_line("checking the checkpoint")
     adapter = read_adapter(run, options.checkpoint, ema=options.ema)
     lineage = read_lineage(run, adapter.manifest)
     with new_folder(options.out.absolute()) as folder:
@@ -78,7 +81,7 @@ def _export(options: argparse.Namespace) -> None:
         write = write_merged if options.kind == "merged" else write_adapter
         write(folder, config, adapter, lineage, ProgressPrinter())
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
-    say(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
+    print_line(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
 
 
 if __name__ == "__main__":

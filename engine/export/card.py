@@ -1,4 +1,4 @@
-"""The model card: what a model is, what it came from and what was done to it. Pure."""
+"""The model card of an export: base model, usage, metrics, data, interventions, configuration."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..run.checkpoint_store import Manifest
 from .lineage import Lineage, LineageStep
 
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
-"""Beginnings or ends of facts that are about the data."""
+"""First or last words of the facts about the data."""
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The model that was trained on."""
+    """The base model of the adapter."""
 
     name: str
-    """As configured."""
+    """The name in the configuration."""
     hub_id: str | None
     license: str | None
-    """As its own card says; None when it is not known."""
+    """The license in its own model card; None if it is not known."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model card is made of."""
+    """The content of a model card."""
 
     config: RunConfig
     config_text: str
@@ -40,15 +40,15 @@ class ModelCard:
     merged: bool
     averaged: bool
     notes: Sequence[str] = ()
-    """What a user of the folder must know."""
+    """Paragraphs about differences from the model in training."""
 
     @property
     def embeds(self) -> bool:
-        """It is an embedding model."""
+        """Whether it is an embedding model."""
         return self.config.task == "contrastive"
 
     def text(self) -> str:
-        """The whole of README.md."""
+        """Return the text of README.md."""
         parts = [
             self._front_matter(),
             f"# {self.config.name}, step {self.manifest.step:,}",
@@ -77,12 +77,17 @@ class ModelCard:
         return "\n".join(("---", *rows, "---"))
 
     def _introduction(self) -> str:
-        what = "The adapter is merged in." if self.merged else "This is the LoRA adapter alone."
-        average = " It is the moving average of the adapter." if self.averaged else ""
+        what = (
+            "The LoRA adapter is merged into the base model."
+            if self.merged
+            else "This folder holds only the LoRA adapter."
+        )
+        average = " The adapter is the moving average over training." if self.averaged else ""
         return (
-            f"{self.base.name}, trained with task {self.config.task} by fttui. {what}{average}\n\n"
+            f"{self.base.name}, fine-tuned by fttui for the task {self.config.task}. "
+            f"{what}{average}\n\n"
             f"Checkpoint {self.manifest.name} of run {self.lineage.run}. "
-            f"License of the base model: {self.base.license or 'not known; look at its own card'}."
+            f"License of the base model: {self.base.license or 'not known; see its model card'}."
         )
 
     def _usage(self) -> str:
@@ -108,7 +113,7 @@ class ModelCard:
         return "\n".join(("```python", *lines, "```"))
 
     def _adapter_usage(self) -> Iterator[str]:
-        """An adapter belongs to the base as it was held when it was trained."""
+        """Yield code that loads the adapter on the base model, quantized as in training."""
         model = self.config.model
         yield "from peft import AutoPeftModelForCausalLM"
         if model.quantize == "none":
@@ -134,12 +139,12 @@ class ModelCard:
 
 
 def _name(source: str) -> str:
-    """A file by its name: where it was is nobody's business."""
+    """Return the name of a source without its folder, which is private."""
     return Path(source).name if Path(source).is_absolute() else source
 
 
 def without_folders(config: RunConfig) -> RunConfig:
-    """The configuration with files by their names alone."""
+    """Return the configuration with file names instead of absolute paths."""
     train = config.data.train
     data = replace(
         config.data,

@@ -1,4 +1,7 @@
-"""The adapter of a checkpoint, verified and read into memory: a run may go on and remove it."""
+"""Verifies the adapter of a checkpoint and reads it into memory.
+
+The run may continue meanwhile and remove the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +18,43 @@ SETTINGS = "adapter_config.json"
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """What PEFT needs of a checkpoint."""
+    """The adapter files of a checkpoint, in memory."""
 
     manifest: Manifest
     weights: bytes
-    """A safetensors file."""
+    """The content of the safetensors file."""
     settings: bytes
-    """PEFT's configuration, JSON."""
+    """PEFT's configuration as JSON."""
     averaged: bool
-    """The weights are the moving average."""
+    """Whether the weights are the moving average."""
 
 
 def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
-    """Find a checkpoint, check every file of it, and read its adapter.
+    """Find a checkpoint, verify all its files, and read its adapter.
 
     Args:
-        run: the run; it may be training.
-        wanted: name, step, or `last`.
-        ema: read the moving average.
+        run: the run, which may be training.
+        wanted: a name, a step, or `last`.
+        ema: read the moving average instead of the last weights.
 
     Raises:
-        CheckpointError: it is not there, is damaged, or has no average.
+        CheckpointError: the checkpoint is missing or damaged, or has no moving average.
     """
     ledger = CheckpointStore(run)
     manifest = ledger.find(wanted)
     file = AVERAGE if ema else WEIGHTS
     if file not in manifest.files:
         raise CheckpointError(
-            f"checkpoint {manifest.name} holds no moving average, because train.ema was 0; leave "
-            "--ema out, or train with train.ema: 0.99"
+            f"checkpoint {manifest.name} holds no moving average, because train.ema was 0; export "
+            "it without --ema, or train with train.ema: 0.99"
         )
     try:
         folder = ledger.verify(manifest)
         weights, settings = (folder / file).read_bytes(), (folder / SETTINGS).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {manifest.name} went away while it was read ({error.strerror}): the run "
-            "keeps only its newest; choose another, or pin one with: fttui ctl checkpoint pin"
+            f"checkpoint {manifest.name} was removed while it was read ({error.strerror}): the run "
+            "keeps only its newest ones; choose another, or pin one with: "
+            "fttui ctl checkpoint pin"
         ) from None
     return AdapterFiles(manifest, weights, settings, averaged=ema)

@@ -1,4 +1,7 @@
-"""What sentence-transformers needs to embed as the engine does: pooling, instruction, final EOS."""
+"""Writes the files and tokenizer settings with which sentence-transformers embeds like the engine.
+
+They define the pooling, the instruction of queries and the final EOS token.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _POOLING = {"mean": "mean_tokens", "last": "lasttoken", "weighted_mean": "weight
 
 
 def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> None:
-    """Write `modules.json` and what it names; every release of sentence-transformers reads them."""
+    """Write `modules.json` and its modules, in a form all sentence-transformers versions read."""
     contrastive = config.contrastive
     modules = [
         {
@@ -50,7 +53,7 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
 
 
 def end_with_eos(tokenizer: Any, max_length: int) -> None:
-    """Let the tokenizer close every text with EOS, after cutting, as texts were trained on."""
+    """Make the tokenizer append EOS to every text after truncation, as in training."""
     tokenizer.model_max_length = max_length
     if tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id:
         return
@@ -65,7 +68,7 @@ def end_with_eos(tokenizer: Any, max_length: int) -> None:
 
 
 def embedding_notes(tokenizer: Any, config: RunConfig) -> list[str]:
-    """Where sentence-transformers pools other tokens than the engine did."""
+    """Return notes for the model card where sentence-transformers pools other tokens."""
     contrastive = config.contrastive
     if not (contrastive.instruction and contrastive.exclude_prompt):
         return []
@@ -77,15 +80,15 @@ def embedding_notes(tokenizer: Any, config: RunConfig) -> list[str]:
     inside = sum(end <= len(contrastive.instruction) for _, end in joined)
     if alone != inside and contrastive.pooling != "last":
         notes.append(
-            "The end of the instruction becomes one token with the word behind it. That token was "
-            "pooled in training; sentence-transformers leaves it out, so embeddings of queries "
-            "differ a little from those of the run."
+            "The end of the instruction and the first word after it are one token. "
+            "That token was pooled in training but sentence-transformers excludes it, so "
+            "embeddings of queries differ slightly from those of the run."
         )
     if contrastive.pooling == "weighted_mean":
         notes.append(
-            "Weights of the pooling began with 1 behind the instruction in training; "
-            "sentence-transformers counts the instruction's tokens too, so embeddings of queries "
-            "differ a little from those of the run."
+            "The weights of the pooling started with 1 after the instruction in training; "
+            "sentence-transformers counts the tokens of the instruction too, so embeddings of "
+            "queries differ slightly from those of the run."
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""A folder that is there as a whole or not at all."""
+"""Creates a folder atomically and checks for free disk space."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ..errors import ConfigError, FttuiError
 from ..run.files import free_bytes, sync_folder
 
 _MARGIN_BYTES = 50_000_000
-"""For tokenizer, model card and the file system."""
+"""Space for the tokenizer, the model card and the file system."""
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder beside the target to write into, renamed to it when the body is through.
+    """Yield a temporary folder, which is renamed to the target when the body succeeds.
 
     Raises:
-        ConfigError: the target exists and holds something.
-        FttuiError: it cannot be written.
+        ConfigError: the target exists and is not empty.
+        FttuiError: the folder cannot be written.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(
-            f"{target} exists already; name another folder with --out, or take that one away"
+            f"{target} exists already; choose another folder with --out, or remove that one"
         )
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
+        _remove_abandoned(target)
         partial.mkdir()
         yield partial
         _sync(partial)
@@ -40,30 +40,30 @@ def new_folder(target: Path) -> Iterator[Path]:
         sync_folder(target.parent)
     except OSError as error:
         raise FttuiError(
-            f"{target} cannot be written: {error.strerror or error}; free some space, or name "
-            "another folder with --out"
+            f"{target} cannot be written: {error.strerror or error}; free some disk space, or "
+            "choose another folder with --out"
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def require_space(folder: Path, need_bytes: int) -> None:
-    """Refuse to begin what does not fit on the disk.
+    """Check that a folder's disk has enough space.
 
     Raises:
-        FttuiError: naming what is needed and what is free.
+        FttuiError: it has not; the text names the space needed and the space free.
     """
     free = free_bytes(folder)
     if free is not None and free < need_bytes + _MARGIN_BYTES:
         raise FttuiError(
             f"{folder.parent}: {free / 1e6:,.0f} MB free, about "
-            f"{(need_bytes + _MARGIN_BYTES) / 1e6:,.0f} MB needed; free some disk space, or name a "
-            "folder on another disk with --out"
+            f"{(need_bytes + _MARGIN_BYTES) / 1e6:,.0f} MB needed; free some disk space, or "
+            "choose a folder on another disk with --out"
         )
 
 
-def _sweep(target: Path) -> None:
-    """Take away what an export that was killed left beside the target."""
+def _remove_abandoned(target: Path) -> None:
+    """Remove temporary folders of killed exports to the same target."""
     prefix = f".{target.name}.partial-"
     for left in target.parent.glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix)

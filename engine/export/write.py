@@ -1,4 +1,4 @@
-"""Writes the two kinds of folder: a merged model, and an adapter for its base."""
+"""Writes an export: a merged model, or an adapter for its base model, each with a model card."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from .lineage import Lineage
 
 Progress = Callable[[str, float, float], None]
 _ADAPTER_ALONE = (
-    "An embedding model as a whole, with pooling and instruction for sentence-transformers, comes "
-    "from `fttui export --merged`."
+    "For a complete embedding model, with pooling and instruction for sentence-transformers, use "
+    "`fttui export --merged`."
 )
 
 _HEAD_IN_NF4 = (
-    "The language-model head was held in NF4 while training; here it is the base model's own, so "
-    "logits differ a little from those of the run."
+    "The language-model head was in NF4 during training; here it has the precision of the base "
+    "model, so logits differ slightly from those of the run."
 )
 
 
 def write_merged(
     folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
 ) -> None:
-    """A model for plain transformers, and for sentence-transformers where it embeds.
+    """Write a model for plain transformers, or for sentence-transformers if it embeds.
 
-    The base is quantized as in training and then dequantized: that is what the adapter was trained
-    on. Weights are in the base's own precision.
+    The base is quantized as in training and then dequantized, because the adapter was trained on
+    those weights. The written weights have the precision of the base model.
 
     Raises:
-        ModelError: the base cannot be loaded.
+        ModelError: the base model cannot be loaded.
         CheckpointError: the merged weights are not finite.
-        FttuiError: the disk is too small.
+        FttuiError: the disk has not enough space.
     """
     logging.disable_progress_bar()
     loaded = load_model(_for_merging(config), torch.device("cpu"), progress)
     base = _dequantized(loaded.model.unload(), progress)
     require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
     progress("merging", 0, 1)
-    _put(folder, adapter)
+    _write_adapter_files(folder, adapter)
     model = PeftModel.from_pretrained(base, str(folder))
-    _remove(folder)
+    _remove_adapter_files(folder)
     try:
         merged = model.merge_and_unload(safe_merge=True)
     except ValueError as error:
@@ -79,23 +79,25 @@ def write_merged(
 def write_adapter(
     folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
 ) -> None:
-    """An adapter for plain PEFT.
+    """Write an adapter for plain PEFT.
 
     Raises:
-        ModelError: the base's tokenizer cannot be loaded.
-        FttuiError: the disk is too small.
+        ModelError: the tokenizer of the base model cannot be loaded.
+        FttuiError: the disk has not enough space.
     """
     require_space(folder, len(adapter.weights))
     progress("writing", 0, 1)
     tokenizer = load_tokenizer(config.model, progress)
-    _put(folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision)
+    _write_adapter_files(
+        folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision
+    )
     notes = [_ADAPTER_ALONE] if config.task == "contrastive" else []
     _finish(folder, config, adapter, lineage, tokenizer, notes, merged=False)
     progress("writing", 1, 1)
 
 
 def _for_merging(config: RunConfig) -> RunConfig:
-    """The same base, in its own precision and without what only training needs."""
+    """Return a configuration that loads the base in its own precision, without training options."""
     stored = AutoConfig.from_pretrained(
         load_tokenizer(config.model, _silent).name_or_path,
         revision=config.model.revision or "main",
@@ -118,10 +120,10 @@ def _dequantized(base: Any, progress: Progress) -> Any:
     return base.dequantize(dtype=base.dtype)
 
 
-def _put(
+def _write_adapter_files(
     folder: Path, adapter: AdapterFiles, base: str | None = None, revision: str | None = None
 ) -> None:
-    """The adapter as PEFT reads it."""
+    """Write the adapter files that PEFT reads."""
     settings = json.loads(adapter.settings)
     settings["inference_mode"] = True
     if base is not None:
@@ -130,7 +132,7 @@ def _put(
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def _remove(folder: Path) -> None:
+def _remove_adapter_files(folder: Path) -> None:
     for name in (WEIGHTS, SETTINGS):
         (folder / name).unlink()
 
@@ -145,10 +147,12 @@ def _finish(
     *,
     merged: bool,
 ) -> None:
-    """Tokenizer with chat template, and the model card."""
+    """Write the tokenizer with its chat template, and the model card."""
     tokenizer.save_pretrained(str(folder))
     for file in folder.glob("*.safetensors"):
-        file.chmod(folder.stat().st_mode & 0o666)  # as the other files: the library makes them 0600
+        file.chmod(
+            folder.stat().st_mode & 0o666
+        )  # like the other files: the library creates them with mode 0600
     card = ModelCard(
         config=config,
         config_text=dump_config(without_folders(config)),
@@ -163,7 +167,7 @@ def _finish(
 
 
 def describe_base(model: ModelConfig, source: str) -> BaseModel:
-    """Name and license of the base, as far as they are known here."""
+    """Return the name and license of the base model, if they are known on this machine."""
     if model.id.startswith(PREFIX):
         package = model.id.removeprefix(PREFIX)
         return BaseModel(f"SmolLM2-135M-Instruct ({package})", None, _package_license(package))
@@ -177,12 +181,12 @@ def describe_base(model: ModelConfig, source: str) -> BaseModel:
 
 def _package_license(package: str) -> str | None:
     found = metadata.metadata(package)
-    said = found["License-Expression"] or found["License"]
-    return str(said).splitlines()[0] if said else None
+    license_text = found["License-Expression"] or found["License"]
+    return str(license_text).splitlines()[0] if license_text else None
 
 
 def _card_license(card: Path) -> str | None:
-    """The license in the front matter of a model card."""
+    """Return the license in the front matter of a model card; None if there is none."""
     if not card.is_file():
         return None
     found = re.search(r"^license:\s*(\S+)", card.read_text(encoding="utf-8"), re.MULTILINE)

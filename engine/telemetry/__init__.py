@@ -1,1 +1,1 @@
-"""NVML, process memory and per-rank logs."""
+"""Telemetry of a process: GPU readings by NVML, memory of the process, logs of each rank."""

@@ -1,4 +1,7 @@
-"""What NVML says about one GPU. Every reading may be missing; none ever raises."""
+"""Reads the sensors of one GPU by NVML, directly or in a background thread.
+
+A reading that the card, driver or machine does not support is None; no function raises.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from typing import Any
 
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _SENT, _RECEIVED = 0, 1
-"""As NVML numbers its PCIe counters."""
+"""NVML's numbers of its PCIe counters."""
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One reading; None where this card, driver or machine does not tell."""
+    """One reading of the sensors; a value is None if it is not supported."""
 
     util: float | None = None
     """Percent of the last sampling period in which a kernel ran."""
@@ -25,17 +28,17 @@ class GpuSample:
     power_w: float | None = None
     total_bytes: int | None = None
     used_bytes: int | None = None
-    """By all processes on the card, not this one alone."""
+    """Memory used by all processes on the card, not only this one."""
     pcie_bytes_per_s: float | None = None
-    """Both ways together, over some 20 ms."""
+    """Bytes sent and received, measured over about 20 ms."""
 
 
 class GpuSampler:
     """Reads the GPU that torch calls `cuda:<index>` in this process.
 
-    NVML numbers all cards of the machine by PCI bus. CUDA leaves out what CUDA_VISIBLE_DEVICES
-    hides and may sort by speed. So the card is found by its UUID where torch tells it, else by
-    its entry in CUDA_VISIBLE_DEVICES, else by the number itself.
+    NVML numbers all cards of the machine by PCI bus. CUDA omits cards that CUDA_VISIBLE_DEVICES
+    hides, and may sort by speed. So the card is found by its UUID if torch knows it, else by its
+    entry in CUDA_VISIBLE_DEVICES, else by the number.
     """
 
     def __init__(self, index: int) -> None:
@@ -43,15 +46,15 @@ class GpuSampler:
 
     @property
     def available(self) -> bool:
-        """Whether there is a card to read."""
+        """Whether the card was found."""
         return self._handle is not None
 
     def sample(self) -> GpuSample:
-        """Read everything once: some 40 ms, mostly for PCIe, without touching CUDA."""
+        """Read all sensors, in about 40 ms (most of it for PCIe) and without a CUDA call."""
         if self._handle is None:
             return GpuSample()
         nvml, handle = self._nvml, self._handle
-        memory = _asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        memory = _try_call(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         celsius = getattr(nvml, "NVML_TEMPERATURE_GPU", 0)
         return GpuSample(
             util=_number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
@@ -63,16 +66,16 @@ class GpuSampler:
         )
 
     def links(self) -> str:
-        """How the card is connected, such as `PCIe 4 × 16, 12 NVLinks`; empty where unknown.
+        """Return the connections of the card, such as `PCIe 4 × 16, 12 NVLinks`; empty if unknown.
 
-        The generation is the highest that card and slot have: an idle card shows a lower one. The
-        width is the present one, which tells of a bad seat.
+        The generation is the highest one of card and slot, because an idle card reports a lower
+        one. The width is the current one, which reveals a badly seated card.
         """
         if self._handle is None:
             return ""
         nvml, handle = self._nvml, self._handle
-        generation = _asked(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
-        width = _asked(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+        generation = _try_call(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+        width = _try_call(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
         most = getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0)
         up = sum(self._nvlink_is_up(number) for number in range(most))
         known = [
@@ -82,7 +85,7 @@ class GpuSampler:
         return ", ".join(part for part in known if part)
 
     def _nvlink_is_up(self, number: int) -> bool:
-        state = _asked(lambda: self._nvml.nvmlDeviceGetNvLinkState(self._handle, number))
+        state = _try_call(lambda: self._nvml.nvmlDeviceGetNvLinkState(self._handle, number))
         return bool(state == 1)
 
     def _pcie_bytes_per_s(self) -> float | None:
@@ -93,9 +96,9 @@ class GpuSampler:
 
 
 class BackgroundSampler:
-    """Samples in a daemon thread, so that the training thread only picks up the last reading.
+    """Reads the sensors in a daemon thread, so the training thread only takes the last reading.
 
-    A slow or stuck driver then delays the reading, never a training step.
+    A slow or stuck driver then delays a reading, but never an optimizer step.
     """
 
     def __init__(self, sampler: GpuSampler, period_s: float = 1.0) -> None:
@@ -112,7 +115,7 @@ class BackgroundSampler:
         return self._last
 
     def close(self) -> None:
-        """Stop sampling; returns at once even if a reading is stuck."""
+        """Stop sampling; return at once even if a reading is stuck."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -125,10 +128,10 @@ def visible_device(index: int, visible: str | None) -> int | str | None:
 
     Args:
         index: As in `cuda:<index>`.
-        visible: The variable's value, None where it is not set.
+        visible: The value of the variable; None if it is not set.
 
     Returns:
-        A number, a UUID (maybe shortened, as CUDA allows), or None where the card is hidden.
+        A number, a UUID (possibly shortened, as CUDA allows), or None if the card is hidden.
     """
     if visible is None:
         return index
@@ -139,12 +142,12 @@ def visible_device(index: int, visible: str | None) -> int | str | None:
         elif entry.isdecimal():
             shown.append(int(entry))
         else:
-            break  # CUDA ignores what follows the first entry it does not understand
+            break  # CUDA ignores the entries after the first invalid one
     return shown[index] if 0 <= index < len(shown) else None
 
 
 def _open(index: int) -> tuple[Any, Any]:
-    """Return NVML and a device handle, both None where there is none."""
+    """Return NVML and a device handle; both None without NVML, the handle None without the card."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an old package of the same name warns on import
@@ -153,7 +156,7 @@ def _open(index: int) -> tuple[Any, Any]:
     except Exception:  # noqa: BLE001  # no package, driver or permission: nothing to read
         return None, None
     wanted = _uuid_by_torch(index) or visible_device(index, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return nvml, _asked(lambda: _handle(nvml, wanted))
+    return nvml, _try_call(lambda: _handle(nvml, wanted))
 
 
 def _handle(nvml: Any, wanted: int | str | None) -> Any:
@@ -169,26 +172,26 @@ def _handle(nvml: Any, wanted: int | str | None) -> Any:
 
 
 def _uuid_by_torch(index: int) -> str | None:
-    """Ask torch, where this process has it loaded and CUDA running."""
+    """Return the UUID that torch reports; None if torch is not loaded or CUDA not initialized."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    uuid = _asked(
+    uuid = _try_call(
         lambda: torch.cuda.is_initialized() and torch.cuda.get_device_properties(index).uuid
     )
     return f"GPU-{uuid}" if uuid else None
 
 
-def _asked(question: Callable[[], Any]) -> Any:
-    """Answer None where NVML says not supported, or the card fell off the bus."""
+def _try_call(call: Callable[[], Any]) -> Any:
+    """Return the result of an NVML call; None if it fails, for example if it is not supported."""
     try:
-        return question()
+        return call()
     except Exception:  # noqa: BLE001  # telemetry must never end a run
         return None
 
 
-def _number(question: Callable[[], Any]) -> float | None:
-    answer = _asked(question)
+def _number(call: Callable[[], Any]) -> float | None:
+    answer = _try_call(call)
     return None if answer is None else float(answer)
 
 

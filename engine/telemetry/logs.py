@@ -1,4 +1,4 @@
-"""Per-rank log files, and log lines on their way to the app."""
+"""Logging setup: a log file for each rank, quiet libraries, and a handler that calls back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUIET = (
     "urllib3",
 )
 _UNUSED = ("bitsandbytes.backends.cpu",)
-"""Warns, on some CPUs, of a kernel that is missing and that nothing here would use."""
+"""Loggers that warn on some CPUs of a missing kernel which fttui does not use."""
 _LEVELS = (
     (logging.ERROR, "error"),
     (logging.WARNING, "warning"),
@@ -31,13 +31,13 @@ _LEVELS = (
 
 
 def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
-    """Send this process's log records and warnings to `rank-<rank>.log`, appending.
+    """Append this process's log records and warnings to `rank-<rank>.log`.
 
-    Libraries that log every request or file are heard from warnings on. The folder is made where
+    Libraries that log every request or file log only warnings and errors. The folder is created if
     it is missing. A second call for the same file changes nothing.
 
     Returns:
-        The handler, to be removed from the root logger by whoever wants the file closed.
+        The handler; remove it from the root logger to close the file.
     """
     path = (run_dir_logs / f"rank-{rank}.log").absolute()
     root = logging.getLogger()
@@ -55,7 +55,7 @@ def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
 
 
 def quieten_libraries() -> None:
-    """Raise the level of loggers that would bury what a person wants to read."""
+    """Raise the log level of libraries whose many messages would hide important ones."""
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in _UNUSED:
@@ -63,11 +63,10 @@ def quieten_libraries() -> None:
 
 
 class CallbackHandler(logging.Handler):
-    """Hands each record to `emit_line(level, text)`, level being debug, info, warning or error.
+    """Calls `emit_line(level, text)` for each record; level is debug, info, warning or error.
 
-    The text is the message, with the last line of a traceback behind it; the whole traceback is
-    in the log file. Records that the callback itself causes are dropped, so that a failing
-    callback cannot feed itself.
+    The text is the message and the last line of a traceback; the log file has the whole traceback.
+    Records logged during the callback are dropped, so a failing callback causes no endless loop.
     """
 
     def __init__(self, emit_line: Callable[[str, str], None], level: int = logging.INFO) -> None:
@@ -76,7 +75,7 @@ class CallbackHandler(logging.Handler):
         self._busy = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand over one record; the handler's lock is held."""
+        """Pass one record to the callback; the handler's lock is held."""
         if self._busy:
             return
         self._busy = True
@@ -97,7 +96,7 @@ def line_of(record: logging.LogRecord) -> str:
     """Return a record as one line of text."""
     lines = record.getMessage().strip().splitlines()
     if record.name == "py.warnings":
-        lines = lines[:1]  # the second line quotes the source
+        lines = lines[:1]  # the second line is source code
     if record.exc_info and record.exc_info[1] is not None:
         lines += traceback.format_exception_only(record.exc_info[1])[-1].strip().splitlines()[:1]
     return " · ".join(line.strip() for line in lines if line.strip())

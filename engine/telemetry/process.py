@@ -1,4 +1,4 @@
-"""Memory of this process."""
+"""The resident memory of this process."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import psutil
 
 
 def rss_bytes() -> int:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)

@@ -56,7 +56,7 @@ class JournalFeed:
         if size < self._reader.offset:
             raise JournalReplaced(
                 f"{self._path} was truncated or replaced: it ends before record {self.last_seq}, "
-                "which was already read; attach again to read it from the start"
+                "which was already read; attach again to see what it holds now"
             )
         return size - self._reader.offset
 
@@ -69,7 +69,7 @@ class JournalFeed:
         if not (self._found_at(seen) or self._found_by_scan(seen)):
             raise JournalReplaced(
                 f"record {seen.seq}, the newest one shown, is no longer in {self._path}: the "
-                "journal lost records or was replaced; attach again to read it from the start"
+                "journal lost records or was replaced; attach again to see what it holds now"
             )
 
     def _found_at(self, seen: JournalPosition) -> bool:
