@@ -1,4 +1,4 @@
-"""What may be done about an anomaly without a person: decided here, carried out elsewhere. Pure."""
+"""Autopilot: decides whether a recovery is made without a person; pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import msgspec
 from .anomaly import ALARM, Alert
 
 AT_ONCE = frozenset({"divergence"})
-"""Kinds that do not come back by themselves. Others are left alone until their verdict: most spikes
-come back, and an update that is not finite was refused by the guard."""
+"""Kinds of alarms that call for a recovery at once, because they do not end by themselves. Others
+wait for their verdict: most spikes recover, and the guard refuses updates that are not finite."""
 
 
 class AutopilotDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the autopilot does about one anomaly."""
+    """The autopilot's decision on one call for a recovery."""
 
     verdict: str
     """act, propose or wait."""
@@ -21,25 +21,29 @@ class AutopilotDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Autopilot(msgspec.Struct, kw_only=True):
-    """Recovers within a budget; its history is never undone by a rollback."""
+    """Recovers within a budget and with a cooldown; a rollback does not reset its history."""
 
     budget: int = 3
+    """Recoveries per run."""
     cooldown: int = 50
+    """Trained steps between two recoveries."""
     acted: int = 0
+    """Recoveries made so far."""
     quiet_until: int = 0
-    """Steps it trained, counted over rollbacks, until it may act again."""
+    """Value of `trained` from which the autopilot may act again."""
     trained: int = 0
+    """Steps trained so far; steps that a rollback has undone count too."""
 
     def step(self) -> None:
-        """A step was trained."""
+        """Count a trained step."""
         self.trained += 1
 
     def decide(self, mode: str, why: str) -> AutopilotDecision:
-        """Decide on a recovery that is called for.
+        """Return the decision on a call for a recovery and remember it.
 
         Args:
             mode: propose or act.
-            why: what calls for it.
+            why: the reason of the call.
         """
         left = self.budget - self.acted
         if mode != "act":
@@ -48,7 +52,7 @@ class Autopilot(msgspec.Struct, kw_only=True):
             reason = f"{why}; its budget of {self.budget} is used up"
             return AutopilotDecision(verdict="wait", reason=reason, budget_left=0)
         if (wait := self.quiet_until - self.trained) > 0:
-            reason = f"{why}; it acted lately and waits {wait} more steps"
+            reason = f"{why}; it acted recently and waits {wait} more steps"
             return AutopilotDecision(verdict="wait", reason=reason, budget_left=left)
         self.acted += 1
         self.quiet_until = self.trained + self.cooldown
@@ -56,5 +60,5 @@ class Autopilot(msgspec.Struct, kw_only=True):
 
 
 def calls_at_once(alert: Alert) -> bool:
-    """The alert alone calls for a recovery, without waiting for its verdict."""
+    """Whether an alert calls for a recovery without waiting for its verdict."""
     return alert.severity == ALARM and alert.kind in AT_ONCE

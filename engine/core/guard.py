@@ -1,4 +1,4 @@
-"""What happens to an update whose loss or gradient is not finite: the last gate to the weights."""
+"""Guard: refuses updates whose loss or gradient norm is not finite."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import msgspec
 
 HISTORY_STEPS = 100
 MAX_ROLLBACKS = 2
-"""Going back by itself more often than this, the guard would only repeat what failed."""
-
+"""Rollbacks the guard makes by itself; further ones would repeat what failed."""
 
 _LARGEST = 3.4028234663852886e38
-"""Largest finite fp32; what is above it is not finite on a device."""
+"""Largest finite fp32 value; larger values are infinite on a device."""
 
 
 class Limits(NamedTuple):
-    """Up to where an update is beyond suspicion; neither NaN nor infinity is within any."""
+    """Loss and gradient norm up to which an update is applied without the host's verdict.
+
+    NaN and infinity are never within the limits.
+    """
 
     loss: float = _LARGEST
     grad_norm: float = _LARGEST
 
     @classmethod
     def of(cls, loss: float | None, grad_norm: float | None) -> Limits:
-        """Those that are known."""
+        """Return limits for the given values; None sets no limit but finiteness."""
         known = [_LARGEST if value is None else min(value, _LARGEST) for value in (loss, grad_norm)]
         return cls(*known)
 
     def hold(self, loss: float, grad_norm: float) -> bool:
-        """Both are within."""
+        """Whether loss and gradient norm are within the limits."""
         return loss <= self.loss and grad_norm <= self.grad_norm
 
 
@@ -38,7 +40,7 @@ NOTHING_PASSES = Limits(-math.inf, -math.inf)
 
 
 class UpdateVerdict(Enum):
-    """What is to be done with the update at hand; all but `APPLY` leave the weights unchanged."""
+    """The guard's verdict on an update; all but `APPLY` leave the weights unchanged."""
 
     APPLY = "apply"
     SKIP = "skip"
@@ -47,29 +49,29 @@ class UpdateVerdict(Enum):
 
 
 class GuardDecision(msgspec.Struct, frozen=True):
-    """A verdict and, unless it is `APPLY`, why."""
+    """A verdict with its reason, which is empty for `APPLY`."""
 
     verdict: UpdateVerdict
     reason: str = ""
 
 
 class Guard(msgspec.Struct, kw_only=True):
-    """Judges every update; its history is part of the training state."""
+    """Judges every update; its history is part of a checkpoint."""
 
     budget: int = 5
-    """Updates that may be skipped within the last `HISTORY_STEPS` steps."""
+    """Largest number of updates skipped within `HISTORY_STEPS` steps."""
     skipped_at: list[int] = []
-    """Steps of recent skips."""
+    """Steps of the recently skipped updates."""
     rollbacks: int = 0
-    """Rollbacks it asked for and that a rollback does not undo; see `rewound`."""
+    """Rollbacks that the guard asked for; a rollback does not reset the count, see `rewound`."""
 
     def judge(self, step: int, loss: float, grad_norm: float | None, policy: str) -> GuardDecision:
-        """Decide on one update and remember it.
+        """Return the decision on one update and remember it.
 
         Args:
-            step: number of the step the update belongs to.
+            step: number of the update's step.
             loss: raw loss over all ranks.
-            grad_norm: global norm before clipping; None when not measured.
+            grad_norm: global gradient norm before clipping; None if it was not measured.
             policy: skip, halt or rollback.
         """
         bad = _what_is_bad(loss, grad_norm)
@@ -105,7 +107,7 @@ class Guard(msgspec.Struct, kw_only=True):
         return GuardDecision(UpdateVerdict.ROLLBACK, f"{bad} at step {step}; policy is rollback")
 
     def rewound(self, saved: Guard) -> Guard:
-        """The guard after a rollback: its state then, but with the rollbacks of now."""
+        """Return the guard after a rollback: skips of the checkpoint, rollbacks of now."""
         return Guard(
             budget=self.budget, skipped_at=list(saved.skipped_at), rollbacks=self.rollbacks
         )

@@ -1,4 +1,4 @@
-"""The learning rate range test: which rates to sweep, when to stop, what the losses say."""
+"""Learning rate range test: the rates to sweep, when to stop, and the suggested rates."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SMOOTHING = 0.9
-"""Decay of the mean that losses are judged by: single steps of small batches jump about."""
+"""Decay of the moving average of the loss; losses of single small batches are too noisy."""
 DIVERGED = 2.0
-"""Times the best smoothed loss. Next-token losses end near the log of the vocabulary, a few times
-that of a good model, so a larger factor would often not be reached."""
+"""Multiple of the best smoothed loss from which the sweep counts as diverged. A diverged next-token
+loss ends near the log of the vocabulary size, a few times the loss of a good model, so a larger
+factor would often not be reached."""
 SETTLED = 5
-"""Steps before anything is judged."""
+"""Steps at the start that are not judged, because the average is not settled yet."""
 
 
 @dataclass(frozen=True)
 class LrRange:
-    """Rates from low to high in equal ratios, one per step."""
+    """Learning rates from low to high in equal ratios, one per step."""
 
     low: float
     high: float
     steps: int
 
     def factor(self, step: int) -> float:
-        """The rate after `step` steps as a multiple of the lowest."""
+        """Return the learning rate after `step` steps as a multiple of the lowest one."""
         share = min(step, self.steps - 1) / (self.steps - 1)
         return float((self.high / self.low) ** share)
 
 
 @dataclass
 class Sweep:
-    """The losses met on the way up.
+    """The losses of a sweep and the learning rates they suggest.
 
-    Source: Smith 2015 (arXiv 1506.01186); smoothing and suggestions as usual since fast.ai.
+    Source: Smith 2015 (arXiv 1506.01186); smoothing and suggestions as in fast.ai.
     """
 
     rates: list[float] = field(default_factory=list)
@@ -43,7 +44,7 @@ class Sweep:
     _mean: float = 0.0
 
     def add(self, rate: float, loss: float) -> None:
-        """Take in a step: its rate, and the loss before its update."""
+        """Add a step: its learning rate, and the loss before its update."""
         if not math.isfinite(loss):
             self.diverged = True
             return
@@ -56,7 +57,7 @@ class Sweep:
 
     @property
     def steepest(self) -> float | None:
-        """The rate at which the loss falls fastest by the logarithm of the rate."""
+        """The learning rate of the steepest fall on a log scale; None if the loss never falls."""
         slopes = _slopes([math.log(rate) for rate in self.rates], self.smoothed)
         inner = range(SETTLED, len(slopes) - 1)
         best = min(inner, key=lambda index: slopes[index], default=None)
@@ -64,14 +65,14 @@ class Sweep:
 
     @property
     def below_lowest(self) -> float | None:
-        """A tenth of the rate with the lowest loss, the usual distance from the cliff."""
+        """A tenth of the learning rate with the lowest loss, the usual margin to divergence."""
         settled = range(SETTLED, len(self.smoothed))
         lowest = min(settled, key=lambda index: self.smoothed[index], default=None)
         return None if lowest is None else self.rates[lowest] / 10
 
 
 def _slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Central differences; 0 at both ends."""
+    """Return the central differences of y over x; 0 at both ends."""
     if len(x) < 3:
         return [0.0] * len(x)
     inner = [(y[i + 1] - y[i - 1]) / (x[i + 1] - x[i - 1]) for i in range(1, len(x) - 1)]

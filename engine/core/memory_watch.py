@@ -1,29 +1,29 @@
-"""Whether a run takes the memory it was planned to take."""
+"""Memory check: compares the memory of steps with the plan made before the run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 TOLERANCE = 0.05
-"""The estimate's own error: what is above by more was not planned."""
+"""Relative error of the estimate; a step that takes more than this above the plan is reported."""
 _GIB = 2**30
 
 
 @dataclass
 class MemoryPlanCheck:
-    """Compares what steps take with the plan, and says it once, and again when that grows."""
+    """Warns once when a step takes more memory than planned, and again when that grows."""
 
     planned_bytes: int
-    """Of one rank."""
+    """Planned bytes of one rank."""
     measure: str
-    """What is compared: `allocated` by tensors, or `reserved` where graphs keep their memory."""
+    """The figure compared: `allocated`, or `reserved` if CUDA graphs keep their memory."""
     _said_bytes: int = field(default=0, init=False)
 
     def over(self, used_bytes: int) -> str | None:
-        """What to say of a step's peak; None where it is as planned or said already.
+        """Return the warning about a step's peak; None if it is as planned or was reported.
 
         Args:
-            used_bytes: of the rank that took most.
+            used_bytes: peak memory of the rank that used most.
         """
         known = max(self.planned_bytes, self._said_bytes)
         if used_bytes <= known * (1 + TOLERANCE):

@@ -1,4 +1,4 @@
-"""Running figures of a run: smoothed loss, throughput, the normal range of gradient norms."""
+"""Running figures of a run: averaged loss and the recent gradient norms."""
 
 from __future__ import annotations
 
@@ -10,60 +10,40 @@ from .sliding_window import SlidingWindow
 
 
 class LossAverage(msgspec.Struct):
-    """Exponential moving average with bias correction; non-finite values are left out."""
+    """Exponential moving average of the loss with bias correction; ignores non-finite values."""
 
     decay: float = 0.98
     total: float = 0.0
     weight: float = 0.0
 
     def push(self, value: float) -> None:
-        """Take a value in."""
+        """Add a value."""
         if math.isfinite(value):
             self.total = self.decay * self.total + (1 - self.decay) * value
             self.weight = self.decay * self.weight + (1 - self.decay)
 
     @property
     def value(self) -> float | None:
-        """The average; None before the first value."""
+        """The average; None before the first finite value."""
         return self.total / self.weight if self.weight > 0 else None
 
 
-class Rate(msgspec.Struct):
-    """Units per second over the last `size` steps, pauses between steps left out."""
-
-    size: int = 20
-    units: list[float] = []
-    seconds: list[float] = []
-
-    def push(self, units: float, seconds: float) -> None:
-        """Take a step in: what it got through and how long it took."""
-        self.units.append(units)
-        self.seconds.append(seconds)
-        del self.units[: -self.size], self.seconds[: -self.size]
-
-    @property
-    def value(self) -> float | None:
-        """Units per second; None before any time has passed."""
-        elapsed = sum(self.seconds)
-        return sum(self.units) / elapsed if elapsed > 0 else None
-
-
 class RecentNorms(msgspec.Struct):
-    """The last gradient norms before clipping, and how often clipping bit."""
+    """The last gradient norms before clipping, and which of them were clipped."""
 
     norms: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(200))
     clipped: list[bool] = []
-    """Of the same steps, oldest first."""
+    """Whether the gradient was clipped, for the same steps, oldest first."""
 
     def push(self, norm: float | None, *, clipped: bool = False) -> None:
-        """Take a norm in; missing and non-finite ones are left out."""
+        """Add a gradient norm; missing and non-finite ones are ignored."""
         if norm is not None and math.isfinite(norm):
             self.norms.push(norm)
             self.clipped.append(clipped)
             del self.clipped[: -self.norms.size]
 
     def percentile(self, percent: float) -> float | None:
-        """The norm below which `percent` of the recent ones lie; None when there are none."""
+        """Return a percentile of the norms, with linear interpolation; None without any."""
         ordered = self.norms.ordered
         if not ordered:
             return None
@@ -73,10 +53,10 @@ class RecentNorms(msgspec.Struct):
         return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
     def normal_range(self) -> tuple[float, float] | None:
-        """The 5 and 95 % percentiles; None when there are no norms."""
+        """Return the 5th and 95th percentiles of the norms; None without any."""
         low, high = self.percentile(5), self.percentile(95)
         return None if low is None or high is None else (low, high)
 
     def clip_share(self) -> float | None:
-        """Share of recent steps whose gradient was clipped; None when there are none."""
+        """Return the share of recent steps whose gradient was clipped; None without any."""
         return sum(self.clipped) / len(self.clipped) if self.clipped else None

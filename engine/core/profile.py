@@ -1,4 +1,4 @@
-"""From what a profiler recorded to where the time of a step went, and what to do about it."""
+"""Profile summary: where the time of the recorded steps went, and advice from it."""
 
 from __future__ import annotations
 
@@ -15,60 +15,60 @@ from ..protocol.events import KernelTime, ProfilePart, StepsProfiled
 STEP, MICRO_BATCH = "step", "micro-batch"
 PARTS = ("data", "forward", "backward", "judge", "update")
 VERDICT = "verdict"
-"""Judging the step before, within the first micro-batch of the next."""
+"""Span in which the previous step is judged, within the first micro-batch of the next step."""
 _LONGEST = 12
 _NS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Something that began and ended, in nanoseconds of one clock."""
+    """A recorded span, kernel or operation, in nanoseconds of one clock."""
 
     name: str
     start_ns: int
     end_ns: int
     thread: int = 0
-    """Of the host, or the stream of the device."""
+    """Thread of the host, or stream of the device."""
     launched_ns: int | None = None
-    """When the host asked for a kernel; None where that is not known."""
+    """When the host launched the kernel; None if that is not known, and for host activities."""
 
     @property
     def began_ns(self) -> int:
-        """When the host began it."""
+        """When the host began or launched the activity."""
         return self.start_ns if self.launched_ns is None else self.launched_ns
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What was recorded, sorted out."""
+    """The recorded activities by kind."""
 
     spans: Sequence[Activity]
-    """Named parts on the host: `step` and `PARTS`; `micro-batch` is forward and backward."""
+    """Named spans on the host: `step`, `PARTS` and `micro-batch`, which is forward and backward."""
     kernels: Sequence[Activity]
     operations: Sequence[Activity]
-    """On the host."""
+    """Operations on the host."""
 
 
 @dataclass(frozen=True)
 class ProfileContext:
-    """What the advice depends on."""
+    """The settings and device figures that the advice depends on."""
 
     flops: float
-    """Useful ones per step."""
+    """Useful floating-point operations per step."""
     peak_flops_per_s: float | None
     batch: int
     accumulate: int
     checkpointed: bool
     fast: bool
-    """Whole micro-batches are launched at once."""
+    """Whether whole micro-batches are launched as CUDA graphs."""
     free_bytes: int | None
-    """Of the device, at the peak."""
+    """Memory of the device that is free at the peak; None without a device."""
 
 
 def summarise(
     recording: Recording, setting: ProfileContext, trace: str = ""
 ) -> StepsProfiled | None:
-    """The figures of the recorded steps; None when no whole step was recorded."""
+    """Summarise the recorded steps; None if no whole step was recorded."""
     windows = [span for span in recording.spans if span.name == STEP]
     if not windows:
         return None
@@ -100,7 +100,7 @@ def _within(activities: Iterable[Activity], windows: Sequence[Activity]) -> list
 
 
 def _covered(activities: Iterable[Activity]) -> int:
-    """Nanoseconds in which at least one of them was under way."""
+    """Return the nanoseconds in which at least one of the activities ran."""
     covered = end = 0
     for activity in sorted(activities, key=lambda a: a.start_ns):
         covered += max(0, activity.end_ns - max(end, activity.start_ns))
@@ -127,7 +127,7 @@ def _parts(
 
 
 def _of_part(name: str, times: dict[str, int]) -> int:
-    """Parts lie beside each other, but for what is within a micro-batch."""
+    """Return the time of a part; parts are disjoint, except those nested in a micro-batch."""
     if name == "forward":
         return max(0, times[MICRO_BATCH] - times["backward"] - times[VERDICT])
     if name == "judge":
@@ -139,7 +139,7 @@ def _of_part(name: str, times: dict[str, int]) -> int:
 
 
 def _device_times(spans: Sequence[Activity], kernels: Sequence[Activity]) -> dict[str, int]:
-    """Nanoseconds of kernels by the part in which the host started them, on whatever thread."""
+    """Return the nanoseconds of kernels by the span in which any host thread launched them."""
     found: dict[str, int] = defaultdict(int)
     in_order = sorted(kernels, key=lambda k: k.began_ns)
     starts = [kernel.began_ns for kernel in in_order]
@@ -151,7 +151,7 @@ def _device_times(spans: Sequence[Activity], kernels: Sequence[Activity]) -> dic
 
 
 def _self_times(operations: Iterable[Activity]) -> list[Activity]:
-    """Operations cut down to the time in which none of their own parts was under way."""
+    """Return the operations shortened by the time of the operations nested in them."""
     found: list[Activity] = []
     inside: dict[int, list[tuple[Activity, int]]] = defaultdict(list)
     for operation in sorted(operations, key=lambda o: (o.start_ns, -o.end_ns)):
@@ -180,7 +180,7 @@ _KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """What a kernel or operation is for, by its name."""
+    """Return the purpose of a kernel or operation by its name."""
     low = name.lower()
     return next((kind for kind, words in _KINDS if re.search(words, low)), "elementwise")
 
@@ -208,11 +208,11 @@ def _longest(work: Iterable[Activity], steps: int) -> list[KernelTime]:
 
 
 _WAITING = 0.25
-"""Idle above this: the device could do a third more without a faster kernel."""
+"""Idle share above which a run is launch-bound; a device without idle time does a third more."""
 _SLOW_DATA = 0.1
-_MUCH_TALK = 0.15
-_MUCH_UNPACKING = 0.25
-"""Share of busy time spent on 4-bit weights: it is per micro-batch, whatever its size."""
+_MUCH_COMMUNICATION = 0.15
+_MUCH_DEQUANTIZATION = 0.25
+"""Share of busy time on 4-bit weights; its cost per micro-batch does not depend on the batch."""
 _MUCH_UPDATE = 0.15
 _ROOM_BYTES = 2 * 2**30
 _LOW_MFU = 0.3
@@ -221,7 +221,7 @@ _LOW_MFU = 0.3
 def _advised(found: StepsProfiled, setting: ProfileContext) -> StepsProfiled:
     advice = [*_on_waiting(found, setting), *_on_work(found, setting)]
     if not advice and found.mfu is not None and found.mfu >= _LOW_MFU:
-        advice = ["nothing stands out: the device is busy with the model's own arithmetic"]
+        advice = ["nothing to improve: the device is busy with the arithmetic of the model"]
     return msgspec.structs.replace(found, advice=advice)
 
 
@@ -243,17 +243,23 @@ def _on_waiting(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
 def _on_work(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     busy = sum(found.kinds.values()) or 1.0
     share = {kind: seconds / busy for kind, seconds in found.kinds.items()}
-    if share.get("communication", 0) > _MUCH_TALK:
-        yield f"{share['communication']:.0%} is communication: raise train.accumulate"
-    if share.get("dequantization", 0) > _MUCH_UNPACKING and setting.accumulate > 1:
+    if share.get("communication", 0) > _MUCH_COMMUNICATION:
         yield (
-            f"{share['dequantization']:.0%} unpacks 4-bit weights, once per micro-batch: a larger "
-            "train.batch with a smaller train.accumulate does it less often"
+            f"{share['communication']:.0%} of the busy time is communication between ranks: raise "
+            "train.accumulate"
+        )
+    if share.get("dequantization", 0) > _MUCH_DEQUANTIZATION and setting.accumulate > 1:
+        yield (
+            f"{share['dequantization']:.0%} of the busy time dequantizes 4-bit weights, once per "
+            "micro-batch: raise train.batch and lower train.accumulate to do it less often"
         )
     if share.get("optimizer", 0) > _MUCH_UPDATE:
-        yield f"{share['optimizer']:.0%} is the update: raise train.accumulate, or lower adapter.r"
+        yield (
+            f"{share['optimizer']:.0%} of the busy time is the optimizer: raise train.accumulate, "
+            "or lower adapter.r"
+        )
     if setting.checkpointed and (setting.free_bytes or 0) > _ROOM_BYTES:
         yield (
-            f"{(setting.free_bytes or 0) / 2**30:.1f} GiB stay free: activations need not be "
-            "computed twice with train.activation_checkpointing: false"
+            f"{(setting.free_bytes or 0) / 2**30:.1f} GiB of device memory stay free: set "
+            "train.activation_checkpointing: false, so that activations are not recomputed"
         )

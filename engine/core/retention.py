@@ -1,4 +1,4 @@
-"""Which checkpoints may go, and which one is fit to go back to. Pure: manifests in, names out."""
+"""Retention: which checkpoints may be removed, and which one is a good rollback target; pure."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from .anomaly.alerts import INFO, INSTABILITY, Alert
 from .model_selection import LOWER_IS_BETTER
 
 WATCH_WINDOW_STEPS = 20
-"""A checkpoint this close behind a warning already holds what led to it."""
+"""A checkpoint taken fewer steps than this after a warning already contains its cause."""
 EVAL_TOLERANCE = 0.03
-"""Evaluation loss up to 3 % above the best so far is no loss of quality."""
+"""Share above the best evaluation loss up to which a checkpoint still counts as good."""
 
 
 class RetainedCheckpoint(Protocol):
-    """What a decision needs to know of a checkpoint; the ledger's manifest has it."""
+    """The facts about a checkpoint that decisions need; a manifest has them."""
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
+        """Name of the checkpoint's folder."""
 
     @property
     def step(self) -> int:
-        """Optimizer steps finished."""
+        """Optimizer steps finished at the checkpoint."""
 
     @property
     def timeline(self) -> int:
-        """The timeline it was written on."""
+        """Timeline the checkpoint was written on."""
 
     @property
     def pinned(self) -> bool:
-        """A person wants it kept."""
+        """Whether a user pinned the checkpoint, so that it is kept."""
 
     @property
     def good(self) -> bool:
-        """It was a fit rollback target when written."""
+        """Whether the checkpoint was a good rollback target when it was written."""
 
     @property
     def eval_loss(self) -> float | None:
-        """Evaluation loss at that step, if known."""
+        """Newest evaluation loss at the checkpoint; None without an evaluation."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of an evaluation at that very step."""
+        """Metrics of an evaluation at exactly this step; empty without one."""
 
 
 _Checkpoint = TypeVar("_Checkpoint", bound=RetainedCheckpoint)
@@ -57,16 +57,16 @@ def to_remove(
     in_use: Collection[str] = (),
     by: str | None = None,
 ) -> list[str]:
-    """Names of checkpoints that can go, oldest first.
+    """Return the names of the checkpoints that may be removed, oldest first.
 
-    Kept are the newest `keep`, pinned ones, those in use, the best one, and the newest good one,
-    so that there always is a way back.
+    The newest `keep`, pinned ones, those in use, the best one and the newest good one are kept, so
+    that there is always a rollback target.
 
     Args:
         manifests: complete checkpoints, oldest first.
-        keep: how many of the newest stay.
-        in_use: names that something still refers to, such as a rollback target.
-        by: metric that says which is the best; None is the evaluation loss.
+        keep: number of the newest checkpoints to keep.
+        in_use: names that are still referred to, such as a rollback target.
+        by: metric that decides the best checkpoint; None is the evaluation loss.
     """
     staying = {m.name for m in manifests[len(manifests) - min(keep, len(manifests)) :]}
     staying |= {m.name for m in manifests if m.pinned} | set(in_use)
@@ -75,7 +75,7 @@ def to_remove(
 
 
 def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint | None:
-    """The checkpoint with the best finite value of a metric; the newer one on a tie.
+    """Return the checkpoint with the best finite value of a metric; on a tie the newer one.
 
     Args:
         manifests: complete checkpoints, oldest first.
@@ -94,7 +94,7 @@ def _value(manifest: RetainedCheckpoint, by: str | None) -> float | None:
 def newest_good(
     manifests: Sequence[_Checkpoint], before_step: int | None = None
 ) -> _Checkpoint | None:
-    """The newest checkpoint fit to go back to, at or before a step when one is given."""
+    """Return the newest good checkpoint, at or before a step if one is given."""
     fit = (m for m in reversed(manifests) if m.good and _at_or_before(m, before_step))
     return next(fit, None)
 
@@ -110,11 +110,11 @@ def is_good(
     best_eval_loss: float | None,
     alerts: Iterable[Alert],
 ) -> bool:
-    """A checkpoint taken now is a fit rollback target.
+    """Whether a checkpoint taken now is a good rollback target.
 
-    That is: its loss is finite, its evaluation is not worse than the best by more than
-    `EVAL_TOLERANCE`, and no warning of an instability fell into the window before it. Otherwise a
-    rollback would return into the ramp.
+    Its loss must be finite, its evaluation at most `EVAL_TOLERANCE` worse than the best, and there
+    must be no warning of an instability in the `WATCH_WINDOW_STEPS` before it, or a rollback would
+    return to a state in which the instability has already begun.
     """
     if loss is not None and not math.isfinite(loss):
         return False
@@ -142,13 +142,13 @@ def good_checkpoint(
     timeline: int | None = None,
     exclude: Collection[str] = (),
 ) -> _Checkpoint | None:
-    """Where to go back to because of these alerts: the newest good one before the first warning.
+    """Return the newest good checkpoint before the first of these alerts.
 
     Args:
         manifests: complete checkpoints, oldest first.
-        alerts: of the incident, early warnings included.
-        timeline: only checkpoints of this timeline or the older ones it grew from.
-        exclude: names that were tried before without a change.
+        alerts: alerts of the incident, including early warnings.
+        timeline: the current timeline; checkpoints of later ones are not considered.
+        exclude: names of checkpoints that must not be used again.
     """
     steps = [alert.step for alert in alerts]
     known = [m for m in manifests if m.name not in exclude]

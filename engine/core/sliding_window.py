@@ -1,4 +1,4 @@
-"""A sliding window with order statistics: the base of every robust figure of the detector."""
+"""Sliding window with order statistics, used for all robust figures of the detector."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class SlidingWindow(msgspec.Struct, dict=True):
-    """The last `size` numbers, also kept in order: O(log n) search and a short memmove per push."""
+    """The last `size` numbers, also kept sorted; a push is a binary search and a short memmove."""
 
     size: int
     values: list[float] = []
-    """Oldest first."""
+    """The numbers, oldest first."""
 
     def __post_init__(self) -> None:
         self.ordered = sorted(self.values)
@@ -21,7 +21,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
         return len(self.ordered)
 
     def push(self, value: float) -> float | None:
-        """Add a number; returns the one that fell out, if any."""
+        """Add a number and return the one that leaves the window, if any."""
         values, ordered = self.values, self.ordered
         values.append(value)
         insort(ordered, value)
@@ -32,23 +32,27 @@ class SlidingWindow(msgspec.Struct, dict=True):
         return fallen
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all numbers."""
         self.values.clear()
         self.ordered.clear()
 
     def quantile(self, share: float) -> float:
-        """The number below which `share` of the window lies (nearest rank)."""
+        """Return a quantile of the window by nearest rank.
+
+        Args:
+            share: from 0, the smallest number, to 1, the largest.
+        """
         ordered = self.ordered
         return ordered[int(share * (len(ordered) - 1) + 0.5)]
 
     def median(self) -> float:
-        """The middle number."""
+        """Return the median of the window, which must not be empty."""
         ordered = self.ordered
         middle, odd = divmod(len(ordered), 2)
         return ordered[middle] if odd else 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def spread(self) -> float:
-        """Interquartile range as the standard deviation of a normal distribution."""
+        """Return the interquartile range in standard deviations of a normal distribution."""
         ordered = self.ordered
         last = len(ordered) - 1
         return (ordered[int(0.75 * last + 0.5)] - ordered[int(0.25 * last + 0.5)]) / 1.349

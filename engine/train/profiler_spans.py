@@ -1,4 +1,4 @@
-"""Names for the parts of a step in a profile; they cost nothing while none is taken."""
+"""Named spans for the parts of a step in a profile; they cost nothing while no profile is taken."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _recording = False
 
 
 def record_spans(*, on: bool) -> None:
-    """Have `span` tell the profiler, or not."""
+    """Turn the recording of spans on or off."""
     global _recording
     _recording = on
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """A part of the step, such as `backward`."""
+    """Return a context manager that records a part of the step, such as `backward`, while on."""
     if not _recording:
         return _NOTHING
     return torch.profiler.record_function(PREFIX + name)

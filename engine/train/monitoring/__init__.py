@@ -1,1 +1,1 @@
-"""Observers of training: anomaly monitor, reports, gradient flow, profiler, notifications."""
+"""Observers of training: anomaly monitor, recovery planner, reports, profiler, notifications."""

@@ -1,4 +1,4 @@
-"""Anomaly reports: gathers what is known on every rank, writes it down, tells the viewers."""
+"""Anomaly reporter: gathers evidence on every rank, writes one report per alert, announces it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _gathered = msgspec.msgpack.Decoder(tuple[list[TrainingSample], list[Module]])
 
 
 class AnomalyReporter:
-    """Writes one report per alert into `reports/`; listens to the run for their background."""
+    """Writes one report per alert into `reports/`, with evidence from the events of the run."""
 
     def __init__(
         self,
@@ -69,18 +69,19 @@ class AnomalyReporter:
         self._rollbacks = 0
         self._back_to = 0
         self._newest: tuple[str, AnomalyReport] | None = None
+        """The newest alarm: public id and report."""
         self._beside: dict[str, AnomalyReport] = {}
-        """The alarms before it that no rollback has answered: one answers them all."""
+        """Earlier alarms without a rollback, by public id; one rollback is added to all of them."""
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
-        event_log.listen(self._hear)
+        event_log.listen(self._follow)
 
     @property
     def names_modules(self) -> bool:
-        """The newest alarm's report has the norms of modules."""
+        """Whether the newest alarm's report has the gradient norms of modules."""
         return self._newest is not None and bool(self._newest[1].evidence.modules)
 
-    def _hear(self, event: AnyEvent) -> None:
+    def _follow(self, event: AnyEvent) -> None:
         match event:
             case StepFinished():
                 self._steps.append(event)
@@ -89,7 +90,7 @@ class AnomalyReporter:
             case CommandApplied():
                 self._note_command(event)
             case RolledBack(to_step=to_step):
-                # One that undoes no alarm was for something else.
+                # A rollback to a step after the newest alarm was made for another reason.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
             case GradientsMeasured():
@@ -112,7 +113,7 @@ class AnomalyReporter:
                 self._lr_changes.append(LrChange(step=step, text=f"{text} ({event.new})"))
 
     def _add_modules(self) -> None:
-        """What was measured after the newest alarm, where nothing was at the time."""
+        """Add the first gradient flow measured after the newest alarm, if its report has none."""
         step = self._flow_step
         if self._newest is not None and not self.names_modules and step > self._newest[1].step:
             evidence = self._newest[1].evidence
@@ -122,17 +123,17 @@ class AnomalyReporter:
                 )
             )
 
-    def _amend(self, **told: Any) -> None:
-        """Write the newest alarm's report again with what has become of it."""
+    def _amend(self, **changes: Any) -> None:
+        """Change fields of the newest alarm's report and write it again."""
         if self._newest is None:
             return
         public_id, report = self._newest
-        self._newest = public_id, msgspec.structs.replace(report, **told)
+        self._newest = public_id, msgspec.structs.replace(report, **changes)
         if self._agreement.rank == 0:
             self._write(*self._newest)
 
     def _answer(self, initiated: str) -> None:
-        """A rollback was made: it stands in the reports of all alarms it undoes."""
+        """Add a rollback to the reports of all alarms that it undoes."""
         self._amend(initiated=initiated)
         for public_id, report in self._beside.items():
             if self._agreement.rank == 0 and report.step > self._back_to:
@@ -140,7 +141,7 @@ class AnomalyReporter:
         self._beside.clear()
 
     def calm(self) -> None:
-        """The incident is over: what was tried no longer counts."""
+        """End the incident: forget what was tried and which alarms wait for a rollback."""
         self._rollbacks = 0
         self._tried.clear()
         self._beside.clear()
@@ -225,7 +226,7 @@ class AnomalyReporter:
         )
 
     def _modules(self) -> list[Module]:
-        """Flow of the update the alert is about; empty when it was not measured."""
+        """Return the gradient flow of the current step's update; empty if it was not measured."""
         flow = self._flow
         if flow is None or self._flow_step != self._event_log.step:
             return []
@@ -237,9 +238,9 @@ class AnomalyReporter:
         return top_modules(rows)
 
     def _gather(self, seen: SeenExamples | None) -> tuple[list[TrainingSample], list[Module]]:
-        """Samples of this and the previous step's batches on every rank, and modules of any.
+        """Return the samples of every rank, and the modules of the first rank that has any.
 
-        Without any nobody else takes part.
+        A collective, except without examples: then this rank's modules are returned alone.
         """
         if seen is None:
             return [], self._modules()
@@ -282,7 +283,7 @@ class AnomalyReporter:
 
 
 def _why_good(manifest: Manifest) -> str:
-    """Why a checkpoint is fit to go back to."""
+    """Describe why a checkpoint is a good rollback target."""
     parts = ["before the first warning", "no alarm in the 20 steps before it"]
     if manifest.loss is not None:
         parts.append(f"loss {manifest.loss:.4g}")

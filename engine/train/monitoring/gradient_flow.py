@@ -1,4 +1,4 @@
-"""Gradient flow: what each trained module gets of an update; free until it is asked for."""
+"""Gradient flow: gradient, update and weight norms of every trained module in one update."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from ...protocol.events import GradientsMeasured, ModuleFlow
 _WRAPPERS = re.compile(r"^(base_model\.|model\.)+|\.(default|weight)(?=\.|$)|\.lora_\w+(?=\.|$)")
 _BLOCKS = re.compile(r"\.(self_attn|attn|attention|mlp)(?=\.)")
 EXPLODING = 10.0
-"""Times the median module: within a model norms differ by less than that."""
+"""Multiple of the median module's gradient norm from which a module counts as exploding; the norms
+of a healthy model differ by less."""
 
 
 class GradientFlow:
-    """Measures one update: `before` it the gradients, `after` it what changed."""
+    """Measures one update: gradients in `before`, changes of the weights in `after`.
+
+    It costs nothing while no update is measured.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: dict[str, list[nn.Parameter]] = {}
@@ -33,15 +37,15 @@ class GradientFlow:
 
     @property
     def measuring(self) -> bool:
-        """`before` was called and `after` was not."""
+        """Whether `before` was called and `after` was not."""
         return bool(self._reason)
 
     def before(self, reason: str, *, scale: float = 1.0) -> None:
-        """Take the gradient norms and keep the weights.
+        """Measure the gradient norms and copy the weights.
 
         Args:
-            reason: what it is measured for.
-            scale: the gradients were multiplied by this when they were clipped.
+            reason: why the update is measured.
+            scale: the factor that clipping multiplied the gradients with.
         """
         self._reason = reason
         missing = torch.zeros(())
@@ -50,7 +54,7 @@ class GradientFlow:
         self._old = [p.detach().clone() for p in self._parameters()]
 
     def after(self) -> GradientsMeasured:
-        """What the update did."""
+        """Return the norms of all modules, and which gradients are dead or exploding."""
         now = [p.detach() for p in self._parameters()]
         updates = self._by_module([new - old for new, old in zip(now, self._old, strict=True)])
         rows = zip(self._groups, self._grads, updates, self._by_module(now), strict=True)
@@ -66,7 +70,10 @@ class GradientFlow:
         return (parameter for group in self._groups.values() for parameter in group)
 
     def _by_module(self, tensors: list[Tensor]) -> list[float]:
-        """Norms of the modules, from one tensor per parameter; one kernel, one copy to the host."""
+        """Return the norm of every module, from one tensor per parameter.
+
+        One kernel computes all norms and one copy brings them to the host.
+        """
         norms = torch.stack([n.float().cpu() for n in torch._foreach_norm(tensors)]).tolist()
         found, start = [], 0
         for group in self._groups.values():
@@ -76,12 +83,12 @@ class GradientFlow:
 
 
 def module_name(parameter: str) -> str:
-    """`layers.3.q_proj` for an adapter matrix of that module."""
+    """Return the module that a parameter belongs to, such as `layers.3.q_proj` of a LoRA matrix."""
     return _BLOCKS.sub("", _WRAPPERS.sub("", _WRAPPERS.sub("", parameter)))
 
 
 def judge(modules: list[ModuleFlow]) -> tuple[list[str], list[str]]:
-    """Names of dead and of exploding modules."""
+    """Return the names of the dead and of the exploding modules."""
     finite = [m.grad_norm for m in modules if math.isfinite(m.grad_norm)]
     usual = statistics.median(finite) if finite else 0.0
     dead = [m.module for m in modules if m.grad_norm <= DEAD_SHARE * usual]

@@ -1,4 +1,4 @@
-"""A run that is nothing but a learning rate range test."""
+"""Learning rate range test: follows the losses of a sweep and ends the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..event_log import EventLog
 
 
 class LrRangeTest:
-    """Watches the losses of a learning rate sweep and ends the run when it has seen enough.
+    """Follows the losses of a learning rate sweep and ends the run when the sweep is complete.
 
     The trainer follows `LrRange.factor` instead of the schedule. The result is journaled with the
     last step.
@@ -29,17 +29,22 @@ class LrRangeTest:
         self._demand = demand
         self._sweep = Sweep()
         self._ending = False
-        event_log.listen(self._heard)
+        event_log.listen(self._follow)
 
-    def _heard(self, event: AnyEvent) -> None:
+    def _follow(self, event: AnyEvent) -> None:
         if not isinstance(event, StepFinished) or self._ending:
             return
-        # A refused update leaves the loss as it was, and several of them would hold the run.
+        # A refused update counts as divergence: it leaves the weights unchanged, and several of
+        # them would halt the run.
         self._sweep.add(event.lr, math.nan if event.skipped else event.loss)
         if self._sweep.diverged or self._event_log.step >= self._wanted.steps:
             self._ending = True
             self._publish()
-            reason = "the loss diverged" if self._sweep.diverged else "the highest rate is reached"
+            reason = (
+                "the loss diverged"
+                if self._sweep.diverged
+                else "the highest learning rate is reached"
+            )
             self._demand(Stop(save=False), "lr-find", reason)
 
     def _publish(self) -> None:

@@ -1,7 +1,7 @@
-"""Alerts outside the screen: webhook, Slack, Discord, mail and whatever else apprise speaks.
+"""Notifications about a run through apprise: webhook, Slack, Discord, mail and others.
 
-Where to is a secret and comes from the environment alone; neither it nor an error that may quote it
-is ever logged.
+The addresses are secrets and come from the environment alone. They are never logged, and neither
+are errors that may quote them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from ..event_log import EventLog
 log = logging.getLogger(__name__)
 
 URLS = "FTTUI_NOTIFY_URLS"
-"""Environment variable with apprise URLs, separated by spaces or commas."""
+"""Environment variable that holds the apprise URLs, separated by spaces or commas."""
 _WAITING = 50
-"""Messages that may wait; more are dropped, so that a dead service costs nothing."""
+"""Largest number of waiting messages; further ones are dropped, so that a dead service costs
+nothing."""
 _FINISH_S = 5.0
-"""How long the end of a run waits for the last message."""
+"""Seconds that the end of a run waits for the last message."""
 
 Send = Callable[[str, str], bool]
 
 
 class Notifier:
-    """Sends what a person away from the screen should know, on a thread of its own."""
+    """Sends notifications for the important events of a run, from a thread of its own."""
 
     def __init__(self, run: str, send: Send, complain: Callable[[str], None]) -> None:
         self._run = run
@@ -50,17 +51,17 @@ class Notifier:
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
         self._thread.start()
 
-    def hear(self, event: AnyEvent) -> None:
-        """Take an event in; returns at once."""
+    def follow(self, event: AnyEvent) -> None:
+        """Queue a notification if the event calls for one; never blocks."""
         if (text := wording(event)) is None:
             return
         try:
             self._waiting.put_nowait((f"fttui {self._run}", text))
         except queue.Full:
-            self._fail("too many notifications wait; some are dropped")
+            self._fail("too many notifications are waiting; some are dropped")
 
     def close(self) -> None:
-        """Send what waits, within a few seconds."""
+        """Send the waiting messages, for a few seconds at most."""
         try:
             self._waiting.put(None, timeout=_FINISH_S)
         except queue.Full:
@@ -71,7 +72,7 @@ class Notifier:
         while (message := self._waiting.get()) is not None:
             try:
                 sent = self._send(*message)
-            except Exception as error:  # noqa: BLE001  # a plug-in may raise anything
+            except Exception as error:  # noqa: BLE001  # a plug-in of apprise may raise any exception
                 self._fail(f"a notification failed with {type(error).__name__}")
             else:
                 if not sent:
@@ -80,11 +81,11 @@ class Notifier:
     def _fail(self, text: str) -> None:
         if not self._complained:
             self._complained = True
-            self._complain(f"{text} (told once)")
+            self._complain(f"{text} (further failures are not logged)")
 
 
 def wording(event: AnyEvent) -> str | None:
-    """What is sent about an event; None for most."""
+    """Return the text that is sent about an event; None for most events."""
     text = None
     match event:
         case AnomalyRaised(severity=severity) if severity == ALARM:
@@ -95,7 +96,7 @@ def wording(event: AnyEvent) -> str | None:
         case AutopilotDecided():
             text = f"autopilot: {event.decision} {event.command} ({event.reason})"
         case ProbationEnded():
-            how = "held" if event.passed else f"did not hold: {event.reason}"
+            how = "passed its probation" if event.passed else f"failed: {event.reason}"
             text = f"the recovery to {event.checkpoint} {how}"
         case StateChanged(state=RunState.HALTED):
             text = f"halted: {event.detail}"
@@ -107,7 +108,7 @@ def wording(event: AnyEvent) -> str | None:
 
 
 def start_notifier(run: str, event_log: EventLog) -> Notifier | None:
-    """A notifier that listens to the run; None where no URL is given or apprise is not there."""
+    """Start a notifier for the events of a run; None without URLs or without apprise."""
     urls = os.environ.get(URLS, "").replace(",", " ").split()
     if not urls:
         return None
@@ -116,7 +117,7 @@ def start_notifier(run: str, event_log: EventLog) -> Notifier | None:
         log.warning("$%s is set, but apprise is missing: pip install 'fttui[notify]'", URLS)
         return None
     notifier = Notifier(run, send, log.warning)
-    event_log.listen(notifier.hear)
+    event_log.listen(notifier.follow)
     return notifier
 
 
@@ -125,7 +126,7 @@ def _apprise(urls: list[str]) -> Send | None:
         import apprise
     except ImportError:
         return None
-    # What it logs may quote an address, and with it the secret.
+    # Log lines of apprise may quote an address, and with it the secret.
     logging.getLogger("apprise").propagate = False
     services: Any = apprise.Apprise()
     for url in urls:

@@ -1,4 +1,4 @@
-"""Takes profiles of whole steps: free until one is asked for."""
+"""Step profiler: records whole steps with the torch profiler and measures the device's peak."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from ..event_log import EventLog
 from ..profiler_spans import PREFIX, record_spans, span
 
 WARM_UP_STEPS = 3
-"""The first steps of a process build and measure what the later ones use."""
+"""Steps to skip before a profile: the first steps of a process compile, tune and allocate."""
 _PEAK_SIZE = {"cuda": 4096, "cpu": 1024}
 _PEAK_TIMES = 10
 _LAUNCHES = ("cu", "hip")
-"""How calls that start kernels begin; they carry the number that their kernels have too."""
+"""Prefixes of the runtime calls that launch kernels; call and kernel share a correlation id."""
 
 
 class StepProfiler:
-    """Records whole steps, tells the run where their time went, keeps the trace."""
+    """Profiles whole steps on request, journals where their time went and saves the trace.
+
+    It costs nothing while no profile is taken.
+    """
 
     def __init__(
         self,
@@ -58,11 +61,16 @@ class StepProfiler:
         """Called when a profile has been recorded."""
 
     def ask(self, steps: int, after: int = 0) -> None:
-        """Profile the steps that follow the next few."""
+        """Request a profile.
+
+        Args:
+            steps: number of steps to profile.
+            after: number of steps to skip first.
+        """
         self._wanted, self._after = steps, after
 
     def begin_step(self) -> None:
-        """A step begins: start recording if that was asked for."""
+        """Begin a step, and with it a profile if one is requested."""
         if self._wanted and self._profile is None:
             if self._after:
                 self._after -= 1
@@ -74,13 +82,13 @@ class StepProfiler:
 
     def _begin(self) -> None:
         self._left, self._wanted, self._tokens = self._wanted, 0, 0
-        self._sync()  # what earlier steps left to do is no part of the first one
+        self._sync()  # work of earlier steps does not belong to the profile
         activities = [ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(activities=activities)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a second cycle, which there is none of
+            warnings.simplefilter("ignore")  # about a second cycle, which is never used
             self._profile.start()
         record_spans(on=True)
 
@@ -106,7 +114,7 @@ class StepProfiler:
         if not self._left:
             taken = self._end()
             conclude()
-            self._tell(taken)
+            self._record(taken)
 
     def _sync(self) -> None:
         if self._device.type == "cuda":
@@ -119,18 +127,18 @@ class StepProfiler:
         ended.stop()
         return ended
 
-    def _tell(self, taken: profile) -> None:
+    def _record(self, taken: profile) -> None:
         trace = self._save(taken)
-        recording = sort_out(_events(taken))
+        recording = recording_of(_events(taken))
         steps = sum(s.name == STEP for s in recording.spans)
-        found = summarise(recording, self._setting(steps), trace)
+        found = summarise(recording, self._context(steps), trace)
         if found is not None:
             self._event_log.record(found)
         if self._on_done is not None:
             self._on_done()
 
     def _save(self, taken: profile) -> str:
-        """The trace, packed; its name, or nothing where it cannot be kept."""
+        """Save the trace, compressed; return its name, or an empty string if that failed."""
         name = f"step-{self._event_log.step}-rank-{self._rank}.json.gz"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -140,11 +148,11 @@ class StepProfiler:
                 shutil.copyfileobj(source, packed)
             plain.unlink()
         except OSError as error:
-            self._event_log.log("error", f"the trace cannot be kept: {error}")
+            self._event_log.log("error", f"the trace of the profile cannot be saved: {error}")
             return ""
         return name
 
-    def _setting(self, steps: int) -> ProfileContext:
+    def _context(self, steps: int) -> ProfileContext:
         train = self._config.train
         tokens = self._tokens / max(steps, 1)
         length = min(self._config.data.max_length, tokens / (train.batch * train.accumulate))
@@ -170,11 +178,11 @@ class StepProfiler:
         return int(free)
 
 
-def sort_out(events: Iterable[Any]) -> Recording:
-    """What was recorded, by where it happened.
+def recording_of(events: Iterable[Any]) -> Recording:
+    """Return the recorded activities as spans and operations of the host and kernels of the device.
 
     Args:
-        events: as the profiler collected them, of host and device.
+        events: raw events of the profiler.
     """
     host: list[Any] = []
     device: list[Any] = []
@@ -189,7 +197,7 @@ def sort_out(events: Iterable[Any]) -> Recording:
             spans.append(found)
         elif "::" in name:
             operations.append(found)
-    # Named stretches of the host are on the device's side too, where they are no work.
+    # The profiler repeats the named spans of the host on the device, where they are no work.
     annotated = {event.name() for event in host}
     launched = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith(_LAUNCHES)}
     kernels = [
@@ -206,19 +214,20 @@ def _activity(event: Any, thread: int, name: str, launched_ns: int | None = None
 
 
 def _events(taken: profile) -> Iterator[Any]:
-    """The raw ones: the parsed form takes minutes for the steps of a large model."""
+    """Return the raw events; parsing them takes minutes for the steps of a large model."""
     results = getattr(taken.profiler, "kineto_results", None)
     yield from results.events() if results is not None else ()
 
 
 def useful_flops_per_token(model: nn.Module, length: float) -> float:
-    """Arithmetic that training an adapter cannot do without, per token.
+    """Return the floating-point operations per token that training an adapter needs at least.
 
-    Every matrix product forward and for the gradient of its input; for that of its weight only
-    where it is trained. Attention over half of the other tokens, as it is causal.
+    Counted are all matrix products in the forward pass and for the gradients of their inputs, for
+    the gradients of weights only if these are trained, and causal attention, which covers half of
+    the tokens.
 
     Args:
-        model: with the adapter.
+        model: the model with its adapter.
         length: tokens per sequence.
     """
     config = getattr(model, "config", None)
@@ -234,7 +243,7 @@ def useful_flops_per_token(model: nn.Module, length: float) -> float:
 
 
 def peak_flops_per_s(device: torch.device, precision: torch.dtype) -> float | None:
-    """What a large matrix product reaches on the device; None where there is no room for one."""
+    """Measure the rate of a large matrix product on the device; None if memory is too small."""
     size = _PEAK_SIZE[device.type]
     with suppress(torch.OutOfMemoryError), torch.no_grad():
         line = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(precision)

@@ -239,7 +239,7 @@ class RecoveryPlanner:
         )
         self.state.recoveries.probation = None
         if failed:
-            self.call(RecoveryCall(failed.id, f"the recovery did not hold: {reason}"))
+            self.call(RecoveryCall(failed.id, f"the recovery failed: {reason}"))
         else:
             self.state.recoveries.over()
 

@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from fttui.engine.core.meters import LossAverage, Rate, RecentNorms
+from fttui.engine.core.meters import LossAverage, RecentNorms
 
 
 def test_the_average_is_unbiased_from_the_first_value_on() -> None:
@@ -22,15 +22,6 @@ def test_the_average_leaves_out_what_is_not_finite() -> None:
     for value in (1.0, math.nan, math.inf, 1.0):
         ema.push(value)
     assert ema.value == pytest.approx(1.0)
-
-
-def test_throughput_weighs_by_time() -> None:
-    rate = Rate(size=2)
-    assert rate.value is None
-    rate.push(9999, 1.0)
-    rate.push(100, 1.0)
-    rate.push(100, 3.0)
-    assert rate.value == pytest.approx(50)
 
 
 def test_percentiles_interpolate() -> None:

@@ -124,7 +124,7 @@ def test_kernels_are_known_by_their_names(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "words"),
-    [("dequantize", "4-bit"), ("ncclKernel", "communication"), ("adamw", "update")],
+    [("dequantize", "4-bit"), ("ncclKernel", "communication"), ("adamw", "is the optimizer")],
 )
 def test_the_advice_names_what_takes_the_time(share: str, words: str) -> None:
     kernels = [activity("gemm", 0, 60), activity(share, 60, 100)]

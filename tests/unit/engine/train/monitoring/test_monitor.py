@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.config.schema import EarlyStopConfig, GuardConfig, PolicyConfig
+from fttui.engine.config.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EarlyStopConfig,
+    GuardConfig,
+    ModelConfig,
+    PolicyConfig,
+    RunConfig,
+    TrainConfig,
+)
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.guard import Guard, UpdateVerdict
 from fttui.engine.core.model_selection import ModelSelection
@@ -20,7 +29,7 @@ from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
-from fttui.engine.train.monitoring.monitor import TrainingMonitor
+from fttui.engine.train.monitoring.monitor import TrainingMonitor, build_monitor
 from fttui.engine.train.monitoring.recovery_planner import RecoveryPlanner
 
 from .parts import (
@@ -314,3 +323,73 @@ def test_gradients_are_measured_on_request(scene: Scene) -> None:
     assert not scene.monitor.limits().hold(1.0, 1.0)
     assert scene.monitor.wants_gradients(1.0, 1.0) == "asked"
     assert scene.log.of(AnomalyRaised) == []
+
+
+class Configured:
+    """The monitor of a run with a configuration, built as a session builds it."""
+
+    def __init__(self, path: Path, rank: int = 0, **sections: Any) -> None:
+        self.log, run = LogAtStep(), new_run(path)
+        config = RunConfig(model=ModelConfig(id="m"), data=DataConfig(train="d"), **sections)
+        ranks, store = Ranks(rank), CheckpointStore(run)
+        reporter = AnomalyReporter(run, self.log.log, Words(), ranks)
+        self.monitor = build_monitor(config, store, self.log.log, reporter, ranks)
+
+    def steps(self, *losses: float, **more: Any) -> Configured:
+        for loss in losses:
+            self.log.at += 1
+            self.monitor.observe(finished(loss, **more), seen(), RunSettings())
+        return self
+
+
+def test_the_guard_has_the_configured_budget(tmp_path: Path) -> None:
+    train = TrainConfig(steps=10)
+    monitor = Configured(tmp_path, train=train, guard=GuardConfig(nonfinite_budget=1)).monitor
+    assert monitor.judge(1, math.nan, 1.0, "skip") is UpdateVerdict.SKIP
+    assert monitor.judge(2, math.nan, 1.0, "skip") is UpdateVerdict.HALT
+
+
+@pytest.mark.parametrize(("task", "dead"), [("sft", True), ("dpo", False)])
+def test_only_a_loss_that_does_not_fall_to_zero_is_dead_at_zero(
+    tmp_path: Path, task: str, dead: bool
+) -> None:
+    scene = Configured(tmp_path, task=task, train=TrainConfig(steps=99))
+    scene.steps(*[0.5 + 0.01 * (n % 5) for n in range(40)], *[0.0] * 30)
+    assert ("dead" in {e.kind for e in scene.log.of(AnomalyRaised)}) is dead
+
+
+def test_the_detector_has_the_configured_sensitivity(tmp_path: Path) -> None:
+    losses = [*[1.0 + 0.05 * (n % 5) for n in range(60)], 2.2]
+    for sensitivity, alerts in ((4.0, True), (0.05, False)):
+        scene = Configured(
+            tmp_path / str(sensitivity),
+            train=TrainConfig(steps=99),
+            guard=GuardConfig(sensitivity=sensitivity),
+        ).steps(*losses)
+        assert bool(scene.log.of(AnomalyRaised)) is alerts
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_judges_the_throughput_of_its_machine(tmp_path: Path, rank: int) -> None:
+    scene = Configured(tmp_path, rank, train=TrainConfig(steps=99))
+    steady = [1.0 + 0.01 * (n % 5) for n in range(100)]
+    scene.steps(*steady, tokens_per_s=1000.0).steps(*steady, tokens_per_s=300.0)
+    kinds = [e.kind for e in scene.log.of(AnomalyRaised)]
+    assert ("throughput_drop" in kinds) is (rank == 0)
+
+
+def test_evaluations_are_judged_as_configured(tmp_path: Path) -> None:
+    scene = Configured(
+        tmp_path,
+        train=TrainConfig(steps=99, early_stop=EarlyStopConfig(patience=1)),
+        checkpoint=CheckpointConfig(best="loss"),
+    )
+    for loss in (1.0, 2.0):
+        scene.log.at += 1
+        scene.monitor.evaluated({"loss": loss})
+        assert scene.monitor.is_best() is (loss == 1.0)
+    assert scene.monitor.reason_to_stop() is not None
+
+
+def test_a_new_monitor_has_refused_nothing(scene: Scene) -> None:
+    assert scene.monitor.reason == ""

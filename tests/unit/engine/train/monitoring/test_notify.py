@@ -41,7 +41,7 @@ def test_alarms_halts_and_the_end_are_sent_and_steps_are_not() -> None:
         RunEnded(state=RunState.FAILED, exit_code=11, error="out of memory"),
     ]
     for event in events:
-        notifier.hear(event)
+        notifier.follow(event)
     notifier.close()
     assert sent == [
         ("fttui r1", "grad explosion: ×20; recommended: recover a"),
@@ -58,7 +58,7 @@ def test_a_failure_is_told_once_and_never_with_what_it_says() -> None:
 
     notifier = Notifier("r1", fail, said.append)
     for _ in range(3):
-        notifier.hear(ALARM)
+        notifier.follow(ALARM)
     notifier.close()
     assert len(said) == 1
     assert "secret" not in said[0]
@@ -69,7 +69,7 @@ def test_a_dead_service_never_holds_up_training() -> None:
     release = threading.Event()
     notifier = Notifier("r1", lambda *m: release.wait(30), said.append)
     for _ in range(200):
-        notifier.hear(ALARM)
+        notifier.follow(ALARM)
     assert len(said) == 1
     release.set()
     notifier.close()

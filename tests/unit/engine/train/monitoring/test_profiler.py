@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from fttui.engine.core.profile import Activity
-from fttui.engine.train.monitoring.profiler import sort_out
+from fttui.engine.train.monitoring.profiler import recording_of
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Event:
 
 
 def test_kernels_know_when_they_were_asked_for_and_named_stretches_are_none() -> None:
-    found = sort_out(
+    found = recording_of(
         [
             Event("fttui.step", 0, 100),
             Event("Optimizer.step#AdamW.step", 60, 20),

@@ -106,7 +106,7 @@ def test_the_autopilot_acts_within_cooldown_and_budget(tmp_path: Path) -> None:
     assert scene.decide("act") is None
     assert [(e.decision, e.budget_left, e.reason) for e in scene.log.of(AutopilotDecided)] == [
         ("act", 1, "why"),
-        ("wait", 1, "why; it acted lately and waits 1 more steps"),
+        ("wait", 1, "why; it acted recently and waits 1 more steps"),
         ("act", 0, "why"),
         ("wait", 0, "why; its budget of 2 is used up"),
     ]
@@ -290,7 +290,7 @@ def test_an_alarm_after_a_recovery_ends_its_probation_and_calls_for_the_next(
     assert len(scene.planner.state.recoveries.attempts) == 1
     assert scene.planner.wanted("act") == (
         Recover(anomaly="spike-88"),
-        "the recovery did not hold: spike at 88",
+        "the recovery failed: spike at 88",
     )
 
 
