@@ -52,7 +52,7 @@ class HostEmbedding(nn.Module):
         return rows.pin_memory().to(self.device, non_blocking=True)
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
+def send_to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy values to a CUDA device asynchronously; `on_host` finds their host copy."""
     pinned = values.pin_memory()
     return keep_on_host(pinned.to(device, non_blocking=True), pinned)

@@ -96,7 +96,7 @@ def equip(
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
-    _leave_weights_packed_as_they_are(base)
+    _disable_weight_repacking(base)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
@@ -112,7 +112,7 @@ def equip(
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
 
 
-def _leave_weights_packed_as_they_are(base: Any) -> None:
+def _disable_weight_repacking(base: Any) -> None:
     """Disable a CPU kernel without gradient, for which an evaluation would repack the weights."""
     for module in base.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):

@@ -1,4 +1,4 @@
-"""Settings and memory of a run before it starts: the model's shape, what fits, what a resume keeps.
+"""Plan a run before it starts: sizes of the model, `auto` settings that fit, and kept on resume.
 
 Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of` does I/O.
 """
@@ -29,11 +29,11 @@ _SMOLLM2_135M = {
     "vocab_size": 49152,
     "tie_word_embeddings": True,
 }
-"""Shape of the model in the package, which has no config.json before its first conversion."""
+"""Sizes of the packaged model, which has no config.json before its first conversion."""
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """Read the model's shape from its folder, its package, the hub's cache or the hub.
+    """Read the model's sizes from its folder, its package, the hub's cache or the hub.
 
     Args:
         config: The run.
@@ -62,7 +62,7 @@ def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
 
 
 def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
-    """Return the model's shape, or the error that says why it is not known.
+    """Return the model's sizes, or the error that says why they are unknown.
 
     Raises:
         ConfigError: The configuration asks for something that the model does not have.
@@ -80,7 +80,7 @@ def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
 
 
 def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | None:
-    """Decide what the configuration leaves open for this hardware; None if the shape is not known.
+    """Decide the `auto` settings for this hardware; None if the model's sizes are unknown.
 
     Args:
         loaded: The configuration as read.

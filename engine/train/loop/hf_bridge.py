@@ -32,7 +32,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ...config.schema import RunConfig, TrainConfig
 from ...core.profile import MICRO_BATCH
 from ...losses.cross_entropy import IGNORED
-from ...model.host_embedding import sent
+from ...model.host_embedding import send_to_device
 from ..cuda_graphs.eligibility import fast_path
 from ..cuda_graphs.strategy import GraphStrategy
 from ..forward import Forward
@@ -167,7 +167,7 @@ class SteppedTrainer(OwnOptimizer):
         """Send a tensor to the device without waiting for the work queued there."""
         device = self.args.device  # type: ignore[attr-defined]  # of the trainer
         if isinstance(data, Tensor) and device.type == "cuda" and data.device.type == "cpu":
-            return sent(data, device)
+            return send_to_device(data, device)
         return super()._prepare_input(data)  # type: ignore[misc]  # of the trainer
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
