@@ -28,39 +28,38 @@ from .view_model.connection_port import Link
 
 Asks = Literal["no", "inline", "confirm"]
 Scope = Literal["run", "plots", "list", "runs"]
-"""Where a key means this: everywhere, on plots, on lists, on the list of runs."""
+"""Where a key applies: everywhere, on plots, on tables, on the table of runs."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One row: what a key does and when it may."""
+    """One action of the table."""
 
     id: str
-    """`noun.verb`; stable, because users bind keys to it."""
+    """`noun.verb`; stable, because users bind their own keys to it."""
     keys: str
-    """Comma-separated, as Textual names them; the first one is shown."""
+    """Comma-separated Textual key names; the first one is shown."""
     label: str
-    """One or two words for the footer."""
+    """One or two words for the footer and the palette."""
     help: str
-    """One sentence for the help screen and the palette."""
+    """One phrase for the help screen and the palette."""
     group: str
+    """Heading in the help screen and the palette."""
     verbs: tuple[str, ...] = ()
-    """Verbs of `COMMANDS` it can send; the first one decides in which states it is legal."""
+    """Verbs of the commands in `COMMANDS` it can send; the first one decides if it is legal."""
     asks: Asks = "no"
     scope: Scope = "run"
     footer: int = 0
-    """Rank in the footer, 1 first; 0 is not shown there."""
-    needs_control: bool = True
-    """Changes the run (ignored for actions without verbs)."""
+    """Rank in the footer, 1 first; 0 leaves the action out."""
 
     @property
     def key(self) -> str:
-        """The key as it is printed."""
+        """The first key as it is shown to the user."""
         return shown_key(self.keys.split(",")[0])
 
     @property
     def commands(self) -> bool:
-        """It asks something of the run rather than of the view."""
+        """Whether the action sends a command to the run; others change only the view."""
         return bool(self.verbs)
 
 
@@ -72,12 +71,12 @@ _SYMBOLS = {
 
 
 def shown_key(key: str) -> str:
-    """A Textual key name as it is printed on keyboards."""
+    """Return the sign or name that users know for a Textual key name, such as `/` for `slash`."""
     return _SYMBOLS.get(key, key)
 
 
 def textual_key(key: str) -> str:
-    """A key as it is printed, as Textual names it."""
+    """Return the Textual name of a key as users write it, such as `slash` for `/`."""
     return next((name for name, sign in _SYMBOLS.items() if sign == key), key)
 
 
@@ -85,7 +84,7 @@ RUN, CHANGE, LOOK, GO, APP = "Run", "Change", "Look", "Go to", "App"
 
 ACTIONS: tuple[Action, ...] = (
     Action(
-        "run.pause", "space", "pause", "pause training before the next micro-batch, or resume it",
+        "run.pause", "space", "pause", "pause before the next micro-batch, or resume",
         RUN, ("pause", "resume"), footer=1,
     ),
     Action(
@@ -93,39 +92,42 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("run",), "inline",
     ),
     Action(
-        "run.rollback", "r", "rollback", "go back to a checkpoint, exactly; on a new timeline",
+        "run.rollback", "r", "rollback",
+        "roll back to a checkpoint; training continues on a new timeline",
         RUN, ("rollback",), "confirm", footer=5,
     ),
     Action(
-        "anomaly.recover", "R", "advice", "do what the current anomaly's report recommends first",
+        "anomaly.recover", "R", "follow advice",
+        "send the first command that the current anomaly's report recommends",
         RUN, ("recover", "rollback"), "confirm",
     ),
     Action(
-        "run.gradients", "G", "gradients", "measure gradient flow by module in the next step",
+        "run.gradients", "G", "gradients", "measure gradient norms by module in the next step",
         RUN, ("gradients",),
     ),
     Action(
-        "run.profile", "T", "profile", "see where the time of the next steps goes",
+        "run.profile", "T", "profile", "measure where the time of the next steps goes",
         RUN, ("profile",),
     ),
     Action(
-        "checkpoint.save", "s", "save", "write a complete checkpoint now",
+        "checkpoint.save", "s", "checkpoint", "write a checkpoint now",
         RUN, ("checkpoint",), footer=4,
     ),
     Action(
-        "checkpoint.pin", "S", "save pinned", "write a checkpoint that stays for good, with a note",
+        "checkpoint.pin", "S", "pinned checkpoint",
+        "write a checkpoint that is never removed, with a note",
         RUN, ("checkpoint",), "inline",
     ),
     Action(
-        "run.evaluate", "e", "eval", "evaluate now",
+        "run.evaluate", "e", "eval", "evaluate on the held-out data now",
         RUN, ("eval",), footer=7,
     ),
     Action(
-        "run.sample", "g", "sample", "generate text from the current adapter",
+        "run.sample", "g", "sample", "generate text with the current adapter",
         RUN, ("sample",), "inline",
     ),
     Action(
-        "run.stop", "x", "stop", "finish the step, save a checkpoint, end the run",
+        "run.stop", "x", "stop", "finish the step, write a checkpoint, end the run",
         RUN, ("stop",), "confirm", footer=6,
     ),
     Action(
@@ -133,80 +135,87 @@ ACTIONS: tuple[Action, ...] = (
         CHANGE, ("lr scale", "lr set", "lr reset"), "inline", footer=2,
     ),
     Action(
-        "clip.change", "c", "clip", "change the max grad norm: a value, p90 of recent ones, off",
+        "clip.change", "c", "clip", "change the gradient clip: a norm, p90 of recent norms, or off",
         CHANGE, ("clip",), "inline", footer=3,
     ),
     Action(
-        "change.undo", "u", "undo", "take the last change of learning rate, clip or policy back",
+        "change.undo", "u", "undo", "undo the last change of learning rate, clip or policy",
         CHANGE, ("lr scale", "clip", "policy"),
     ),
     Action(
-        "data.skip", "k", "skip", "drop the data of the next N steps",
+        "data.skip", "k", "skip", "skip the data of the next N steps",
         CHANGE, ("skip",), "inline", scope="plots",
     ),
     Action(
-        "note.add", "n", "note", "mark this step on the curves and in the journal",
+        "note.add", "n", "note", "add a note at this step, on the curves and in the journal",
         CHANGE, ("note",), "inline",
     ),
     Action(
-        "policy.change", "P", "policy", "what the guard does on a NaN: skip, halt or rollback",
+        "policy.change", "P", "policy", "set what happens on a non-finite value, and the autopilot",
         CHANGE, ("policy",), "inline",
     ),
     Action(
-        "control.toggle", "t", "control", "take control of the run, or give it up",
+        "control.toggle", "t", "control", "take control of the run, or release it",
         CHANGE, asks="confirm",
     ),
-    Action("go.runs", "0", "runs", "all runs, here and on machines attached to before", GO),
-    Action("go.dashboard", "1", "dashboard", "curves, anomalies and interventions at a glance", GO),
-    Action("go.metrics", "2", "metrics", "every metric as a small plot", GO),
+    Action("go.runs", "0", "runs", "all runs, on this machine and on known remote hosts", GO),
+    Action("go.dashboard", "1", "dashboard", "curves, anomalies and interventions", GO),
+    Action("go.metrics", "2", "metrics", "a small plot of every metric", GO),
     Action("go.anomalies", "3", "anomalies", "anomalies and their reports", GO),
-    Action("go.checkpoints", "4", "checkpoints", "checkpoints to return to", GO),
-    Action("go.interventions", "5", "interventions", "who changed what, when, and its effect", GO),
-    Action("go.system", "6", "system", "memory against the plan, GPUs, slow ranks", GO),
-    Action("go.samples", "7", "samples", "texts the adapter wrote", GO),
-    Action("go.log", "8", "log", "the run's log", GO),
-    Action("go.config", "9", "config", "every setting, and where it comes from", GO),
-    Action("go.compare", "asterisk", "compare", "this run and marked ones over each other", GO),
-    Action("runs.mark", "v", "mark", "mark a run of the list for comparing", GO, scope="runs"),
-    Action("runs.compare", "C", "compare", "compare this run with the marked ones", GO,
+    Action("go.checkpoints", "4", "checkpoints",
+           "checkpoints, to compare with now or roll back to", GO),
+    Action("go.interventions", "5", "interventions",
+           "who changed what, when, and with what effect", GO),
+    Action("go.system", "6", "system", "memory against the plan, GPUs, ranks, connection", GO),
+    Action("go.samples", "7", "samples", "generated samples", GO),
+    Action("go.log", "8", "log", "the log of the run", GO),
+    Action("go.config", "9", "config",
+           "every key of the configuration and where its value comes from", GO),
+    Action("go.compare", "asterisk", "compare",
+           "curves and configurations of the compared runs", GO),
+    Action("runs.mark", "v", "mark", "mark the run under the cursor for comparison", GO,
            scope="runs"),
-    Action("view.follow", "f", "follow", "keep the newest step in view, drop the cursor", LOOK,
+    Action("runs.compare", "C", "compare", "compare this run with the marked runs", GO,
+           scope="runs"),
+    Action("view.follow", "f", "follow", "follow the newest step, without a cursor", LOOK,
            scope="plots"),
-    Action("view.log", "y", "log Y", "logarithmic or linear Y axis", LOOK, scope="plots"),
-    Action("view.smooth", "m", "smoothing", "next smoothing of the loss, or raw only", LOOK,
+    Action("view.log", "y", "log Y", "linear or logarithmic Y axis", LOOK, scope="plots"),
+    Action("view.smooth", "m", "smoothing",
+           "next smoothing of the loss curve, or raw values only", LOOK, scope="plots"),
+    Action("view.part", "p", "loss part", "total loss, or one of its parts", LOOK, scope="plots"),
+    Action("view.zoom-in", "z", "zoom in", "zoom in: half as many steps", LOOK, scope="plots"),
+    Action("view.zoom-out", "Z", "zoom out", "zoom out: twice as many steps", LOOK, scope="plots"),
+    Action("view.axis", "X", "X axis", "steps, wall time, tokens or epochs on the X axis", LOOK,
            scope="plots"),
-    Action("view.part", "p", "loss part", "total loss or one of its parts", LOOK, scope="plots"),
-    Action("view.zoom-in", "z", "zoom in", "half as many steps", LOOK, scope="plots"),
-    Action("view.zoom-out", "Z", "zoom out", "twice as many steps", LOOK, scope="plots"),
-    Action("view.axis", "X", "X axis", "steps, wall time, tokens or epochs along X", LOOK,
+    Action("view.pan-left", "H,shift+left", "earlier",
+           "move the window back by half its width", LOOK, scope="plots"),
+    Action("view.pan-right", "L,shift+right", "later",
+           "move the window forward by half its width, or follow", LOOK, scope="plots"),
+    Action("view.left", "left,h", "cursor left", "move the cursor left on all plots", LOOK,
            scope="plots"),
-    Action("view.pan-left", "H,shift+left", "earlier", "half a window back in time", LOOK,
+    Action("view.right", "right", "cursor right", "move the cursor right on all plots", LOOK,
            scope="plots"),
-    Action("view.pan-right", "L,shift+right", "later", "half a window on; at the end it follows",
-           LOOK, scope="plots"),
-    Action("view.left", "left,h", "cursor left", "move the cursor over all plots", LOOK,
+    Action("view.up", "up,K", "previous plot", "focus the previous plot", LOOK, scope="plots"),
+    Action("view.down", "down,j", "next plot", "focus the next plot", LOOK, scope="plots"),
+    Action("view.maximise", "enter", "maximise", "maximise the focused plot, or show all", LOOK,
            scope="plots"),
-    Action("view.right", "right", "cursor right", "move the cursor over all plots", LOOK,
-           scope="plots"),
-    Action("view.up", "up,K", "previous plot", "focus the plot before", LOOK, scope="plots"),
-    Action("view.down", "down,j", "next plot", "focus the plot after", LOOK, scope="plots"),
-    Action("view.maximise", "enter", "maximise", "the focused plot alone, or all again", LOOK,
-           scope="plots"),
-    Action("view.previous-event", "left_square_bracket", "event before",
-           "cursor to the event before: checkpoint, anomaly, rollback, note", LOOK, scope="plots"),
-    Action("view.next-event", "right_square_bracket", "event after",
-           "cursor to the next event", LOOK, scope="plots"),
-    Action("list.down", "j", "down", "a line down, as the arrow", LOOK, scope="list"),
-    Action("list.up", "k", "up", "a line up, as the arrow", LOOK, scope="list"),
-    Action("list.filter", "slash", "filter", "only lines, or plots, with these words", LOOK),
-    Action("app.count", "semicolon", "count", "a number for the next key: 1 2 → moves twelve",
-           APP),
-    Action("app.command", "colon", "type", "type a command as for fttui ctl, or a step to go to",
-           APP),
-    Action("app.help", "question_mark", "help", "all keys and what they do", APP, footer=20),
-    Action("app.commands", "ctrl+p", "commands", "find a command by name", APP, footer=21),
-    Action("app.back", "escape", "back", "close, or back to the dashboard", APP),
-    Action("app.detach", "q", "detach", "leave; training goes on", APP, footer=22),
+    Action("view.previous-event", "left_square_bracket", "previous event",
+           "move the cursor to the previous event, such as a checkpoint", LOOK, scope="plots"),
+    Action("view.next-event", "right_square_bracket", "next event",
+           "move the cursor to the next event", LOOK, scope="plots"),
+    Action("list.down", "j", "down", "move down one row", LOOK, scope="list"),
+    Action("list.up", "k", "up", "move up one row", LOOK, scope="list"),
+    Action("list.filter", "slash", "filter",
+           "filter the rows of a table, or the plots by name", LOOK),
+    Action("app.count", "semicolon", "count",
+           "give the next key a count, such as 1 2 → for 12 columns", APP),
+    Action("app.command", "colon", "command",
+           "type a command of fttui ctl, or a step for the cursor", APP),
+    Action("app.help", "question_mark", "help", "show all keys", APP, footer=20),
+    Action("app.commands", "ctrl+p", "palette",
+           "find an action by name in the command palette", APP, footer=21),
+    Action("app.back", "escape", "back", "close what is open, or go to the dashboard", APP),
+    Action("app.detach", "q", "detach", "leave the app; training continues", APP, footer=22),
 )  # fmt: skip
 
 ACTION_OF: dict[str, Action] = {action.id: action for action in ACTIONS}
@@ -214,12 +223,12 @@ _SPECS = {spec.verb: spec for spec in COMMANDS}
 
 
 def key_of(action_id: str, state: AppState) -> str:
-    """The key of an action as it is printed, the person's own if they have one."""
+    """Return the shown key of an action, the user's own if there is one."""
     return state.keys.get(action_id) or ACTION_OF[action_id].key
 
 
 def key_for(command: AnyCommand, state: AppState) -> str | None:
-    """Return the printed key of the action that sends such a command now; None if none does."""
+    """Return the shown key of the action that sends such a command now; None if none does."""
     spec = spec_of(command)
     for action in ACTIONS:
         if spec.verb in action.verbs and action.id not in _SENDS_WHAT_FITS:
@@ -235,18 +244,18 @@ _SENDS_WHAT_FITS = frozenset({"anomaly.recover", "change.undo"})
 
 
 def keyed(text: str, state: AppState) -> str:
-    """A hint with `{action.id}` replaced by the key."""
+    """Return a text with every `{action.id}` replaced by the key of that action."""
     return re.sub(r"\{([a-z.-]+)\}", lambda found: key_of(found[1], state), text)
 
 
 def rebound(keys: Mapping[str, str]) -> tuple[Action, ...]:
-    """The table with a person's own keys: action id → comma-separated keys."""
+    """Return the table with the user's own keys, given as action id → comma-separated keys."""
     return tuple(replace(a, keys=keys.get(a.id, a.keys)) for a in ACTIONS)
 
 
 def key_faults(keys: Mapping[str, str]) -> list[str]:
-    """What is wrong with a person's own keys, in words."""
-    faults = [f"no action is called {id_!r}" for id_ in keys if id_ not in ACTION_OF]
+    """Return the errors in the user's own keys: unknown action ids, keys assigned twice."""
+    faults = [f"there is no action {id_!r}" for id_ in keys if id_ not in ACTION_OF]
     for scope in ("plots", "list", "runs"):
         taken: dict[str, str] = {}
         for action in rebound(keys):
@@ -255,12 +264,12 @@ def key_faults(keys: Mapping[str, str]) -> list[str]:
             for key in action.keys.split(","):
                 other = taken.setdefault(key, action.id)
                 if other != action.id:
-                    faults.append(f"{shown_key(key)} would be both {other} and {action.id}")
+                    faults.append(f"{shown_key(key)} is assigned to {other} and {action.id}")
     return list(dict.fromkeys(faults))
 
 
 def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
-    """Key bindings of all actions in these scopes."""
+    """Return the key bindings of all actions in these scopes."""
     return [
         Binding(a.keys, f"app.act('{a.id}')", a.label, id=a.id, tooltip=a.help)
         for a in ACTIONS
@@ -269,7 +278,7 @@ def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str,
 
 
 def label_of(action: Action, state: AppState) -> str:
-    """The footer's word for it, true for the present state."""
+    """Return the label of an action in the current state of the run."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
         return "resume"
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
@@ -278,7 +287,7 @@ def label_of(action: Action, state: AppState) -> str:
 
 
 def spec_now(action: Action, state: AppState) -> CommandSpec | None:
-    """The kind of command the action would send in the present state."""
+    """Return the kind of command that the action would send now; None if it sends none."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
         return _SPECS["resume"]
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
@@ -287,7 +296,7 @@ def spec_now(action: Action, state: AppState) -> CommandSpec | None:
 
 
 def why_not(action: Action, state: AppState) -> str | None:
-    """Why an action cannot be done now, or None when it can."""
+    """Return why an action is not possible now, or None if it is."""
     if action.id == "control.toggle":
         return _why_unreachable(state)
     spec = spec_now(action, state)
@@ -297,7 +306,7 @@ def why_not(action: Action, state: AppState) -> str | None:
 
 
 def refusal(spec: CommandSpec, state: AppState) -> str | None:
-    """Why the run would not take such a command from here now; None when it would."""
+    """Return why the run would refuse such a command of this viewer now; None if it would not."""
     reason = _why_unreachable(state) or spec.why_illegal(state.state)
     if reason is None and state.controller and not state.controls:
         return f"{state.controller} has control; {key_of('control.toggle', state)} takes it over"
@@ -306,13 +315,13 @@ def refusal(spec: CommandSpec, state: AppState) -> str | None:
 
 def _why_unreachable(state: AppState) -> str | None:
     if state.state.ended:
-        return f"the run is {state.state.value}; go on with: fttui run --resume {state.run_id}"
+        return f"the run is {state.state.value}; resume it with: fttui run --resume {state.run_id}"
     if state.read_only:
-        return "this view is read-only"
+        return "this viewer is read-only"
     if state.link.link is Link.CONNECTING:
         return "not connected to the run yet"
     if state.link.link is Link.LOST:
-        return "the link to the run is lost; reconnecting"
+        return "connection to the run lost; reconnecting"
     return None
 
 
@@ -326,6 +335,6 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
             anomaly = state.run.current_anomaly
             if anomaly is None:
                 return "no open anomaly"
-            return None if anomaly.event.actions else "its report recommends nothing"
+            return None if anomaly.event.actions else "the report recommends no command"
         case _:
             return None

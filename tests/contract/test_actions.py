@@ -9,7 +9,7 @@ from pathlib import Path
 from fttui.engine.protocol.commands import COMMANDS
 from fttui.tui.actions import ACTIONS
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_every_command_has_a_key() -> None:
@@ -24,13 +24,17 @@ def test_every_action_is_complete_and_no_key_is_taken_twice() -> None:
         assert [key for key, count in keys.items() if count > 1] == []
 
 
-def _rows() -> list[tuple[str, str]]:
-    text = README.read_text(encoding="utf-8").replace(r"\|", "¦")
+def _rows(page: str) -> list[tuple[str, str]]:
+    text = (DOCS / page).read_text(encoding="utf-8").replace(r"\|", "¦")
     rows = re.findall(r"^\| `([^`]+)` \| (.+?) \|$", text, re.MULTILINE)
     return [(key.replace("¦", "|"), help_) for key, help_ in rows]
 
 
-def test_the_readme_names_every_key_and_every_command() -> None:
-    rows = _rows()
+def test_the_page_of_the_app_names_every_key() -> None:
+    rows = _rows("app.md")
     assert [a.id for a in ACTIONS if (a.key, a.help) not in rows] == []
+
+
+def test_the_page_of_commands_names_every_command() -> None:
+    rows = _rows("commands.md")
     assert [c.verb for c in COMMANDS if (c.usage, c.help) not in rows] == []

@@ -49,8 +49,8 @@ def test_every_command_of_the_protocol_can_be_reached_by_a_key() -> None:
 
 def test_no_key_means_two_things_on_a_screen() -> None:
     assert key_faults({}) == []
-    assert "space would be both run.pause and run.stop" in key_faults({"run.stop": "space"})
-    assert key_faults({"run.halt": "b"}) == ["no action is called 'run.halt'"]
+    assert "space is assigned to run.pause and run.stop" in key_faults({"run.stop": "space"})
+    assert key_faults({"run.halt": "b"}) == ["there is no action 'run.halt'"]
 
 
 def test_bindings_can_be_rebound_by_action_id() -> None:
@@ -82,11 +82,11 @@ def test_what_is_refused_says_why() -> None:
         why_not(ACTION_OF["run.rollback"], _state(Script().start().run().train(1)))
     )
     lost = _state(eventful(), Link.LOST)
-    assert "link to the run is lost" in str(why_not(ACTION_OF["run.pause"], lost))
+    assert "connection to the run lost" in str(why_not(ACTION_OF["run.pause"], lost))
     dead = _state(eventful(), Link.ENDED)
     assert "fttui run --resume r" in str(why_not(ACTION_OF["run.pause"], dead))
     watching = replace(state, read_only=True)
-    assert why_not(ACTION_OF["run.stop"], watching) == "this view is read-only"
+    assert why_not(ACTION_OF["run.stop"], watching) == "this viewer is read-only"
     assert why_not(ACTION_OF["go.log"], dead) is None
 
 

@@ -241,8 +241,8 @@ def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
     assert read.theme == "fttui-light"
     file.write_text('[keys]\n"run.pause" = "l"\n"run.hold" = "b"\n')
     faults = " ".join(with_file(Preferences(), file).faults)
-    assert "l would be both run.pause and lr.change" in faults
-    assert "no action is called 'run.hold'" in faults
+    assert "l is assigned to run.pause and lr.change" in faults
+    assert "there is no action 'run.hold'" in faults
     file.write_text("keys = [")
     assert with_file(Preferences(), file).faults
 
@@ -262,9 +262,9 @@ async def test_own_keys_work_and_are_shown_everywhere() -> None:
 
 
 async def test_what_is_wrong_with_own_keys_is_told() -> None:
-    preferences = Preferences(faults=("app.toml: no action is called 'run.hold'",))
+    preferences = Preferences(faults=("app.toml: there is no action 'run.hold'",))
     async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
-        await until(pilot, lambda: "no action is called 'run.hold'" in told(app))
+        await until(pilot, lambda: "there is no action 'run.hold'" in told(app))
 
 
 async def test_gradient_flow_that_was_measured_is_kept() -> None:
