@@ -1,4 +1,4 @@
-"""What all full screens share: header, body, footer, and the too-small page over everything."""
+"""The base of all full screens: header, body, footer, and the notice for a too small terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
 
 
 class RunScreen(Screen[None]):
-    """A screen about the run; the app calls `show` on the visible one only."""
+    """A screen that shows the run; the app calls `show` on the visible one only."""
 
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual's own declaration is no ClassVar
         (0, "-tiny"),
@@ -34,7 +34,7 @@ class RunScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        # Set before anything is mounted: setting them later styles every widget once more.
+        # Set before any widget is mounted, because a later change restyles every widget.
         width, height = self.app.size
         for room, least in (
             (width, self.HORIZONTAL_BREAKPOINTS),
@@ -44,11 +44,11 @@ class RunScreen(Screen[None]):
 
     @property
     def fttui(self) -> AppBase:
-        """The app, typed."""
+        """The app, with its own type."""
         return cast(AppBase, self.app)
 
     def compose(self) -> ComposeResult:
-        """Header, body, footer."""
+        """Compose header, body and footer."""
         yield RunHeader(id="header")
         with Container(id="body"):
             yield from self.compose_body()
@@ -56,12 +56,12 @@ class RunScreen(Screen[None]):
         yield TooSmall()
 
     def compose_body(self) -> ComposeResult:
-        """The screen's own widgets."""
+        """Compose the screen's own widgets."""
         yield from ()
 
     def show(self, state: AppState, now: float) -> None:
         """Draw the state as of `now` (Unix seconds)."""
-        with suppress(NoMatches):  # the screen is being taken down
+        with suppress(NoMatches):  # the screen is being removed
             self._show(state, now)
 
     def _show(self, state: AppState, now: float) -> None:
@@ -77,13 +77,13 @@ class RunScreen(Screen[None]):
         """Draw the screen's own widgets."""
 
     def shows_outcomes(self) -> bool:
-        """What becomes of a command can be seen here."""
+        """Whether the screen shows the outcome of commands, so that no notification is needed."""
         return False
 
     def on_screen_resume(self) -> None:
-        """Back in view: catch up with what happened meanwhile."""
+        """Redraw when the screen comes back into view."""
         self.call_after_refresh(self.fttui.redraw)
 
     def on_resize(self) -> None:
-        """Lines are laid out for a width."""
+        """Redraw, because text is laid out for the width of the terminal."""
         self.call_after_refresh(self.fttui.redraw)

@@ -1,4 +1,4 @@
-"""A page to read: a report, a sample, the configuration."""
+"""A scrollable page of text, for anomaly reports and generated samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import RunScreen
 
 
 class TextPage(RunScreen):
-    """Markdown or plain text, scrolled with the arrows; esc goes back."""
+    """Shows Markdown or plain text; the arrows scroll, esc goes back."""
 
     AUTO_FOCUS = "#text"
 
@@ -22,12 +22,12 @@ class TextPage(RunScreen):
         self._markdown = markdown
 
     def compose_body(self) -> ComposeResult:
-        """The page."""
+        """Compose the page."""
         page = VerticalScroll(id="text", can_focus=True)
         page.border_title = self._title
         with page:
             if self._markdown:
-                from textual.widgets import Markdown  # deferred: its parser takes a tenth second
+                from textual.widgets import Markdown  # deferred: importing its parser takes 0.1 s
 
                 yield Markdown(self._text, open_links=False)
             else:

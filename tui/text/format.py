@@ -1,4 +1,4 @@
-"""Every number and unit the app shows, in one place; widths are stable so that nothing jumps."""
+"""Formats of all numbers and units in the app and the CLI, with stable widths for live values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MEMORY_TERMS = {"base": "base weights", "non_quantized": "embeddings, head, nor
 
 
 def number(value: float | None) -> str:
-    """About four significant digits: `1.412`, `12.31`, `0.0612`, `3.10e-5`, `NaN`, `∞`, `–`."""
+    """Format to about four digits: `1.412`, `12.31`, `0.0612`, `3.10e-5`, `NaN`; None is `–`."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -32,28 +32,28 @@ def _decimals(size: float) -> int:
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """`1.00e-4`: the exponent without padding zeros."""
+    """Format as `1.00e-4`, without zeros that pad the exponent."""
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def learning_rate(value: float | None) -> str:
-    """`1.00e-4`."""
+    """Format a learning rate as `1.00e-4`; None is `–`."""
     return "–" if value is None else scientific(value) if value else "0"
 
 
 def factor(value: float) -> str:
-    """A multiplier in its shortest form: `0.5`."""
+    """Format a multiplier in its shortest form, such as `0.5`."""
     return f"{value:.4g}"
 
 
 def count(value: float) -> str:
-    """`1,240`."""
+    """Format a whole number as `1,240`."""
     return f"{value:,.0f}"
 
 
 def short_count(value: float) -> str:
-    """`134.5M`: three or four significant digits with an SI suffix."""
+    """Format a number as `134.5M`, with three or four digits and an SI suffix."""
     if abs(value) < 1000:
         return f"{value:.0f}"
     power = min(len(_DECIMAL) - 1, int(math.log10(abs(value)) // 3))
@@ -61,12 +61,12 @@ def short_count(value: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share of 1 as `24.8 %`."""
+    """Format a share of 1 as `24.8 %`."""
     return f"{100 * share:.{digits}f} %"
 
 
 def size(value: float | None) -> str:
-    """Bytes as `4.9 GiB`."""
+    """Format bytes as `4.9 GiB`; None is `–`."""
     if value is None:
         return "–"
     unit = 0
@@ -77,14 +77,14 @@ def size(value: float | None) -> str:
 
 
 def size_of(used: float, total: float) -> str:
-    """`4.9 / 6.0 GiB`: both in the unit of the total."""
+    """Format used and total bytes as `4.9 / 6.0 GiB`, both in the unit of the total."""
     whole = size(total)
     unit = _BINARY.index(whole.split()[1])
     return f"{used / 1024**unit:.1f} / {whole}"
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units: `74 ms`, `0.4 s`, `12 s`, `3 m 20 s`, `1 h 12 m`, `2 d 3 h`."""
+    """Format in the two largest units: `74 ms`, `0.4 s`, `12 s`, `3 m 20 s`, `2 d 3 h`."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     seconds = max(0.0, seconds)
@@ -103,15 +103,15 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """The one largest unit, for things that are looked at in passing: `0.2 s`, `3 m`, `5 h`."""
+    """Format an age in its largest unit only: `0.2 s`, `3 m`, `5 h`."""
     text = duration(0.0 if seconds is not None and seconds < 0.05 else seconds)
     if text.endswith("ms"):
-        return "0.1 s"  # what changes all the time keeps its unit
+        return "0.1 s"  # an age that changes all the time keeps its unit
     return text if text == "–" else " ".join(text.split()[:2])
 
 
 def tick(value: float, span: float) -> str:
-    """An axis label with as many decimals as the span needs."""
+    """Format an axis label with as many decimals as the span of the axis needs."""
     if value == 0:
         return "0"
     if abs(value) >= 1e5 or (abs(value) < 1e-3 and span < 1e-2):
@@ -121,12 +121,12 @@ def tick(value: float, span: float) -> str:
 
 
 def plural(amount: float, noun: str) -> str:
-    """`1 step`, `412 steps`."""
+    """Format an amount with its noun: `1 step`, `412 steps`."""
     return f"{count(amount)} {noun}" + ("" if amount == 1 else "s")
 
 
 def clip_to(text: str, width: int) -> str:
-    """Cut to a width, the cut marked by `…`."""
+    """Cut a text to a width and mark the cut with `…`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 

@@ -1,4 +1,4 @@
-"""Shapes that carry meaning beside colour, and their one-cell ASCII twins."""
+"""Signs and colours of states and severities, and the ASCII replacement of every sign."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ASCII = {
 
 
 def to_ascii(text: str) -> str:
-    """The same text in ASCII, cell for cell, so that nothing moves."""
+    """Return the text in ASCII, each character replaced by one of the same width."""
     if text.isascii():
         return text
     return "".join(c if c.isascii() else _ASCII.get(c, _fallback(c)) for c in text)

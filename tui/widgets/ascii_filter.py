@@ -1,4 +1,4 @@
-"""For terminals that are not UTF-8: everything on the screen in ASCII."""
+"""A line filter that draws the whole screen in ASCII, for terminals without UTF-8."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..text.glyphs import to_ascii
 
 
 class AsciiFilter(LineFilter):
-    """Replaces what the terminal cannot show, cell for cell."""
+    """Replaces every non-ASCII character by an ASCII one of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same segments in ASCII."""
+        """Return the segments in ASCII."""
         return [Segment(to_ascii(s.text), s.style, s.control) for s in segments]

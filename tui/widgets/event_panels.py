@@ -1,4 +1,4 @@
-"""What happened and what was done about it: anomalies, interventions, the newest log line."""
+"""Panels and lines of events: anomalies, interventions, log, and the newest of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PHASE_COLOUR = {
 
 
 def anomaly_line(anomaly: Anomaly, width: int) -> Content:
-    """`▲ 812  loss spike ×6.5 (z 14)      not recovered`."""
+    """Return an anomaly as one line: `▲ 812  loss spike ×6.5 (z 14)      not recovered`."""
     event = anomaly.event
     colour = SEVERITY_COLOUR.get(event.severity, DIM)
     shape = SEVERITY_SHAPE.get(event.severity, "·")
@@ -38,7 +38,7 @@ def anomaly_line(anomaly: Anomaly, width: int) -> Content:
 
 
 def intervention_line(item: Intervention, width: int) -> Content:
-    """`640  clip 0.5      applied from 641 (1 → 0.5)  ann@laptop`."""
+    """Return a command as one line: `640  clip 0.5      applied from 641 (1 → 0.5)  ann@laptop`."""
     step = f"{item.step:>6,}" if item.step is not None else " " * 6
     left = assemble((f"{step}  ", DIM), item.text)
     colour = _PHASE_COLOUR[item.phase]
@@ -52,7 +52,7 @@ def intervention_line(item: Intervention, width: int) -> Content:
 
 
 def log_line(line: LogLine, width: int) -> Content:
-    """`12:04:33  text` in the colour of its level."""
+    """Return a log line as `12:04:33  text`, in the colour of its level."""
     clock = time.strftime("%H:%M:%S", time.localtime(line.time))
     text = line.text.replace("\n", " ")
     colour = _LEVEL_COLOUR.get(line.level, "")
@@ -61,7 +61,7 @@ def log_line(line: LogLine, width: int) -> Content:
 
 
 class AnomalyPanel(TextLine):
-    """The newest anomalies; the open one says which keys help."""
+    """Shows the newest anomalies, the open one with the keys of its advice and report."""
 
     BORDER_TITLE = "anomalies"
 
@@ -78,11 +78,11 @@ class AnomalyPanel(TextLine):
         for anomaly in newest[:rows]:
             shown.append(anomaly_line(anomaly, width))
             if anomaly is current and height > 1:
-                shown.append(_ways_on(current, width, state))
+                shown.append(_keys(current, width, state))
         self.put(lines(*shown))
 
 
-def _ways_on(anomaly: Anomaly, width: int, state: AppState) -> Content:
+def _keys(anomaly: Anomaly, width: int, state: AppState) -> Content:
     pieces: list[Piece] = []
     if anomaly.event.actions:
         room = max(10, width - 24)
@@ -94,7 +94,7 @@ def _ways_on(anomaly: Anomaly, width: int, state: AppState) -> Content:
 
 
 class InterventionPanel(TextLine):
-    """The newest commands and what became of them."""
+    """Shows the newest commands with their outcomes."""
 
     BORDER_TITLE = "interventions"
 
@@ -111,7 +111,7 @@ class InterventionPanel(TextLine):
 
 
 class LogTail(TextLine):
-    """The newest log line, or the progress of a long operation."""
+    """Shows the newest log line, or the progress of a long operation."""
 
     def show(self, state: AppState) -> None:
         """Draw the state."""
@@ -127,7 +127,10 @@ class LogTail(TextLine):
 
 
 class NewestEvent(TextLine):
-    """For small terminals: the one thing to know, be it an anomaly, a command or a log line."""
+    """Shows the most important event as one line, for small terminals.
+
+    That is a running command, the open anomaly, the newest command or the newest log line.
+    """
 
     def show(self, state: AppState) -> None:
         """Draw the state."""
@@ -141,4 +144,4 @@ class NewestEvent(TextLine):
         elif state.run.log:
             self.put(log_line(state.run.log[-1], width))
         else:
-            self.put(assemble(("no anomaly, no intervention", DIM)))
+            self.put(assemble(("no anomaly and no intervention so far", DIM)))

@@ -1,4 +1,4 @@
-"""The footer: the most wanted keys, true for the present state; a click does what the key does."""
+"""The footer: the most important keys in the current state; a click does what the key does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..view_model.app_state import AppState
 from .text_line import BOLD, DIM, TextLine, assemble, spread
 
 _RIGHT = 20
-"""Footer ranks from here on stand at the right edge."""
+"""Actions of this footer rank or above are at the right edge."""
 _SPARED, _ROOMY = 21, 100
-"""The rank left out where there are fewer columns than this."""
+"""The footer rank that is left out in terminals with fewer columns than the second number."""
 
 
 class ActionFooter(TextLine):
-    """Keys that fit, in order of rank; those that are not legal now are dimmed."""
+    """Shows the keys that fit, in order of rank; keys that are not possible now are dimmed."""
 
     def show(self, state: AppState, actions: Sequence[Action], count: str | None = None) -> None:
-        """Draw the keys for a state; `count` is the number being typed, None when none is."""
+        """Draw the keys for a state; `count` is the count being typed, None if none is."""
         wanted = sorted((a for a in actions if a.footer), key=lambda a: a.footer)
         width = max(20, self.app.size.width - 2)
         wide = width >= _ROOMY
@@ -38,7 +38,7 @@ class ActionFooter(TextLine):
 
 
 def _offered(state: AppState, actions: Sequence[Action], wanted: Sequence[Action]) -> list[Action]:
-    """What acts on the run, or where to look when nothing can be done to it from here."""
+    """Return the actions on the run, or the screens if no command is possible here."""
     if state.read_only or state.state.ended:
         return [a for a in actions if a.group == GO and a.scope == "run"]
     return [a for a in wanted if a.footer < _RIGHT]

@@ -1,4 +1,4 @@
-"""The run's header: name, state and distance to the end on the left, link and control right."""
+"""The header: run name, state and progress on the left, connection and control on the right."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..view_model.connection_port import Link
 from .text_line import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines, spread, state_text
 
 ONE_LINE = 118
-"""From this width on, everything fits on one line."""
+"""Least number of columns for a header of one line."""
 
 
 class RunHeader(TextLine):
-    """One line where there is room, two where not."""
+    """Shows the header in one line, or in two lines in narrow terminals."""
 
     def show(self, state: AppState, now: float) -> None:
         """Draw the state as of `now` (Unix seconds)."""
@@ -57,7 +57,7 @@ def _progress(state: AppState, *, brief: bool) -> Content:
 
 
 def link_text(state: AppState, now: float) -> Content:
-    """The link's state and age, and whether the run itself has gone quiet."""
+    """Return the state of the connection: disk full, stalled run, loading, or its age."""
     link, age = state.link, fmt.age(state.link.age_s(now))
     trouble = state.trouble
     if trouble is not None and trouble.full and link.link is Link.LIVE:
@@ -67,8 +67,8 @@ def link_text(state: AppState, now: float) -> Content:
         return assemble((f"△ no step for {fmt.age(stalled)}", WATCH), (f"  live {age}", DIM))
     if link.catching_up:
         share = fmt.percent(link.read_seq / link.head_seq, 0)
-        picture = "thinned picture · " if state.reading is not None else ""
-        return assemble((f"{picture}reading history {share}", DIM))
+        preview = "preview · " if state.reading is not None else ""
+        return assemble((f"{preview}loading history {share}", DIM))
     text, colour = _LINK_WORDS[link.link]
     return assemble((text.format(age=age), colour))
 
@@ -77,19 +77,19 @@ _LINK_WORDS = {
     Link.CONNECTING: ("connecting…", DIM),
     Link.LIVE: ("live {age}", "$success"),
     Link.STALE: ("△ stale {age}", WATCH),
-    Link.LOST: ("▲ link lost {age}, reconnecting", ALARM),
+    Link.LOST: ("▲ connection lost {age}, reconnecting", ALARM),
     Link.ENDED: ("read from disk", DIM),
 }
 
 
 def control_text(state: AppState) -> Content:
-    """Who may change the run."""
+    """Return which viewer has control of the run."""
     if state.read_only:
         return assemble(("read-only", DIM))
     if state.state.ended or state.link.beat is None:
         return Content("")
     if state.controls:
-        return assemble("you control")
+        return assemble("you have control")
     if state.controller:
-        return assemble((f"{state.controller} controls", WATCH))
-    return assemble(("nobody controls", DIM))
+        return assemble((f"{state.controller} has control", WATCH))
+    return assemble(("control is free", DIM))

@@ -1,4 +1,4 @@
-"""A plot: title, axes and marks around curves drawn as dots."""
+"""The plot widget: title, axes and event marks around curves drawn as dots."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from ..view_model.axis import place_of, place_of_mark, step_of
 from ..view_model.run_view import Mark
 
 GUTTER = 8
-"""Cells left of the canvas: label and axis."""
+"""Cells to the left of the canvas, for axis labels and the axis."""
 MARK_SHAPE = {
     "info": "·", "command": "┴", "checkpoint": "◆", "verdict": "✓", "note": "✎", "rollback": "↺",
     "watch": "△", "alarm": "▲",
 }  # fmt: skip
-"""The weightier one comes later."""
+"""Signs of events on the x axis, in ascending priority: later kinds are drawn over earlier ones."""
 MARK_RANK = {kind: rank for rank, kind in enumerate(MARK_SHAPE)}
 _BLANK = Style()
 """Textual's NO_COLOR filter needs a style on every segment."""
 
 
 class Plot(Widget, can_focus=True):
-    """One panel of curves, in the looks of the `PlotScreen` it is on."""
+    """Draws one panel of curves in the styles of the `PlotScreen` it is on."""
 
     LOOKS: ClassVar[tuple[str, ...]] = (
         "axis", "mark", "alarm", "watch", "cursor", "raw", "ema", "live", "eval", "clip", "old",
@@ -49,7 +49,7 @@ class Plot(Widget, can_focus=True):
 
     @dataclass
     class Pointed(Message):
-        """The mouse pointed at a step."""
+        """The mouse was clicked at a step."""
 
         step: int
 
@@ -74,33 +74,33 @@ class Plot(Widget, can_focus=True):
         layout: bool = False,
         recompose: bool = False,
     ) -> Self:
-        """Repaint; a new title only its own line, where Textual would take the whole widget."""
+        """Repaint; a new title repaints only its own line, not the whole widget as in Textual."""
         rows = regions or self._narrow
         return super().refresh(*rows, repaint=repaint, layout=layout, recompose=recompose)
 
     @property
     def columns(self) -> int:
-        """Cells of the canvas across."""
+        """Width of the canvas in cells."""
         return max(1, self.content_size.width - GUTTER)
 
     @property
     def lines(self) -> int:
-        """Cells of the canvas down."""
+        """Height of the canvas in cells."""
         return max(1, self.content_size.height - 2)
 
     def offer(self, state: AppState) -> None:
-        """Draw the state soon if in view, else when it comes into view."""
+        """Draw the state: at the next idle moment if in view, else when it comes into view."""
         self._state = state
         if self.is_on_screen:
             self.call_later(self.show, state)
 
     def on_show(self) -> None:
-        """Scrolled or switched into view."""
+        """Draw the newest state when the plot comes into view."""
         if self._state is not None:
             self.show(self._state)
 
     def show(self, state: AppState) -> None:
-        """Draw the state; nothing is redrawn when it would look the same."""
+        """Draw the state, unless the result would look the same."""
         self._state = state
         name, rest = self.panel.title_of(state)
         self._title(Content.assemble((name, "bold"), rest), self.panel.subtitle(state))
@@ -125,7 +125,7 @@ class Plot(Widget, can_focus=True):
         self._narrow = ()
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor where the mouse points."""
+        """Move the cursor to the step that was clicked."""
         column = event.get_content_offset_capture(self).x - GUTTER
         if self._state is not None and 0 <= column < self.columns:
             low, high = self._picture.x
@@ -135,17 +135,17 @@ class Plot(Widget, can_focus=True):
             self.post_message(self.Pointed(max(0, step)))
 
     def on_resize(self, event: events.Resize) -> None:
-        """The canvas has another size."""
+        """Redraw for the new size."""
         if self._state is not None:
             self.show(self._state)
 
     @property
     def picture(self) -> PlotPicture:
-        """What it shows now."""
+        """The picture that is drawn now."""
         return self._picture
 
     def picture_of(self, state: AppState) -> PlotPicture:
-        """What there is to draw."""
+        """Return the picture of this panel for a state."""
         return picture(
             state.run.branches,
             self.panel.curves(state),
@@ -158,7 +158,7 @@ class Plot(Widget, can_focus=True):
         )
 
     def _draw(self, state: AppState) -> bool:
-        """Draw the cells; False when they are as before."""
+        """Draw the cells; return whether they changed."""
         drawn = self.picture_of(state)
         seen = (drawn, state.run.marks, state.plot.cursor, self.content_size)
         if seen == self._seen:
@@ -174,7 +174,7 @@ class Plot(Widget, can_focus=True):
         return True
 
     def _framed(self, canvas: raster.Sheet, state: AppState) -> raster.Sheet:
-        """The canvas with cursor, marks, axes and labels; layers become indices of looks."""
+        """Return the canvas with cursor, marks and axes; layers become indices of `LOOKS`."""
         sheet = raster.blank(GUTTER + self.columns, self.lines + 2)
         looks = np.array([self.LOOKS.index(layer.style) for layer in self._picture.layers] + [0])
         sheet.chars[:-2, GUTTER:] = canvas.chars
@@ -187,7 +187,7 @@ class Plot(Widget, can_focus=True):
         return sheet
 
     def _overlay(self, sheet: raster.Sheet, state: AppState) -> None:
-        """Marks over the curves: cursor, values that were not finite, values out of range."""
+        """Draw over the curves: the cursor, and signs for non-finite and out-of-range values."""
         chars, looks = sheet.chars[:-2, GUTTER:], sheet.layers[:-2, GUTTER:]
         cursor, axis = state.plot.cursor, state.plot.axis
         window = self._picture.x
@@ -228,7 +228,7 @@ class Plot(Widget, can_focus=True):
         return text if len(text) <= GUTTER - 2 else fmt.scientific(value, 0)
 
     def _x_axis(self, sheet: raster.Sheet, state: AppState) -> None:
-        """The x axis with the events on it, the weightier one where two fall together."""
+        """Draw the x axis and the events on it; at one place the one of higher priority wins."""
         _write(sheet, self.lines, GUTTER - 1, "└" + "─" * self.columns)
         window = self._picture.x
         for mark in sorted(self._marks(state), key=lambda m: MARK_RANK[m.kind]):
@@ -254,7 +254,7 @@ class Plot(Widget, can_focus=True):
                 free = at + len(label) + 2
 
     def _paint(self) -> None:
-        """Colour the cells; asked for again only when they or the theme change."""
+        """Turn the cells into styled lines and repaint those that changed."""
         if not self._looks:
             look_up = self.screen.get_component_rich_style
             self._looks = {look: look_up(f"plot--{look}") for look in self.LOOKS}
@@ -262,7 +262,7 @@ class Plot(Widget, can_focus=True):
         width, height = self.content_size
         sheet = self._sheet
         if sheet is None:
-            why = self.panel.empty if self._picture.empty else "too low to draw"
+            why = self.panel.empty if self._picture.empty else "not enough height to draw"
             hint = Segment(why.center(width), self._looks["axis"])
             self._strips = [Strip.blank(width, _BLANK)] * (height // 2) + [Strip([hint])]
         else:
@@ -280,13 +280,13 @@ class Plot(Widget, can_focus=True):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """One line of the plot."""
+        """Return one line of the plot."""
         if y < len(self._strips):
             return self._strips[y]
         return Strip.blank(self.content_size.width, _BLANK)
 
     def notify_style_update(self) -> None:
-        """Colours changed."""
+        """Look the styles up again and repaint, after a change of theme."""
         super().notify_style_update()
         self._looks = {}
         if self._strips:
@@ -301,7 +301,7 @@ def _write(sheet: raster.Sheet, row: int, column: int, text: str) -> None:
 def _segments(
     chars: NDArray[np.uint32], looks: NDArray[np.int16], styles: Sequence[Style]
 ) -> list[Segment]:
-    """Neighbours of one look together."""
+    """Return a line's cells as segments, one per run of cells in the same style."""
     text = chars.astype("<u4").tobytes().decode("utf-32-le")
     cuts = [0, *(np.flatnonzero(np.diff(looks)) + 1).tolist(), len(text)]
     return [Segment(text[a:b], styles[looks[a]]) for a, b in pairwise(cuts)]

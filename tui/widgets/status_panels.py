@@ -1,4 +1,4 @@
-"""What stands where curves would: loading, the end of a run, a halt; always with the way on."""
+"""Panels about the run's state: starting, ended or halted, disk full, terminal too small."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG_LINES = 6
 
 
 class StartPanel(TextLine):
-    """Before the first step: the stage of loading, its progress, and the log."""
+    """Shows, before the first step, what is being loaded, the progress, and the log."""
 
     BORDER_TITLE = "starting"
 
@@ -41,12 +41,12 @@ def _facts(state: AppState) -> list[Content]:
     if started is None:
         connecting = state.link.link is Link.CONNECTING
         beat = state.link.beat
-        words = "nothing heard from the run yet" if connecting else "the engine is coming up"
+        words = "no data from the run yet" if connecting else "the engine is starting"
         if beat is not None and beat.last_seq > state.run.seq:
-            words = "reading what it did so far"
+            words = "loading the history of the run"
         return [assemble((words, DIM))]
     size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
-    params = f"   {size} parameters trained" if started.total_params else ""
+    params = f"   {size} parameters trainable" if started.total_params else ""
     devices = ", ".join(started.devices) or fmt.plural(started.world_size, "rank")
     plan = f"{fmt.count(started.total_steps)} steps of {started.micro_batch_size}"
     return [
@@ -67,20 +67,20 @@ def _stage(state: AppState, width: int) -> Content:
     if not words and state.link.link is Link.CONNECTING:
         words = "connecting to the run"
     if not words and state.state is RunState.RUNNING:
-        words = "the first step is under way; the curves come with it"
-    return assemble(("◌ ", ACCENT), words or "loading model and data; the curves come with step 1")
+        words = "training step 1; curves start when it ends"
+    return assemble(("◌ ", ACCENT), words or "loading model and data; curves start at step 1")
 
 
 class OutcomePanel(TextLine):
-    """The run has ended or is held: why, what it left, and the next key or command."""
+    """Shows why the run has ended or halted, its result, and the next key or command."""
 
     def show(self, state: AppState) -> None:
-        """Draw the state; empty while the run is under way."""
+        """Draw the state; hidden while the run trains without a problem."""
         shown, trouble = state.state, state.trouble
         over = (shown.ended or shown is RunState.HALTED) and not state.connecting
         self.display = over or bool(state.fault) or trouble is not None
         if state.fault:
-            self._put("link", _fault(state), alarming=True)
+            self._put("connection", _fault(state), alarming=True)
         elif over:
             alarming = shown in {RunState.FAILED, RunState.LOST, RunState.HALTED}
             self._put(f"{STATE_SHAPE[shown]} {shown.value}", _ROWS[shown](state), alarming=alarming)
@@ -102,7 +102,7 @@ def _fault(state: AppState) -> list[Content]:
     return [
         assemble((state.fault, ALARM)),
         assemble(
-            "Nothing new is shown. ",
+            "The screen is no longer updated. ",
             (keyed("Leave with {app.detach} and attach again.", state), DIM),
         ),
     ]
@@ -113,15 +113,15 @@ def _resume_hint(state: AppState) -> Content:
     newest = state.run.checkpoints[-1] if state.run.checkpoints else None
     name = (ended.checkpoint if ended else None) or (newest.name if newest else None)
     known = next((c for c in state.run.checkpoints if c.name == name), None)
-    start = f" (goes on from step {fmt.count(known.step)})" if known else ""
+    start = f" (from step {fmt.count(known.step)})" if known else ""
     if name is None:
-        start = " (there is no checkpoint: it starts from step 0)"
+        start = " (from step 0: there is no checkpoint)"
     command = f"fttui run --resume {state.run_id}"
-    return assemble("go on with: ", (command, f"{BOLD} {ACCENT}"), (start, DIM))
+    return assemble("resume with: ", (command, f"{BOLD} {ACCENT}"), (start, DIM))
 
 
-def _last_words(state: AppState) -> list[Content]:
-    """The newest lines of the log, the engine's own when it died without a word."""
+def _log_end(state: AppState) -> list[Content]:
+    """Return the newest log lines, from the engine's log file if the heartbeat has its end."""
     beat = state.link.beat
     if beat is not None and beat.engine_log_tail:
         return [assemble((text, DIM)) for text in beat.engine_log_tail[-LOG_LINES:]]
@@ -130,33 +130,33 @@ def _last_words(state: AppState) -> list[Content]:
 
 def _failed(state: AppState) -> list[Content]:
     ended = state.run.ended
-    error = (ended.error if ended else "") or "the engine gave no reason; see logs/engine.log"
+    error = (ended.error if ended else "") or "no error was recorded; see logs/engine.log"
     head: Piece = (error, ALARM)
-    return [assemble(head), *_last_words(state), _resume_hint(state)]
+    return [assemble(head), *_log_end(state), _resume_hint(state)]
 
 
 def _lost(state: AppState) -> list[Content]:
     beat = state.link.beat
     if beat is not None and state.run.seq < beat.last_seq:
-        return [assemble(("The engine process is gone; reading what it left", ALARM))]
+        return [assemble(("The engine process is gone; loading the rest of its journal", ALARM))]
     step = fmt.count(state.run.step)
-    words = f"The engine process is gone and left no word why; its last step was {step}."
-    return [assemble((words, ALARM)), *_last_words(state), _resume_hint(state)]
+    words = f"The engine process exited without a final record; its last step was {step}."
+    return [assemble((words, ALARM)), *_log_end(state), _resume_hint(state)]
 
 
 def _halted(state: AppState) -> list[Content]:
-    why = state.run.detail or "a guard stopped training"
+    why = state.run.detail or "the guard halted training"
     advised = recommended(state.run.current_anomaly)
-    ways = (
+    choices = (
         ("run.rollback", "roll back"),
         *([("anomaly.recover", f"{name_of(advised)} (report)")] if advised else ()),
-        ("run.pause", "go on anyway"),
+        ("run.pause", "resume anyway"),
         ("run.stop", "stop"),
     )
     keys: list[Piece] = []
-    for id_, words in ways:
+    for id_, words in choices:
         keys += [(f"{key_of(id_, state)} ", ACCENT), f"{words}   "]
-    held = f"{why}. The model stays loaded; nothing is trained now."
+    held = f"{why}. Training is halted; the model stays loaded."
     return [assemble((held, WATCH)), assemble(*keys)]
 
 
@@ -181,7 +181,7 @@ def _summary(run: RunView) -> list[Content]:
 
 
 def _loss_ends(run: RunView) -> tuple[float, float] | None:
-    """Smoothed loss near the start and now."""
+    """Return the mean loss of the first and of the last five steps; None without steps."""
     first = next((b.curves.get("loss") for b in run.branches if b.curves.get("loss")), None)
     newest = run.branch.curves.get("loss") or first
     if not first or not newest:
@@ -203,15 +203,15 @@ _ROWS = {
 
 
 class TooSmall(TextLine):
-    """Instead of everything where the terminal has no room for it."""
+    """Replaces the whole screen in a terminal that is too small."""
 
     def show(self, state: AppState, width: int, height: int) -> None:
-        """Say what there is and what it takes."""
+        """Show the size of the terminal and the size needed."""
         rows = [
             assemble(("too small", BOLD)),
             assemble(f"this terminal: {width}×{height}"),
             assemble(f"needed: {MIN_WIDTH}×{MIN_HEIGHT}"),
-            assemble((keyed("the run goes on · {app.detach} detaches", state), DIM)),
+            assemble((keyed("training continues · {app.detach} detaches", state), DIM)),
         ]
         self.put(lines(*rows))
 

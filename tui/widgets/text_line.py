@@ -1,4 +1,4 @@
-"""Text that is only repainted when it changes, and small pieces of it that several widgets need."""
+"""The text widget that repaints only on change, and functions that build styled text for it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Piece = str | tuple[str, str]
 
 
 class TextLine(Static):
-    """Static text that compares before it repaints."""
+    """Static text that repaints only when it differs from the text shown."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__("", id=id, classes=classes, markup=False)
         self._shown: Content | None = None
 
     def on_resize(self, event: events.Resize) -> None:
-        """Ask for the text to be laid out again."""
+        """Ask the app for a redraw, since text is laid out for the width."""
         self.post_message(TextLineResized())
 
     def put(self, content: Content) -> None:
@@ -33,23 +33,23 @@ class TextLine(Static):
         shown = self._shown
         if shown is None or not content.is_same(shown):
             self._shown = content
-            # A layout of the whole screen costs 100 times a repaint: only for another height.
+            # A layout of the whole screen costs 100 repaints, so only a new height asks for one.
             taller = shown is None or shown.plain.count("\n") != content.plain.count("\n")
             self.update(content, layout=taller)
 
 
 def assemble(*pieces: Piece) -> Content:
-    """Pieces side by side."""
+    """Return the pieces as one text."""
     return Content.assemble(*pieces)
 
 
 def lines(*rows: Content) -> Content:
-    """Rows below each other."""
+    """Return the rows below each other."""
     return Content("\n").join(rows)
 
 
 def spread(left: Content, right: Content, width: int) -> Content:
-    """Left and right parts of one line; the left one gives way when there is no room."""
+    """Return one line with a left and a right part; the left part is cut if it does not fit."""
     room = width - right.cell_length
     if left.cell_length > room - 1:
         left = left.truncate(max(0, room - 1), ellipsis=True)
@@ -57,13 +57,13 @@ def spread(left: Content, right: Content, width: int) -> Content:
 
 
 def state_text(state: RunState) -> Content:
-    """`● RUNNING` in the state's colour."""
+    """Return a run's state such as `● RUNNING`, in its colour."""
     colour = STATE_COLOUR.get(state, "")
     return assemble((f"{STATE_SHAPE[state]} {state.value.upper()}", f"bold {colour}".strip()))
 
 
 def bar(share: float, width: int) -> Content:
-    """A progress bar."""
+    """Return a progress bar of `width` cells, filled to `share` of 1."""
     share = min(1.0, max(0.0, share))
     done = round(share * width)
     return assemble(("█" * done, ACCENT), ("─" * (width - done), DIM))

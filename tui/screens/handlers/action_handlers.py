@@ -84,14 +84,14 @@ def _type(app: AppBase) -> None:
 
     read = lambda text: prompts.read_command(text, app.state.run)  # noqa: E731 - used once
     forms = "lr scale 0.5 · clip p90 · note TEXT · 1200"
-    app.push_screen(PromptScreen("a command, or a step to go to", forms, read, app.count), answer)
+    app.push_screen(PromptScreen("command, or step for the cursor", forms, read, app.count), answer)
 
 
 def send_typed(app: AppBase, command: AnyCommand) -> None:
     """Send a typed command; a destructive one is confirmed first."""
     reason = refusal(spec_of(command), app.state)
     if reason is not None:
-        app.tell(reason, title="not now")
+        app.tell(reason, title="not possible now")
         return
     if gives_up(command):
         _confirm(app, command, in_words(app.state, command))
@@ -112,10 +112,10 @@ def _recover(app: AppBase) -> None:
     event, command = anomaly.event, recommended(anomaly)
     if command is None:
         text = event.actions[0]
-        app.tell(f"the report recommends {text!r}, which this version cannot do")
+        app.tell(f"the report recommends {text!r}, which this version does not support")
         return
-    because = [f"because of: {event.headline}"]
-    others = [f"other ways in the report: {', '.join(event.actions[1:])}"]
+    because = [f"anomaly: {event.headline}"]
+    others = [f"alternatives in the report: {', '.join(event.actions[1:])}"]
     rows = [*because, *in_words(app.state, command), *others[: len(event.actions) - 1]]
     _confirm(app, command, rows, reason=f"anomaly {event.id}")
 
@@ -163,10 +163,10 @@ def _control(app: AppBase) -> None:
             change_control(app, take=True)
 
     rows = [
-        f"{state.controller} has control now.",
-        "Your commands will count and theirs will be refused; they see who took over.",
+        f"{state.controller} has control of the run.",
+        "If you take it, your commands are accepted and theirs are rejected; they see who took it.",
     ]
-    app.push_screen(ConfirmScreen("take control", rows, [("y", "take over")]), answer)
+    app.push_screen(ConfirmScreen("take control", rows, [("y", "take control")]), answer)
 
 
 def _help(app: AppBase) -> None:
@@ -178,30 +178,32 @@ def _go(mode: str) -> Handler:
 
 
 def _note(app: AppBase, text: str) -> ParsedInput:
-    preview = f"marks step {app.state.run.step:,} on the curves and in the journal"
+    preview = f"adds a note at step {app.state.run.step:,}, on the curves and in the journal"
     return prompts.read_text("note", text, preview)
 
 
 def _pin(app: AppBase, text: str) -> ParsedInput:
     return ParsedInput(
         SaveCheckpoint(pin=True, note=text.strip()),
-        f"a checkpoint at about step {app.state.run.step:,} that retention never removes",
+        f"writes a checkpoint at about step {app.state.run.step:,} that is never removed",
     )
 
 
 def _sample(app: AppBase, text: str) -> ParsedInput:
-    preview = keyed("the text appears under {go.samples} samples", app.state)
-    return prompts.read_text("sample", text, preview)
+    shown = keyed("the text appears on the samples screen ({go.samples})", app.state)
+    return prompts.read_text("sample", text, shown)
 
 
 def _policy(app: AppBase, text: str) -> ParsedInput:
     words = text.strip()
     if not words:
-        return ParsedInput(preview="on a NaN or infinite loss or gradient before the update")
+        return ParsedInput(preview="what happens on a NaN or infinite loss or gradient")
     if words.startswith("autopilot"):
         mode = words.removeprefix("autopilot").strip()
-        return prompts.read_text("policy autopilot", mode, f"about an anomaly, by itself: {mode}")
-    return prompts.read_text("policy nonfinite", words, f"on a NaN: {words}")
+        return prompts.read_text("policy autopilot", mode, f"autopilot on an anomaly: {mode}")
+    return prompts.read_text(
+        "policy nonfinite", words, f"on a non-finite loss or gradient: {words}"
+    )
 
 
 HANDLERS: dict[str, Handler] = {
@@ -213,17 +215,17 @@ HANDLERS: dict[str, Handler] = {
     "run.rollback": ask_rollback,
     "anomaly.recover": _recover,
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
-    "checkpoint.pin": _prompt("pinned checkpoint", "a note, or nothing", _pin),
+    "checkpoint.pin": _prompt("pinned checkpoint", "a note (optional)", _pin),
     "run.evaluate": lambda app: app.send(Evaluate()),
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),
-    "run.sample": _prompt("generate from the current adapter", "a prompt", _sample),
+    "run.sample": _prompt("generate with the current adapter", "a prompt", _sample),
     "run.stop": _stop,
     "lr.change": _prompt(
         "learning rate", prompts.LR_FORMS, lambda app, t: prompts.read_lr(t, app.state.run)
     ),
     "clip.change": _prompt(
-        "clip: max grad norm",
+        "gradient clip (max norm)",
         prompts.CLIP_FORMS,
         lambda app, t: prompts.read_clip(t, app.state.run),
     ),
@@ -232,8 +234,8 @@ HANDLERS: dict[str, Handler] = {
         "skip the data of the next N steps", "12",
         lambda app, t: prompts.read_count("skip", t, app.state.run),
     ),
-    "note.add": _prompt("note", "what is worth remembering about this step", _note),
-    "policy.change": _prompt("policy on a non-finite number", POLICY_FORMS, _policy),
+    "note.add": _prompt("note", "text of the note", _note),
+    "policy.change": _prompt("policy", POLICY_FORMS, _policy),
     "control.toggle": _control,
     "go.dashboard": _go("dashboard"),
     "go.metrics": _go("metrics"),

@@ -54,7 +54,7 @@ def _choose_metrics(app: AppBase) -> None:
 
     def read(text: str) -> ParsedInput:
         names = chosen_metrics(metrics_of(app.state.run), text)
-        return ParsedInput(text=text, preview=f"{len(names)} shown: {', '.join(names)[:60]}")
+        return ParsedInput(text=text, preview=f"shows {len(names)}: {', '.join(names)[:60]}")
 
     prompt = PromptScreen("filter metrics", "words; a metric with any of them is shown", read)
     app.push_screen(prompt, answer)

@@ -1,4 +1,4 @@
-"""A question before something that cannot be taken back."""
+"""The confirmation dialog, shown before a command that cannot be undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .modal import Modal
 
 
 class ConfirmScreen(Modal[str]):
-    """Says in numbers what will happen; answers with the key pressed, or with nothing."""
+    """Describes what will happen; the result is the key of the answer, empty for no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n,q", "answer('')", "no"),
@@ -31,9 +31,9 @@ class ConfirmScreen(Modal[str]):
         *,
         alarm: bool = False,
     ) -> None:
-        """Ask.
+        """Build the dialog.
 
-        `answers` are keys and what they do; the first must be `y`, and enter means the same.
+        `answers` are pairs of key and label; the first key must be `y`, and enter means it too.
         """
         super().__init__()
         self._title = title
@@ -44,7 +44,7 @@ class ConfirmScreen(Modal[str]):
             self._bindings.bind(key, f"answer('{key}')", words)
 
     def compose(self) -> ComposeResult:
-        """The dialog."""
+        """Compose the question and the answers."""
         dialog = Container(id="dialog", classes="-alarm" if self._alarm else "")
         dialog.border_title = self._title
         with dialog:

@@ -1,4 +1,4 @@
-"""All keys, generated from the action table."""
+"""The help dialog: all keys, generated from the action table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (
     "◆ checkpoint · ↺ rollback · ▲ alarm · △ watch · ✓ verdict · ✎ note · ┴ command · ✗ NaN · "
-    "↑ off the scale"
+    "↑ above the plot"
 )
 
 
 class HelpScreen(ModalScreen[None]):
-    """Keys by group; what is not legal now says why."""
+    """Lists the keys by group; a command that is not possible now says why."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "close")
@@ -36,7 +36,7 @@ class HelpScreen(ModalScreen[None]):
         self._state = state
 
     def compose(self) -> ComposeResult:
-        """The table."""
+        """Compose the table of keys."""
         dialog = Container(id="dialog")
         dialog.border_title = "keys"
         dialog.border_subtitle = "↑ ↓ scroll   esc close"

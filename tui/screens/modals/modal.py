@@ -1,4 +1,4 @@
-"""Dialogs that close once, however fast keys follow each other."""
+"""The base of all dialogs, and the command palette; both close only once."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ _Answer = TypeVar("_Answer")
 
 
 class Modal(ModalScreen[_Answer]):
-    """A dialog. A key typed before it has gone may arrive after it was closed."""
+    """A dialog that ignores keys arriving after it was closed."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-wide-enough")]  # noqa: RUF012 - as Textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (24, "-tall")]  # noqa: RUF012 - as above
 
     def on_mount(self) -> None:
-        """Be ready to stand back."""
+        """Add the notice for a too small terminal."""
         self.mount(TooSmall())
 
     def on_resize(self) -> None:
-        """What it takes to read the question."""
-        state = cast(AppBase, self.app).state
+        """Update the notice for a too small terminal."""
         for page in self.query(TooSmall):
-            page.show(state, *self.app.size)
+            page.show(cast(AppBase, self.app).state, *self.app.size)
 
     @property
     def readable(self) -> bool:
-        """There is room for the question."""
+        """Whether the terminal is large enough to show the dialog."""
         width, height = self.app.size
         return width >= MIN_WIDTH and height >= MIN_HEIGHT
 
     def dismiss(self, result: _Answer | None = None) -> AwaitComplete:
-        """Close with an answer, unless it is closed; to what cannot be read nobody agrees."""
+        """Close with an answer, unless closed; a dialog that is not readable answers None."""
         if not self.is_active:
             return AwaitComplete()
         return super().dismiss(result if self.readable else None)
 
 
 class Palette(CommandPalette):
-    """The command palette, likewise."""
+    """The command palette, which ignores keys arriving after it was closed."""
 
     def dismiss(self, result: None = None) -> AwaitComplete:
-        """Close, unless it is closed already."""
+        """Close, unless closed."""
         return super().dismiss(result) if self.is_active else AwaitComplete()

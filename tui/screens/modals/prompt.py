@@ -1,4 +1,4 @@
-"""One line to type in, above the footer, that says before Enter what it would do."""
+"""The prompt: one line of input above the footer, with a preview of what enter would do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from .modal import Modal
 
 
 class PromptScreen(Modal[ParsedInput]):
-    """Answers with what was asked for; None when it was closed."""
+    """Asks for one line of input; the result is the parsed input, None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
     def __init__(
         self, title: str, forms: str, read: Callable[[str], ParsedInput], start: str = ""
     ) -> None:
-        """Ask; `read` is called on every change of the text, which begins as `start`."""
+        """Build the prompt.
+
+        `forms` are examples of valid input, `read` parses the text on every change, and `start` is
+        the initial text.
+        """
         super().__init__()
         self._title = title
         self._forms = forms
@@ -33,7 +37,7 @@ class PromptScreen(Modal[ParsedInput]):
         self._start = start
 
     def compose(self) -> ComposeResult:
-        """Input and preview."""
+        """Compose input and preview."""
         ask = Container(id="ask")
         ask.border_title = self._title
         ask.border_subtitle = "⏎ send   esc cancel"
@@ -42,18 +46,18 @@ class PromptScreen(Modal[ParsedInput]):
             yield TextLine(id="preview")
 
     def on_mount(self) -> None:
-        """Say what is in force now."""
+        """Preview the initial text, which for an empty text shows the current value."""
         self.query_one(Input).cursor_blink = not self.app.is_headless
         self._preview(self._read(self._start))
 
     @on(Input.Changed)
     def preview(self, event: Input.Changed) -> None:
-        """Say what the text would do."""
+        """Preview the changed text."""
         self._preview(self._read(event.value))
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
-        """Close with a command; an error, or nothing where something is needed, keeps it open."""
+        """Close with the parsed input; an error or missing input keeps the prompt open."""
         asked = self._read(event.value)
         if any(answer is not None for answer in (asked.command, asked.goto, asked.text)):
             self.dismiss(asked)

@@ -35,17 +35,17 @@ def ask_rollback(app: AppBase, checkpoint: str | None = None) -> None:
 
 
 class RollbackScreen(Modal[Rollback]):
-    """A list of checkpoints, options, and in numbers what enter would do."""
+    """A table of checkpoints, the options of the command, and the consequence of pressing enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "cancel")]
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("lr", "LR scale (0.5 = half the schedule)"),
-        ("clip", "clip (max grad norm)"),
-        ("skip", "skip: batches to drop after it"),
+        ("clip", "gradient clip (max norm)"),
+        ("skip", "steps of data to skip after it"),
     )
 
     def __init__(self, state: AppState, now: float, chosen: str | None = None) -> None:
-        """Ask, with a checkpoint chosen by name or the newest good one."""
+        """Build the dialog; without `chosen` the newest good checkpoint is selected."""
         super().__init__()
         self._state = state
         self._now = now + state.link.clock_offset_s
@@ -54,10 +54,10 @@ class RollbackScreen(Modal[Rollback]):
         self._chosen = chosen
 
     def compose(self) -> ComposeResult:
-        """List, options, consequence."""
+        """Compose table, options and consequence."""
         dialog = Container(id="dialog", classes="-alarm")
         dialog.border_title = "roll back"
-        dialog.border_subtitle = "↑ ↓ choose   tab options   ⏎ roll back   esc no"
+        dialog.border_subtitle = "↑ ↓ choose   tab options   ⏎ roll back   esc cancel"
         with dialog:
             yield DataTable(cursor_type="row")
             with Container(id="options"):
@@ -72,16 +72,16 @@ class RollbackScreen(Modal[Rollback]):
     def _as_now(self, name: str) -> str:
         run = self._state.run
         shown = {
-            "lr": f"as now: {fmt.factor(run.lr_scale)}",
-            "clip": f"as now: {'off' if run.clip is None else fmt.number(run.clip)}",
+            "lr": f"unchanged: {fmt.factor(run.lr_scale)}",
+            "clip": f"unchanged: {'off' if run.clip is None else fmt.number(run.clip)}",
         }
         return shown.get(name, "none")
 
     def on_mount(self) -> None:
-        """Fill the list."""
+        """Fill the table and select the chosen checkpoint."""
         table: DataTable[Content] = self.query_one(DataTable)
         rows = [TableRow(c.name, self._cells(c)) for c in self._offered]
-        fill(table, ("step", "age", "loss", "what is lost", ""), rows)
+        fill(table, ("step", "age", "loss", "rollback undoes", ""), rows)
         names = [c.name for c in self._offered]
         if self._chosen in names:
             table.move_cursor(row=names.index(self._chosen))
@@ -102,10 +102,10 @@ class RollbackScreen(Modal[Rollback]):
         )
 
     def _read(self) -> tuple[Rollback | None, str]:
-        """The command as it stands, or what is wrong with it."""
+        """Return the command of the current choices, or None and the error."""
         row = self.query_one(DataTable).cursor_row
         if not 0 <= row < len(self._offered):
-            return None, "no checkpoint"
+            return None, "no checkpoint to roll back to"
         words = ["rollback", self._offered[row].name]
         for name, _ in self.OPTIONS:
             if value := self.query_one(f"#option-{name}", Input).value.strip().lstrip("×*x="):
@@ -136,18 +136,18 @@ class RollbackScreen(Modal[Rollback]):
             self.dismiss(command)
 
     def _still_there(self, command: Rollback) -> bool:
-        """Retention goes on while a person looks at the list."""
+        """Whether the checkpoint still exists; retention may remove it while the dialog is open."""
         present = {c.name for c in cast(AppBase, self.app).state.run.checkpoints}
         if command.checkpoint in present:
             return True
         self._offered = [c for c in self._offered if c.name in present]
         self.on_mount()
-        words = f"{command.checkpoint} was removed meanwhile, as newer ones came; choose another"
+        words = f"{command.checkpoint} has been removed by retention; choose another checkpoint"
         self.notify(words, severity="warning", markup=False)
         return False
 
     def action_back(self) -> None:
-        """From an option to the list, from the list away."""
+        """Move the focus from an option to the table, or cancel the dialog."""
         if isinstance(self.focused, Input):
             self.query_one(DataTable).focus()
         else:

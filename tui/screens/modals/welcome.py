@@ -1,4 +1,4 @@
-"""The first minute: what this is, what to press, and that nothing here can be broken by leaving."""
+"""The welcome dialog of the first start: what the app does and the most important keys."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ FIRST_KEYS = ("app.help", "app.commands", "run.pause", "lr.change", "run.rollbac
 
 
 class WelcomeScreen(ModalScreen[None]):
-    """Shown once per machine; any of its keys closes it."""
+    """Explains the app, once per machine; enter, space, esc and q close it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space,q", "dismiss", "go on")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,space,q", "dismiss", "close")]
 
     def __init__(self, state: AppState) -> None:
         super().__init__()
         self._state = state
 
     def compose(self) -> ComposeResult:
-        """A few lines."""
+        """Compose the text."""
         dialog = Container(id="dialog")
         dialog.border_title = "fttui"
-        dialog.border_subtitle = "⏎ go on"
+        dialog.border_subtitle = "⏎ close"
         with dialog:
             yield Static(lines(*self._rows()), markup=False)
 
     def _rows(self) -> list[Content]:
         rows = [
-            assemble(("You watch a training run, and you can change it while it trains.", BOLD)),
-            Content("Every key that changes something says what it did, at which step, old → new."),
+            assemble(("Watch a training run, and control it while it trains.", BOLD)),
+            Content(
+                "After every change the app shows the step at which it took effect, old → new."
+            ),
             Content(""),
         ]
         for id_ in FIRST_KEYS:
             key = key_of(id_, self._state)
             rows.append(assemble((f"  {key:<8}", ACCENT), ACTION_OF[id_].help))
-        rows += [Content(""), assemble(("Leaving, or losing the connection, never stops it.", DIM))]
+        last = "Training continues when you leave the app or lose the connection."
+        rows += [Content(""), assemble((last, DIM))]
         return rows

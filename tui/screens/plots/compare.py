@@ -1,4 +1,4 @@
-"""Several runs over each other: the same metrics in one plot each, and what was set differently."""
+"""The compare screen: curves of several runs in one plot per metric, and their differing keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_DIFFERENCES = 40
 
 
 class CompareScreen(PlotScreen):
-    """A legend, plots of the metrics that the runs share, the differences of their settings."""
+    """A legend, a plot per metric that all runs have, and the configuration keys that differ."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
     AUTO_FOCUS = ""
@@ -34,7 +34,7 @@ class CompareScreen(PlotScreen):
         self._shown: list[str] = []
 
     def compose_body(self) -> ComposeResult:
-        """Legend, grid, differences."""
+        """Compose legend, grid and differences."""
         yield TextLine(id="legend")
         yield VerticalScroll(id="grid", can_focus=False)
         with VerticalScroll(id="differences", classes="panel", can_focus=False):
@@ -43,7 +43,7 @@ class CompareScreen(PlotScreen):
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the state."""
         self.query_one("#legend", TextLine).put(_legend(state))
-        self.query_one("#differences").border_title = "settings that differ"
+        self.query_one("#differences").border_title = "configuration differences"
         self.query_one("#rows", TextLine).put(_differences(state, self.app.size.width))
         wanted = _metrics(state)
         if wanted != self._shown:
@@ -58,7 +58,7 @@ class CompareScreen(PlotScreen):
 
 
 def _metrics(state: AppState) -> list[str]:
-    """What all of them measured, the usual ones first."""
+    """Return the metrics that all runs have, the main ones first."""
     names = metrics_of(state.run)
     for other in state.others:
         theirs = set(metrics_of(other.run))
@@ -69,8 +69,10 @@ def _metrics(state: AppState) -> list[str]:
 
 def _legend(state: AppState) -> Content:
     if not state.others:
-        hint = "nothing to compare with: mark runs with {runs.mark} in the list, {go.runs}, then "
-        hint += "{runs.compare}"
+        hint = (
+            "no runs to compare: on the runs screen ({go.runs}) mark runs with {runs.mark}, then "
+        )
+        hint += "press {runs.compare}"
         return assemble((keyed(hint, state), DIM))
     ids = [state.run_id, *(other.id for other in state.others)]
     pieces: list[Piece] = []
@@ -86,7 +88,7 @@ def _differences(state: AppState, width: int) -> Content:
         rows.append(assemble((other.id, BOLD)))
         found = differences(state.config, other.config)
         if not found:
-            rows.append(assemble(("  none known", DIM)))
+            rows.append(assemble(("  no known differences", DIM)))
         each = max(10, (width - 44) // 2)
         for key, ours, theirs in found[:MOST_DIFFERENCES]:
             shown = f"{clip_to(ours, each)} → {clip_to(theirs, each)}"

@@ -1,4 +1,4 @@
-"""The dashboard: state and distance, loss, gradients, the machine, what happened and was done."""
+"""The dashboard: the main curves, anomalies, interventions and the newest log line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .plot_screen import PlotScreen
 
 
 class DashboardScreen(PlotScreen):
-    """Everything at a glance."""
+    """The screen with the main plots and the newest events of the run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
     AUTO_FOCUS = ""
 
     def compose_body(self) -> ComposeResult:
-        """Plots, panels, and their stand-ins for small terminals."""
+        """Compose plots and panels, and the single lines that replace panels in small terminals."""
         yield OutcomePanel(id="outcome")
         yield StartPanel(id="start")
         with Horizontal(id="curves"):
@@ -45,12 +45,12 @@ class DashboardScreen(PlotScreen):
         yield LogTail(id="log-tail")
 
     def shows_outcomes(self) -> bool:
-        """In the panel, or in the line that stands in for it."""
+        """Whether the interventions panel, or the line that replaces it, is visible."""
         shown = (self.query_one(InterventionPanel), self.query_one(NewestEvent))
         return any(bool(widget.region) for widget in shown)
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw what is visible."""
+        """Draw the panels and the plots in view."""
         self.set_class(state.starting and not state.fault, "-starting")
         self.query_one(OutcomePanel).show(state)
         self.query_one(StartPanel).show(state)
@@ -64,7 +64,7 @@ class DashboardScreen(PlotScreen):
 
 
 def _strip(state: AppState) -> Content:
-    """Learning rate, memory and throughput in one line."""
+    """Return learning rate, memory, throughput and step time as one line."""
     run = state.run
     if run.last is None:
         return Content("")

@@ -1,4 +1,4 @@
-"""Every metric of the run as a small plot."""
+"""The metrics screen: a small plot of every metric of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plot_screen import PlotScreen
 
 
 class MetricsScreen(PlotScreen):
-    """A grid that grows as metrics appear."""
+    """A grid of plots that grows as metrics appear."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
     AUTO_FOCUS = ""
@@ -27,17 +27,17 @@ class MetricsScreen(PlotScreen):
         self._shown: list[str] = []
 
     def compose_body(self) -> ComposeResult:
-        """The grid, and what is left out of it."""
+        """Compose the grid and the hint line."""
         yield VerticalScroll(id="grid", can_focus=False)
         yield TextLine(id="hint")
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw the plots in view."""
+        """Draw the plots in view; add or remove plots as the metrics or the filter change."""
         every = metrics_of(state.run)
         wanted = chosen_metrics(every, state.plot.only)
-        hint = "{list.filter} choose metrics   {view.maximise} maximise   {app.back} back"
+        hint = "{list.filter} filter   {view.maximise} maximise   {app.back} back"
         if state.plot.only:
-            hint = f"{len(wanted)} of {len(every)} with “{state.plot.only}”   {hint}"
+            hint = f"{len(wanted)} of {len(every)} match “{state.plot.only}”   {hint}"
         self.query_one("#hint", TextLine).put(assemble((keyed(hint, state), DIM)))
         if wanted == self._shown:
             for plot in self.plots():

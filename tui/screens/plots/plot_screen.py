@@ -9,16 +9,16 @@ from ..base import RunScreen
 
 
 class PlotScreen(RunScreen):
-    """A screen of plots that share window, cursor and scale, and so their looks.
+    """A screen of plots that share window, cursor and scale, and the styles of their curves.
 
-    | Component class | What |
+    | Component class | Used for |
     | :- | :- |
     | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
     | `plot--run1` … `plot--run4` | curves of compared runs |
-    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | around and over them |
+    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | axes and marks |
     """
 
-    # Held here, not by each plot: looking up sixteen styles is most of what a plot would cost.
+    # Defined here and not per plot, because looking up the styles is most of a plot's cost.
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in Plot.LOOKS}
 
     def plots(self) -> list[Plot]:
@@ -27,20 +27,20 @@ class PlotScreen(RunScreen):
 
     @property
     def canvas_columns(self) -> int:
-        """Columns of the focused plot, for cursor steps."""
+        """Columns of the focused plot's canvas; one press of a cursor key moves by one column."""
         return self.chosen_plot().columns if self.plots() else 1
 
     def chosen_plot(self) -> Plot:
-        """The focused plot, else the first."""
+        """Return the focused plot, or the first if none is focused."""
         return self.focused if isinstance(self.focused, Plot) else self.plots()[0]
 
     def on_plot_pointed(self, message: Plot.Pointed) -> None:
-        """A click on a plot puts the cursor there on all of them."""
+        """Move the cursor of all plots to the step that was clicked."""
         state = self.fttui.state
         self.fttui.look(state.plot.at(message.step, state.run.step))
 
     def choose(self, offset: int) -> None:
-        """Focus the next or previous plot."""
+        """Focus the plot `offset` places after the focused one."""
         shown = [plot for plot in self.plots() if plot.display]
         if not shown:
             return
@@ -54,7 +54,7 @@ class PlotScreen(RunScreen):
         chosen.focus()
 
     def toggle_maximised(self) -> None:
-        """The focused plot alone, or all again."""
+        """Show only the focused plot, or all plots again."""
         if self.has_class("-maximised"):
             self.remove_class("-maximised")
             for plot in self.plots():
@@ -66,7 +66,7 @@ class PlotScreen(RunScreen):
         self.call_after_refresh(self.fttui.redraw)
 
     def maximise_plot(self, chosen: Plot) -> None:
-        """Show one plot alone."""
+        """Show only this plot."""
         self.add_class("-maximised")
         for plot in self.plots():
             plot.set_class(plot is chosen, "-alone")

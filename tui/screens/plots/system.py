@@ -1,4 +1,4 @@
-"""The machine: memory against the plan, utilisation, power, temperature, and who is slow."""
+"""The system screen: memory against the plan, GPU readings, ranks, connection, profile."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, TextLine, assemble, 
 from .plot_screen import PlotScreen
 
 BLOCKS = "█▓▒░▚▞▀▄"
-"""One sign per term of the plan, so that colour is not needed to tell them apart."""
+"""One sign per term of the memory plan, so that the terms differ without colour."""
 
 
 class SystemScreen(PlotScreen):
-    """Plots of the machine; below them the plan and the ranks."""
+    """Plots of the system's readings; below them memory plan, ranks, connection and profile."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
     AUTO_FOCUS = ""
 
     def compose_body(self) -> ComposeResult:
-        """The grid, and two panels of text."""
+        """Compose the grid of plots and the panels of text."""
         with VerticalScroll(id="grid", can_focus=False):
             for panel in SYSTEM:
                 yield Plot(panel)
@@ -44,13 +44,13 @@ class SystemScreen(PlotScreen):
         yield TextLine(id="profile", classes="panel")
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw the plots in view and the texts."""
+        """Draw the plots in view and the panels."""
         for plot in self.plots():
             plot.offer(state)
         for name, title, rows in (
-            ("#plan", "memory per rank: plan", _plan(state, self.app.size.width // 3 - 4)),
+            ("#plan", "memory plan per rank", _plan(state, self.app.size.width // 3 - 4)),
             ("#ranks", "ranks", _ranks(state)),
-            ("#link", "link", _link(state, now)),
+            ("#link", "connection", _connection(state, now)),
         ):
             line = self.query_one(name, TextLine)
             line.border_title = title
@@ -61,19 +61,19 @@ class SystemScreen(PlotScreen):
         found, line = state.run.profile, self.query_one("#profile", TextLine)
         line.display = found is not None
         if found is not None:
-            line.border_title = f"profile, step {state.run.profiled_at:,}"
+            line.border_title = f"profile at step {state.run.profiled_at:,}"
             line.put(lines(*(assemble(text) for text in profile_lines(found))))
 
 
 def _plan(state: AppState, width: int) -> list[Content]:
     terms = memory_plan(state)
     if not terms:
-        return [assemble(("no plan is known here", DIM))]
+        return [assemble(("no memory plan available", DIM))]
     total = sum(size for _, size in terms)
     now = memory_now(state.run)
     shown = f"planned {fmt.size(total)}"
     if now is not None:
-        shown = f"{fmt.size_of(now[0], total)} planned, {fmt.percent(now[0] / total, 0)}"
+        shown = f"{fmt.size_of(now[0], total)} planned ({fmt.percent(now[0] / total, 0)})"
     whole = max(total, now[1] if now and now[1] else total)
     cells = max(10, width)
     pieces: list[Piece] = []
@@ -92,9 +92,9 @@ def _ranks(state: AppState) -> list[Content]:
     memory = list(last.rank_mem_bytes) if last else []
     rows = []
     median = sorted(times)[len(times) // 2] if times else 0.0
-    told = _devices_told(last)
+    readings = _readings(last)
     for rank in range(max(len(devices), len(times), 1)):
-        device = devices[rank] if rank < len(devices) else "device not told yet"
+        device = devices[rank] if rank < len(devices) else "device not known yet"
         pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT)]
         slow = rank < len(times) and times[rank] > SLOW_STEP_RATIO * median
         if rank < len(times):
@@ -102,16 +102,18 @@ def _ranks(state: AppState) -> list[Content]:
             pieces.append((text, WATCH) if slow else text)
         if rank < len(memory):
             pieces.append(f"{fmt.size(memory[rank]):>9}  ")
-        pieces += [f"{values[rank]:.0f} {unit}  " for values, unit in told if rank < len(values)]
+        pieces += [
+            f"{values[rank]:.0f} {unit}  " for values, unit in readings if rank < len(values)
+        ]
         mark = ("△ slow in this step  ", WATCH) if slow else ""
         rows += [assemble(*pieces), assemble("     ", mark, (device, DIM))]
     if len(times) < 2:
-        rows.append(assemble(("one rank: nobody to wait for", DIM)))
+        rows.append(assemble(("single rank", DIM)))
     return rows
 
 
-def _devices_told(last: StepFinished | None) -> list[tuple[list[float], str]]:
-    """Utilisation, temperature and power, rank by rank."""
+def _readings(last: StepFinished | None) -> list[tuple[list[float], str]]:
+    """Return utilisation, temperature and power, each as one value per rank with its unit."""
     if last is None:
         return []
     by_rank = [last.rank_util, last.rank_temp_c, last.rank_power_w]
@@ -121,18 +123,18 @@ def _devices_told(last: StepFinished | None) -> list[tuple[list[float], str]]:
     return list(zip(by_rank, ("%", "°C", "W"), strict=True))
 
 
-def _link(state: AppState, now: float) -> list[Content]:
-    """How the viewer hears the run, in numbers."""
+def _connection(state: AppState, now: float) -> list[Content]:
+    """Return the state and the delays of the viewer's connection to the run."""
     link, run = state.link, state.run
     behind = None if run.time is None else max(0.0, now + link.clock_offset_s - run.time)
     commands = [item for item in run.interventions if item.seconds is not None]
     rows = [
-        ("link", f"{link.link.value}, {fmt.age(link.age_s(now))} ago"),
+        ("state", f"{link.link.value}, {fmt.age(link.age_s(now))} ago"),
         ("newest record", f"{run.seq:,}, {fmt.age(behind)} old"),
-        ("lost and refilled", f"{fmt.plural(link.refills, 'time')}"),
-        ("of a newer fttui", fmt.plural(run.unknown, "record")),
-        ("hub answers in", fmt.duration(link.answer_s)),
-        ("applied in", fmt.duration(commands[-1].seconds) if commands else "–"),
-        ("control", state.controller or "nobody"),
+        ("refetched", f"{fmt.plural(link.refills, 'time')}"),
+        ("unknown records", f"{run.unknown:,}"),
+        ("hub answer", fmt.duration(link.answer_s)),
+        ("last command", fmt.duration(commands[-1].seconds) if commands else "–"),
+        ("control", state.controller or "no viewer"),
     ]
     return [assemble((f"{name:<18}", DIM), text) for name, text in rows]

@@ -12,20 +12,20 @@ from .table_screen import TableScreen
 
 
 class AnomaliesScreen(TableScreen):
-    """Anomalies; enter opens the report."""
+    """The table of anomalies; enter opens the report."""
 
-    COLUMNS = ("", "step", "what", "verdict", "good before")
+    COLUMNS = ("", "step", "anomaly", "verdict", "good checkpoint")
     NAME = "anomalies"
     DETAIL = "anomaly"
-    EMPTY = "No anomaly so far. The guard looks at loss and gradients before every update."
+    EMPTY = "No anomaly so far. Loss and gradients are checked before every update."
     HINT = "enter report   {anomaly.recover} ADVICE   {list.filter} filter   {app.back} back"
 
-    def _ways(self, state: AppState) -> str:
-        """The advice by its name: it need not be a recovery."""
-        return super()._ways(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
+    def _keys(self, state: AppState) -> str:
+        """Name the recommended command, which need not be a recovery."""
+        return super()._keys(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per anomaly."""
+        """Return one row per anomaly, newest first."""
         found = []
         for anomaly in reversed(state.run.anomalies):
             event = anomaly.event
@@ -41,5 +41,5 @@ class AnomaliesScreen(TableScreen):
         return found
 
     def chosen(self, key: str) -> None:
-        """Open its report."""
+        """Open the report of the anomaly."""
         open_report(self.fttui, key)

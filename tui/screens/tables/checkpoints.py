@@ -19,17 +19,19 @@ from .table_screen import TableScreen
 
 
 class CheckpointsScreen(TableScreen):
-    """Checkpoints; enter rolls back to one."""
+    """The table of checkpoints; enter opens the rollback dialog."""
 
-    COLUMNS = ("step", "age", "loss", "since", "what is lost", "", "note", "name", "size")
+    COLUMNS = ("step", "age", "loss", "change", "rollback undoes", "", "note", "name", "size")
     NAME = "checkpoints"
     ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
-    HINT = "enter go back   {checkpoint.save} save   {checkpoint.pin} pinned   {list.filter} find"
+    HINT = (
+        "enter roll back   {checkpoint.save} write   {checkpoint.pin} pinned   {list.filter} filter"
+    )
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per checkpoint on disk."""
+        """Return one row per checkpoint on disk, newest first."""
         here = now + state.link.clock_offset_s
         current = value_at(state.run, smoothed(SMOOTHINGS[0]), None)
         return [
@@ -51,7 +53,7 @@ class CheckpointsScreen(TableScreen):
         ]
 
     def chosen(self, key: str) -> None:
-        """Ask to roll back to it."""
+        """Open the rollback dialog with this checkpoint chosen."""
         reason = why_not(ACTION_OF[self.ENTER], self.fttui.state)
         if reason is None:
             ask_rollback(self.fttui, key)
@@ -60,16 +62,16 @@ class CheckpointsScreen(TableScreen):
 
 
 def _since(then: float | None, now: float | None) -> str:
-    """How the loss has changed since: `▾ 0.12`."""
+    """Return the change of the loss since a checkpoint, such as `▾ 0.12`."""
     if then is None or now is None or not math.isfinite(then - now):
         return "–"
-    if math.isclose(then, now, rel_tol=1e-9):  # the same, but for the rounding of the smoothing
+    if math.isclose(then, now, rel_tol=1e-9):  # equal up to rounding in the smoothing
         return "–"
     return f"{'▾' if now <= then else '▴'} {fmt.number(abs(now - then))}"
 
 
 def _standing(good: bool, pinned: bool) -> Content:
-    """Saved means written and read back; good is more than that."""
+    """Return whether a checkpoint is good or doubtful, after `✓` for written and verified."""
     pieces: list[Piece] = ["✓ ", ("good", ACCENT) if good else ("△ doubtful", WATCH)]
     if pinned:
         pieces.append(" pinned")

@@ -10,15 +10,15 @@ from .table_screen import TableScreen
 
 
 class ConfigScreen(TableScreen):
-    """The resolved configuration: every key, its value, and where that comes from."""
+    """The table of the resolved configuration: every key, its value and the value's source."""
 
-    COLUMNS = ("key", "value", "from", "in the file")
+    COLUMNS = ("key", "value", "source", "in the file")
     NAME = "configuration"
-    EMPTY = "Not known: the run's folder is not on this machine."
+    EMPTY = "No configuration: it has not been received from the remote host."
     HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per key, in the order of the file."""
+        """Return one row per key, in the order of the configuration."""
         looks = {"file": ACCENT, "--set": WATCH}
         return [
             TableRow(

@@ -1,4 +1,4 @@
-"""What a wide terminal shows beside a list: more of the row under the cursor."""
+"""Details of the row under the cursor, which wide terminals show beside a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...view_model.run_view import CheckpointView, RunView
 from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
 AROUND = (-3, -2, -1, 0, 1, 2, 3)
-"""Steps beside an anomaly of which the values are shown."""
+"""Steps around an anomaly whose values are shown, as offsets."""
 RATES = ("lr", "lr_schedule")
 NAME_ROOM, VALUE_ROOM = 22, 12
 
 
 def anomaly(state: AppState, key: str) -> Iterator[Content]:
-    """Against what it was measured, what came before and after, what may be done."""
+    """Yield an anomaly's level against the usual one, the steps around it, its recommendations."""
     found = next((a for a in state.run.anomalies if a.event.id == key), None)
     if found is None:
         return
@@ -31,7 +31,7 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
     yield assemble(f"{event.severity} · {event.kind} · ", (found.verdict or "open", WATCH))
     if event.value is not None and event.baseline is not None:
         usual = fmt.number(event.baseline)
-        yield assemble(f"{fmt.number(event.value)} against {usual} as usual before it")
+        yield assemble(f"{fmt.number(event.value)}, usual value before it: {usual}")
     yield Content("")
     names = [name for name in ("loss", "grad_norm", "lr") if name in metrics_of(state.run)]
     yield _cells("step", names, BOLD)
@@ -49,17 +49,17 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
     good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
     if good is not None:
         lost = given_up(state, good).words
-        yield assemble((f"  back to {good.name} gives up {lost}", DIM))
+        yield assemble((f"  a rollback to {good.name} undoes {lost}", DIM))
 
 
 def checkpoint(state: AppState, key: str) -> Iterator[Content]:
-    """What is different now from what it was at the checkpoint."""
+    """Yield every metric at a checkpoint, now, and the change."""
     found = next((c for c in state.run.checkpoints if c.name == key), None)
     if found is None:
         return
     yield assemble((found.name, BOLD), f"   {_standing(found)}")
     lost = given_up(state, found).words
-    yield assemble(f"timeline {found.timeline} · {fmt.size(found.size_bytes)} · since then {lost}")
+    yield assemble(f"timeline {found.timeline} · {fmt.size(found.size_bytes)} · {lost} ago")
     if found.note:
         yield assemble((found.note, DIM))
     yield Content("")
@@ -75,7 +75,7 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
 
 
 def intervention(state: AppState, key: str) -> Iterator[Content]:
-    """The whole command, its way, and the loss on both sides of it."""
+    """Yield an intervention's command, outcome, issuer and reason, and the curves around it."""
     found = state.run.interventions.find(key)
     if found is None:
         return
@@ -83,9 +83,9 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
     yield assemble(found.outcome())
     yield assemble((f"by {found.issuer}", DIM))
     if why := state.run.interventions.why(found):
-        yield assemble(f"because: {why}")
+        yield assemble(f"reason: {why}")
     if found.seconds is not None:
-        yield assemble((f"{fmt.duration(found.seconds)} from accepted to applied", DIM))
+        yield assemble((f"applied {fmt.duration(found.seconds)} after it was accepted", DIM))
     if found.step is None:
         return
     yield Content("")
@@ -102,7 +102,7 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
 
 
 def sample(state: AppState, key: str) -> Iterator[Content]:
-    """The text in full."""
+    """Yield a sample's prompt and text in full."""
     index = int(key)
     if index < len(state.run.samples):
         found = state.run.samples[index]
@@ -120,7 +120,7 @@ DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
 
 
 def value_on(run: RunView, name: str, timeline: int, step: int) -> float | None:
-    """A metric at a step as a timeline knows it: its own, else that of the ones it came from."""
+    """Return a metric at a step of a timeline, from its own branch or the ones it forked from."""
     for branch in reversed(run.branches):
         series = branch.curves.get(name)
         if branch.timeline <= timeline and series and (series.first_x or 0) <= step:

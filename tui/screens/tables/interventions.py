@@ -13,19 +13,19 @@ _PHASE_STYLE = {Phase.APPLIED: ACCENT, Phase.FAILED: ALARM, Phase.REJECTED: ALAR
 
 
 class InterventionsScreen(TableScreen):
-    """Who changed what, when, why, and its effect."""
+    """The table of interventions: who changed what, when, why, and with what effect."""
 
-    COLUMNS = ("step", "who", "command", "outcome", "why", "took", "at")
+    COLUMNS = ("step", "who", "command", "outcome", "reason", "took", "at")
     NAME = "interventions"
     DETAIL = "intervention"
     EMPTY = "No intervention so far; {lr.change} changes the learning rate, {clip.change} the clip."
 
     def shows_outcomes(self) -> bool:
-        """It is the list of them."""
+        """Always true, as the table lists every command with its outcome."""
         return True
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per command."""
+        """Return one row per command, newest first."""
         return [
             TableRow(
                 item.id,

@@ -9,15 +9,15 @@ from .table_screen import TableScreen
 
 
 class LogScreen(TableScreen):
-    """The run's log."""
+    """The table of log lines."""
 
     COLUMNS = ("time", "level", "rank", "text")
     NAME = "log"
-    EMPTY = "Nothing was logged yet."
+    EMPTY = "No log lines yet."
     HINT = "newest first   {list.filter} filter, such as: r1 error   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per line."""
+        """Return one row per log line, newest first."""
         colours = {"error": ALARM, "warning": WATCH, "debug": DIM}
         return [
             TableRow(

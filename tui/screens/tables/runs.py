@@ -1,4 +1,4 @@
-"""All runs: live, finished, crashed; of this machine and of those attached to before."""
+"""The screen of all runs, live and ended, on this machine and on known remote hosts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ REFRESH_S = 5.0
 
 
 class RunsScreen(TableScreen):
-    """One line per run; enter opens it, v marks it for comparing."""
+    """The table of runs; enter opens one, the mark key marks it for comparison."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
-    COLUMNS = ("", "state", "run", "step", "loss", "last", "where")
+    COLUMNS = ("", "state", "run", "step", "loss", "age", "host")
     NAME = "runs"
-    EMPTY = "looking for runs…"
-    HINT = "enter open   {runs.mark} mark   {runs.compare} compare with this   {list.filter} filter"
+    EMPTY = "searching for runs…"
+    HINT = "enter open   {runs.mark} mark   {runs.compare} compare   {list.filter} filter"
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,41 +43,41 @@ class RunsScreen(TableScreen):
         self.marked: set[str] = set()
 
     def on_mount(self) -> None:
-        """Look, and look again."""
+        """Start listing runs, the local ones again at an interval."""
         self.look()
         self.look_elsewhere()
         self.set_interval(REFRESH_S, self.look)
 
     @work(thread=True, exclusive=True, group="runs-here")
     def look(self) -> None:
-        """Read the folders."""
+        """List the runs of this machine in a thread."""
         found, damaged = local_runs(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
         self.app.call_from_thread(self._found_here, found, damaged)
 
     def _found_here(self, found: list[RunListing], damaged: list[Path]) -> None:
         self._here = found
-        self._damaged = [f"{file.parent.name}: its run.json is damaged" for file in damaged]
+        self._damaged = [f"{file.parent.name}: run.json is damaged" for file in damaged]
         self._looked = True
         self.fttui.redraw()
 
     @work(exclusive=True, group="runs-there")
     async def look_elsewhere(self) -> None:
-        """Ask the known machines."""
+        """List the runs of the known remote hosts."""
         self._there, self._faults = await remote_runs()
         self.fttui.redraw()
 
     @property
     def listed(self) -> list[RunListing]:
-        """All of them, in the order shown."""
+        """All runs, in the order shown."""
         return [*self._here, *self._there]
 
     def columns(self) -> Sequence[str]:
-        """Where a run is goes without saying in a narrow terminal, unless some are elsewhere."""
+        """Return the columns; a narrow terminal shows the host only if there are remote runs."""
         here = self.has_class("-narrow") and not any(item.host for item in self.listed)
         return self.COLUMNS[:-1] if here else self.COLUMNS
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per run."""
+        """Return one row per run."""
         return [self._row(item, state, now) for item in self.listed]
 
     def _row(self, item: RunListing, state: AppState, now: float) -> TableRow:
@@ -94,15 +94,15 @@ class RunsScreen(TableScreen):
                 cell(_distance(run, brief=self.has_class("-narrow"))),
                 cell(f"{fmt.number(run.loss):>7}"),
                 cell(f"{age:>6}", DIM),
-                cell(item.host or "here", DIM),
+                cell(item.host or "local", DIM),
             ),
         )
 
     def show_body(self, state: AppState, now: float) -> None:
-        """The list, and what is missing from it: damaged runs, machines that did not answer."""
+        """Draw the table; the hint line names damaged runs and hosts that did not answer."""
         super().show_body(state, now)
         if self._looked and not self.listed:
-            hint = "No runs yet; leave and start one with: fttui run CONFIG"
+            hint = "No runs yet; start one with: fttui run CONFIG"
             self.query_one("#hint", TextLine).put(assemble(hint))
         missing = [*self._damaged, *self._faults]
         if missing:
@@ -110,20 +110,20 @@ class RunsScreen(TableScreen):
             self.query_one("#hint", TextLine).put(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
-        """Open it."""
+        """Open the run."""
         item = next((item for item in self.listed if item.key == key), None)
         if item is not None:
             self.fttui.open_run(item)
 
     def mark(self) -> None:
-        """Mark the run under the cursor, or take its mark back."""
+        """Mark the run under the cursor, or unmark it."""
         key = self.key_under_cursor()
         if key is not None:
             self.marked ^= {key}
             self.fttui.redraw()
 
     def chosen_to_compare(self) -> list[RunListing]:
-        """The marked runs, or the one under the cursor."""
+        """Return the marked runs, or the run under the cursor if none is marked."""
         keys = self.marked or {self.key_under_cursor() or ""}
         return [item for item in self.listed if item.key in keys]
 
@@ -132,6 +132,6 @@ def _distance(run: RunSummary, *, brief: bool) -> str:
     step = f"{run.step:>{7 if brief else 9},}"
     if not run.total_steps or (run.state is RunState.FINISHED and not brief):
         return step
-    # A run that goes on may be given fewer steps than it has made.
+    # A resumed run may have been given fewer steps than it has made.
     share = fmt.percent(min(run.step / run.total_steps, 1.0), 0)
     return f"{step} {share:>5}" if brief else f"{step} / {run.total_steps:,}  {share:>5}"

@@ -11,16 +11,16 @@ from .table_screen import TableScreen
 
 
 class SamplesScreen(TableScreen):
-    """Texts the adapter wrote; enter shows one in full."""
+    """The table of generated samples; enter shows one in full."""
 
     COLUMNS = ("step", "prompt", "text")
     NAME = "samples"
     DETAIL = "sample"
-    EMPTY = "No sample so far; {run.sample} generates one from the current adapter."
+    EMPTY = "No sample so far; {run.sample} generates one with the current adapter."
     HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """One per sample."""
+        """Return one row per sample, newest first."""
         return [
             TableRow(
                 str(index),
@@ -34,7 +34,7 @@ class SamplesScreen(TableScreen):
         ]
 
     def chosen(self, key: str) -> None:
-        """Show it in full."""
+        """Show the sample in full."""
         sample = self.fttui.state.run.samples[int(key)]
         text = f"{sample.prompt}\n\n{sample.text}"
         self.fttui.push_screen(TextPage(f"sample at step {sample.step:,}", text))

@@ -23,7 +23,7 @@ GAP = "   "
 
 
 class TableScreen(RunScreen):
-    """A table over all rows, newest first; `/` filters, enter acts on a row."""
+    """A table of all items, newest first; `/` filters, enter acts on the row under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     COLUMNS: ClassVar[tuple[str, ...]] = ()
@@ -31,9 +31,9 @@ class TableScreen(RunScreen):
     EMPTY: ClassVar[str] = ""
     HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
     ENTER: ClassVar[str] = ""
-    """The action that enter is, where it is one that may not be legal now."""
+    """Id of the action that enter performs, if it is one that may be impossible now."""
     DETAIL: ClassVar[str] = ""
-    """Of `DETAILS`: what stands beside the list where there is room."""
+    """Key of `DETAILS`: the details shown beside the table in wide terminals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class TableScreen(RunScreen):
         self._rows: list[TableRow] | None = None
 
     def compose_body(self) -> ComposeResult:
-        """Table, hint, filter."""
+        """Compose table, details, key hint and filter."""
         table: DataTable[Content] = DataTable(cursor_type="row", zebra_stripes=False)
         table.border_title = self.NAME
         yield table
@@ -50,28 +50,28 @@ class TableScreen(RunScreen):
             detail.border_title = self.DETAIL
             yield detail
         yield TextLine(id="hint")
-        yield Input(placeholder="filter…", id="filter", compact=True)
+        yield Input(placeholder="filter: words that a row must contain", id="filter", compact=True)
 
     def columns(self) -> Sequence[str]:
-        """The columns there is room for, from the left."""
+        """Return the names of the columns to show, a prefix of `COLUMNS`."""
         return self.COLUMNS
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """All rows, newest first."""
+        """Return all rows, newest first."""
         return []
 
     def chosen(self, key: str) -> None:
-        """Enter on a row."""
+        """Act on the row with this key, when enter is pressed on it."""
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Bring the table up to date; the cursor stays on its row."""
+        """Update the table; the cursor stays on its row."""
         everything = self.rows(state, now)
         words = self._filter.split()
         rows = [row for row in everything if all(word in row.text for word in words)]
-        hint = keyed(self._ways(state) if everything else self.EMPTY, state)
+        hint = keyed(self._keys(state) if everything else self.EMPTY, state)
         if self._filter:
-            ways = keyed("{list.filter} change   {app.back} clear", state)
-            hint = f"{len(rows)} of {len(everything)} with “{self._filter}”   {ways}"
+            keys = keyed("{list.filter} change   {app.back} clear", state)
+            hint = f"{len(rows)} of {len(everything)} match “{self._filter}”   {keys}"
         self.query_one("#hint", TextLine).put(Content(hint))
         self._refill(rows)
         key = self.key_under_cursor()
@@ -79,13 +79,13 @@ class TableScreen(RunScreen):
             shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
             self.query_one("#detail", TextLine).put(lines(*shown))
 
-    def _ways(self, state: AppState) -> str:
-        """Of the hint, the keys that do something now."""
+    def _keys(self, state: AppState) -> str:
+        """Return the keys of the hint whose actions are possible now."""
         refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
-        ways = self.HINT.split(GAP)
+        keys = self.HINT.split(GAP)
         if self.ENTER in refused:
-            ways = [way for way in ways if not way.startswith("enter ")]
-        return GAP.join(way for way in ways if not any(f"{{{id_}}}" in way for id_ in refused))
+            keys = [key for key in keys if not key.startswith("enter ")]
+        return GAP.join(key for key in keys if not any(f"{{{id_}}}" in key for id_ in refused))
 
     def _refill(self, rows: list[TableRow]) -> None:
         known = self._rows
@@ -100,24 +100,24 @@ class TableScreen(RunScreen):
         self._rows = rows
 
     def key_under_cursor(self) -> str | None:
-        """What identifies the row under the cursor."""
+        """Return the key of the row under the cursor, or None if the table is empty."""
         at = self.query_one(DataTable).cursor_row
         return self._rows[at].key if self._rows and 0 <= at < len(self._rows) else None
 
     def move(self, rows: int) -> None:
-        """Move the cursor by rows, not past the ends."""
+        """Move the cursor by a number of rows, within the table."""
         table = self.query_one(DataTable)
         at = min(max(0, table.cursor_row + rows), max(0, table.row_count - 1))
         table.move_cursor(row=at, animate=False)
 
     def open_filter(self) -> None:
-        """Start typing a filter."""
+        """Show the filter and focus it."""
         field = self.query_one("#filter", Input)
         field.add_class("-open")
         field.focus()
 
     def close_filter(self) -> bool:
-        """Drop the filter; False when there was none."""
+        """Clear the filter; return whether there was one."""
         field = self.query_one("#filter", Input)
         had = bool(self._filter) or field.has_class("-open")
         field.value = ""
@@ -127,25 +127,25 @@ class TableScreen(RunScreen):
 
     @on(Input.Changed, "#filter")
     def narrow(self, event: Input.Changed) -> None:
-        """Show only what has the text."""
+        """Show only the rows that contain every word of the filter."""
         self._filter = event.value.strip().lower()
         self.fttui.redraw()
 
     @on(Input.Submitted, "#filter")
     def keep(self) -> None:
-        """Back to the table, filtered."""
+        """Return the focus to the table and keep the filter."""
         self.query_one("#filter", Input).remove_class("-open")
         self.query_one(DataTable).focus()
 
     @on(DataTable.RowHighlighted)
-    def tell_more(self) -> None:
-        """Another row is under the cursor."""
+    def show_details(self) -> None:
+        """Show the details of the row that the cursor moved to."""
         if self.DETAIL and self.has_class("-wide"):
             self.fttui.redraw()
 
     @on(DataTable.RowSelected)
     def choose(self, event: DataTable.RowSelected) -> None:
-        """Enter on a row."""
+        """Act on the row that enter was pressed on."""
         if event.row_key.value is not None:
             self.chosen(event.row_key.value)
 
