@@ -81,7 +81,7 @@ class RollbackScreen(Modal[Rollback]):
         """Fill the table and select the chosen checkpoint."""
         table: DataTable[Content] = self.query_one(DataTable)
         rows = [TableRow(c.name, self._cells(c)) for c in self._offered]
-        fill(table, ("step", "age", "loss", "rollback undoes", ""), rows)
+        fill(table, ("step", "age", "loss", "lost work", ""), rows)
         names = [c.name for c in self._offered]
         if self._chosen in names:
             table.move_cursor(row=names.index(self._chosen))

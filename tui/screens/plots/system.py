@@ -131,7 +131,7 @@ def _connection(state: AppState, now: float) -> list[Content]:
     rows = [
         ("state", f"{link.link.value}, {fmt.age(link.age_s(now))} ago"),
         ("newest record", f"{run.seq:,}, {fmt.age(behind)} old"),
-        ("refetched", f"{fmt.plural(link.refills, 'time')}"),
+        ("records refetched", f"{fmt.plural(link.refills, 'time')}"),
         ("unknown records", f"{run.unknown:,}"),
         ("hub answer", fmt.duration(link.answer_s)),
         ("last command", fmt.duration(commands[-1].seconds) if commands else "–"),

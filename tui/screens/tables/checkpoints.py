@@ -21,7 +21,7 @@ from .table_screen import TableScreen
 class CheckpointsScreen(TableScreen):
     """The table of checkpoints; enter opens the rollback dialog."""
 
-    COLUMNS = ("step", "age", "loss", "change", "rollback undoes", "", "note", "name", "size")
+    COLUMNS = ("step", "age", "loss", "change", "lost work", "", "note", "name", "size")
     NAME = "checkpoints"
     ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"

@@ -49,7 +49,7 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
     good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
     if good is not None:
         lost = given_up(state, good).words
-        yield assemble((f"  a rollback to {good.name} undoes {lost}", DIM))
+        yield assemble((f"  a rollback to {good.name} loses {lost} of work", DIM))
 
 
 def checkpoint(state: AppState, key: str) -> Iterator[Content]:
