@@ -1,4 +1,4 @@
-"""What a command gives up, in numbers, before it is sent."""
+"""The work that a rollback loses, and its consequence in words."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from ..view_model.run_view import CheckpointView
 
 @dataclass(frozen=True)
 class LostWork:
-    """What going back to a checkpoint gives up."""
+    """The work that a rollback to a checkpoint loses."""
 
     steps: int
     seconds: float | None
+    """Wall time of those steps; None if it is unknown."""
 
     @property
     def words(self) -> str:
-        """`412 steps, 34 m 10 s`."""
+        """The work as text, such as `412 steps, 34 m 10 s`."""
         took = f", {fmt.duration(self.seconds)}" if self.seconds is not None else ""
         return f"{fmt.plural(self.steps, 'step')}{took}"
 
 
 def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
-    """The work after a checkpoint that the present weights hold."""
+    """Return the work that was done since a checkpoint."""
     newest = state.run.last_step_at
     return LostWork(
         max(0, state.run.step - checkpoint.step),
@@ -36,18 +37,19 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
 
 
 def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:
-    """A rollback in plain words, with numbers."""
+    """Describe a rollback: lost work, timeline, LR scale, clip and skipped data."""
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
     rows = [
-        f"Back to step {checkpoint.step:,}: {loss.words} of work stay on the curves, dimmed.",
+        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost (curves stay, dimmed).",
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
-    kept = "" if command.lr_scale is not None else " (as now)"
-    rows.append(f"LR scale ×{fmt.factor(scale)}{kept}, about {fmt.learning_rate(schedule * scale)}")
+    kept = "" if command.lr_scale is not None else " (unchanged)"
+    rate = fmt.learning_rate(schedule * scale)
+    rows.append(f"LR scale ×{fmt.factor(scale)}{kept}, learning rate about {rate}")
     if command.clip is not None:
-        rows.append(f"clip {fmt.number(command.clip)}")
+        rows.append(f"gradient clip {fmt.number(command.clip)}")
     if command.skip:
         first = checkpoint.step + 1
         rows.append(f"the data of steps {first:,}–{checkpoint.step + command.skip:,} is skipped")
@@ -55,9 +57,9 @@ def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) 
 
 
 def _afterwards(state: AppState) -> str:
-    """A halt is over by going back; a pause is not."""
+    """Return what follows a rollback: it ends a halt, but not a pause."""
     paused = state.state is RunState.PAUSED
-    return "It stays paused there" if paused else "Training goes on from there"
+    return "The run stays paused there," if paused else "Training continues from there"
 
 
 def _next_timeline(state: AppState) -> int:

@@ -1,4 +1,4 @@
-"""A command before it is sent: what it is called, and what it will do, in numbers."""
+"""Texts about a command before it is sent: its name, and what it will do in the current state."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 
 
 def name_of(command: AnyCommand) -> str:
-    """What a title and a button call it."""
+    """Return the name of a command for titles and answers of dialogs."""
     if command == Stop(save=False):
-        return "stop, discard"
+        return "stop without a checkpoint"
     return spec_of(command).name
 
 
 def gives_up(command: AnyCommand) -> bool:
-    """It throws work away or ends the run."""
+    """Whether a command discards work or ends the run."""
     return spec_of(command).destructive
 
 
@@ -50,7 +50,7 @@ def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
 
 
 def in_words(state: AppState, command: AnyCommand) -> list[str]:
-    """What a command will do in the present state."""
+    """Describe what a command will do in the current state, one sentence per line."""
     match command:
         case Recover():
             return _recovery(state, command)
@@ -61,33 +61,34 @@ def in_words(state: AppState, command: AnyCommand) -> list[str]:
         case Stop():
             return stopping(state, save=command.save)
         case _:
-            return list(_in_passing(state, command))
+            return list(_harmless(state, command))
 
 
-def _in_passing(state: AppState, command: AnyCommand) -> Iterator[str]:
-    """Of commands that give nothing up."""
+def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
+    """Describe a command that discards no work."""
     run = state.run
-    begins = f"from step {run.step + 1:,} on; it can be undone"
+    begins = f"from step {run.step + 1:,}; this can be undone"
     match command:
         case ScaleLr() | SetLr() | ResetLr():
             yield f"Learning rate {_rates(run, command)}, {begins}."
         case SetClip(value=value, percentile=None):
             old, new = ("off" if v is None else fmt.number(v) for v in (run.clip, value))
-            yield f"Max grad norm {old} → {new}, {begins}."
+            yield f"Gradient clip (max norm) {old} → {new}, {begins}."
         case Evaluate():
             took = run.evaluation.seconds if run.evaluation else None
             span = f"; the last one took {fmt.duration(took)}" if took else ""
-            then = "the run stays held" if state.state in _HELD else "then training goes on"
-            yield f"Measures the held-out loss now, {then}{span}."
+            held = state.state in _HELD
+            then = f"the run stays {state.state.value}" if held else "then training continues"
+            yield f"Evaluates on the held-out data now, {then}{span}."
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"
-            yield f"Records where the time of {them} goes; nothing that is trained changes."
-            yield "The result is on the system screen."
+            yield f"Measures where the time of {them} goes; training is not affected."
+            yield "The system screen shows the result."
         case SaveCheckpoint(pin=pin):
-            kept = ", which is never removed to make room" if pin else ""
-            yield f"Writes a complete checkpoint of step {run.step:,}{kept}."
+            kept = ", which is never removed" if pin else ""
+            yield f"Writes a checkpoint at step {run.step:,}{kept}."
         case Pause():
-            yield "Holds before the next micro-batch, until it is resumed."
+            yield "Pauses before the next micro-batch, until you resume."
 
 
 def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
@@ -111,15 +112,18 @@ def _recovery(state: AppState, command: Recover) -> list[str]:
     name = planned.checkpoint if planned else anomaly.event.checkpoint if anomaly else None
     found = next((c for c in state.run.checkpoints if c.name == name), None)
     if found is None:
-        return ["Back to the newest good checkpoint before the first warning.", *_RECOVERY_IN_WORDS]
+        return ["Back to the newest good checkpoint before the first alert.", *_RECOVERY_IN_WORDS]
     if planned is None:
         rows = consequence(state, Rollback(checkpoint=found.name), found)[:2]
         return [*rows, *_RECOVERY_IN_WORDS]
     return [*consequence(state, planned, found), _PROBATION]
 
 
-_PROBATION = "Then some steps of probation: an alarm in them means that it did not help."
-_RECOVERY_IN_WORDS = ("Lower learning rate, tighter clip, the bad data is skipped.", _PROBATION)
+_PROBATION = "Then probation for some steps: an alarm in them means that the recovery failed."
+_RECOVERY_IN_WORDS = (
+    "With a lower learning rate and a tighter clip; the bad data is skipped.",
+    _PROBATION,
+)
 
 
 def _recovered(run: RunView, command: Recover) -> Anomaly | None:
@@ -135,23 +139,23 @@ def _recovered(run: RunView, command: Recover) -> Anomaly | None:
 
 
 def stopping(state: AppState, *, save: bool = True) -> list[str]:
-    """What ending the run means now."""
+    """Describe what stopping the run means in the current state."""
     run = state.run
     if state.state is RunState.STOPPING:
-        return ["The run is already stopping; stop now, without finishing the step or saving?"]
+        return ["The run is already stopping. Stop now, without finishing the step or saving it?"]
     if state.state is RunState.STARTING:
-        return ["The run has not begun to train; end it?"]
+        return ["Training has not started yet. End the run?"]
     if run.step == 0:
-        return ["No step has been finished, so there is nothing to save; end the run?"]
+        return ["No step is finished yet, so there is nothing to save. End the run?"]
     newest = run.checkpoints[-1] if run.checkpoints else None
     since = fmt.plural(run.step - newest.step if newest else run.step, "step")
     held = state.state in _HELD
     if not save:
         where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
-        return [f"End the run {where}; {since} of work are lost."]
-    first = "Write" if held else f"Finish step {run.step + 1:,}, write"
+        return [f"Ends the run {where}; the last {since} of work are lost."]
+    first = "Writes" if held else f"Finishes step {run.step + 1:,}, writes"
     return [
-        f"{first} a checkpoint, end the run.",
-        f"Go on later with: fttui run --resume {state.run_id}",
-        f"Without saving, you lose {since} of work.",
+        f"{first} a checkpoint and ends the run.",
+        f"Resume it later with: fttui run --resume {state.run_id}",
+        f"Without a checkpoint, the last {since} of work are lost.",
     ]

@@ -1,4 +1,4 @@
-"""A profile in words: the same lines in the app, `fttui profile` and a headless run."""
+"""A profile as text, for the app, `fttui profile` and headless runs alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BAR = 24
 
 
 def profile_lines(found: StepsProfiled) -> list[str]:
-    """Where the time of a step went, and what to do about it."""
+    """Return the profile's lines: the parts of a step, the device's work, and advice."""
     return [
         f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
         *_parts(found),
@@ -30,7 +30,7 @@ def _parts(found: StepsProfiled) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """Parts of a step are mostly shorter than a second."""
+    """Format a part of a step, which is mostly shorter than a second, with a decimal in ms."""
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.9995 else fmt.duration(seconds)
 
 
@@ -38,16 +38,16 @@ def _device(found: StepsProfiled) -> list[str]:
     rows = []
     if found.idle is not None:
         rows.append(
-            f"device waits {fmt.percent(found.idle, 0)} of it; {found.launches:,.0f} kernels a step"
+            f"device idle {fmt.percent(found.idle, 0)}, {found.launches:,.0f} kernels per step"
         )
     if found.mfu is not None and found.peak_flops_per_s:
         peak = found.peak_flops_per_s
         rate = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:,.0f} GFLOP/s"
-        rows.append(f"MFU {fmt.percent(found.mfu)} of {rate}, a large matrix product's rate")
+        rows.append(f"MFU {fmt.percent(found.mfu)} of {rate}, measured on a large matrix product")
     busy = sum(found.kinds.values())
     if busy:
         shares = (
             f"{kind} {fmt.percent(seconds / busy, 0)}" for kind, seconds in found.kinds.items()
         )
-        rows.append("work: " + ", ".join(shares))
+        rows.append("device time: " + ", ".join(shares))
     return rows

@@ -1,4 +1,4 @@
-"""What a person types into a prompt → a command and what it would do, before anything is sent."""
+"""Parsers of the prompts: typed text becomes a command and a preview, before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fttui.engine.protocol.commands import (
     parse_command,
 )
 
-from ..text.format import factor, learning_rate, number
+from ..text.format import factor, learning_rate, number, plural
 from ..view_model.run_view import RunView
 
 LR_FORMS = "×0.5 · x2 · *1.5 · =1e-4 · 1e-4 · reset"
@@ -26,23 +26,23 @@ RECENT_NORMS = 200
 
 @dataclass(frozen=True)
 class ParsedInput:
-    """The reading of a prompt's text."""
+    """The result of parsing a prompt's text."""
 
     command: AnyCommand | None = None
     preview: str = ""
     error: str = ""
     needs: str = ""
-    """What is missing when nothing was typed; said on Enter only."""
+    """What is missing when nothing was typed; shown only after enter."""
     goto: int | None = None
-    """A step to look at, instead of a command."""
+    """A step for the cursor, instead of a command."""
     text: str | None = None
-    """What was typed, where that is the answer."""
+    """The typed text, for prompts whose result is text."""
     relative: bool = False
-    """Computed from the value in force now: refuse it if that has moved on."""
+    """Whether the command is relative to the current value, so another change invalidates it."""
 
 
 def read_lr(text: str, run: RunView) -> ParsedInput:
-    """A learning-rate wish; a factor is relative to the scale in force and sent as an absolute."""
+    """Parse a change of the learning rate; a factor multiplies the current LR scale."""
     text = text.strip().lower()
     schedule = run.last.lr_schedule if run.last else None
     if not text:
@@ -57,7 +57,7 @@ def read_lr(text: str, run: RunView) -> ParsedInput:
 def _read_factor(text: str, schedule: float | None, scale: float) -> ParsedInput:
     value = _positive(text[1:])
     if value is None:
-        return ParsedInput(error=f"a factor is a number > 0, such as ×0.5; got {text!r}")
+        return ParsedInput(error=f"expected a factor > 0, such as ×0.5; got {text!r}")
     scale *= value
     return ParsedInput(ScaleLr(factor=scale), _lr_preview(schedule, scale, "then"), relative=True)
 
@@ -67,7 +67,7 @@ def _read_value(text: str, schedule: float | None) -> ParsedInput:
     if value is None:
         return ParsedInput(error=f"expected {LR_FORMS}; got {text!r}")
     if value >= 0.1:
-        hint = f"a learning rate of {value:g}? for a factor type ×{value:g}"
+        hint = f"a learning rate of {value:g} is too large; for a factor, type ×{value:g}"
         return ParsedInput(error=hint)
     scale = value / schedule if schedule else math.nan
     return ParsedInput(SetLr(value=value), _lr_preview(schedule, scale, "then"))
@@ -83,13 +83,13 @@ def _positive(text: str) -> float | None:
 
 def _lr_preview(schedule: float | None, scale: float, when: str) -> str:
     if schedule is None or not math.isfinite(scale):
-        return "schedule × scale = effective (no step yet)"
+        return "schedule × scale = learning rate (no step yet)"
     effective = learning_rate(schedule * scale)
     return f"{when}: {learning_rate(schedule)} schedule × {factor(scale)} scale = {effective}"
 
 
 def read_clip(text: str, run: RunView) -> ParsedInput:
-    """A clip wish: a value, a percentile of recent norms, or off."""
+    """Parse a change of the gradient clip: a norm, a percentile of recent norms, or off."""
     text = text.strip().lower()
     now = "off" if run.clip is None else number(run.clip)
     if not text:
@@ -97,29 +97,30 @@ def read_clip(text: str, run: RunView) -> ParsedInput:
     asked = _verb("clip", text)
     if isinstance(asked.command, SetClip) and asked.command.percentile is not None:
         value = percentile(_norms(run), asked.command.percentile)
-        about = f" ≈ {number(value)} of the last {RECENT_NORMS}" if value is not None else ""
+        about = "" if value is None else f" ≈ {number(value)} (last {RECENT_NORMS} steps)"
         return ParsedInput(asked.command, f"{now} → {text}{about}")
     return ParsedInput(asked.command, f"{now} → {text} · {_norm_range(run)}", asked.error)
 
 
 def read_count(verb: str, text: str, run: RunView) -> ParsedInput:
-    """`run N` and `skip N`."""
+    """Parse the number of steps of `run N` or `skip N`."""
     asked = _verb(verb, text.strip())
     if not text.strip():
-        return ParsedInput(needs="a number of steps is needed, such as 12; esc cancels")
+        return ParsedInput(needs="type a number of steps, such as 12, or cancel with esc")
     if asked.error:
         return ParsedInput(error=asked.error)
     steps = int(text)
     if verb == "skip":
-        return ParsedInput(asked.command, f"the data of the next {steps:,} steps is dropped")
-    return ParsedInput(asked.command, f"train {run.step + 1:,} to {run.step + steps:,}, then pause")
+        return ParsedInput(asked.command, f"skips the data of the next {plural(steps, 'step')}")
+    last = run.step + steps
+    return ParsedInput(asked.command, f"trains steps {run.step + 1:,} to {last:,}, then pauses")
 
 
 def read_text(verb: str, text: str, preview: str) -> ParsedInput:
-    """A free text behind a verb, such as a note."""
+    """Parse the free text of a command, such as a note."""
     words = [*verb.split(), text.strip()]
     if not text.strip():
-        return ParsedInput(needs="some text is needed; esc cancels")
+        return ParsedInput(needs="type a text, or cancel with esc")
     try:
         return ParsedInput(parse_command(words), preview)
     except CommandError as error:
@@ -127,13 +128,13 @@ def read_text(verb: str, text: str, preview: str) -> ParsedInput:
 
 
 def read_command(text: str, run: RunView) -> ParsedInput:
-    """What `fttui ctl` would take, or a step number."""
+    """Parse a command as `fttui ctl` takes it, or a step number."""
     text = text.strip()
     if not text:
-        return ParsedInput(needs="a command or a step is needed; esc cancels")
+        return ParsedInput(needs="type a command or a step, or cancel with esc")
     if text.replace(",", "").isdigit():
         step = min(int(text.replace(",", "")), run.step)
-        return ParsedInput(goto=step, preview=f"cursor to step {step:,}")
+        return ParsedInput(goto=step, preview=f"moves the cursor to step {step:,}")
     try:
         command = parse_command(text)
     except (CommandError, ValueError) as error:
@@ -163,7 +164,7 @@ def _norm_range(run: RunView) -> str:
 
 
 def percentile(values: list[float], p: float) -> float | None:
-    """The nearest-rank percentile; None of nothing."""
+    """Return the nearest-rank percentile, or None of an empty list."""
     if not values:
         return None
     ordered = sorted(values)

@@ -20,14 +20,14 @@ class RunHeader(TextLine):
         """Draw the state as of `now` (Unix seconds)."""
         width = max(20, self.app.size.width - 2)
         if width >= ONE_LINE - 2:
-            left = Content("   ").join([_name(state), _progress(state, brief=False)])
             right = Content("  ").join([link_text(state, now), control_text(state)])
+            room = width - right.cell_length - 2 - _name(state).cell_length - 3
+            left = Content("   ").join([_name(state), _fitting(state, room)])
             self.put(spread(left, right, width))
         else:
             top = spread(_name(state), link_text(state, now), width)
-            left, right = _progress(state, brief=False), control_text(state)
-            if left.cell_length + 2 + right.cell_length > width:
-                left = _progress(state, brief=True)
+            right = control_text(state)
+            left = _fitting(state, width - right.cell_length - 2)
             self.put(lines(top, spread(left, right, width)))
 
 
@@ -36,6 +36,12 @@ def _name(state: AppState) -> Content:
     if state.run.timeline > 1:
         pieces.append((f" ▸ timeline {state.run.timeline}", DIM))
     return assemble(*pieces)
+
+
+def _fitting(state: AppState, room: int) -> Content:
+    """Return the progress, without the epoch if it would not fit."""
+    full = _progress(state, brief=False)
+    return full if full.cell_length <= room else _progress(state, brief=True)
 
 
 def _progress(state: AppState, *, brief: bool) -> Content:
@@ -89,7 +95,7 @@ def control_text(state: AppState) -> Content:
     if state.state.ended or state.link.beat is None:
         return Content("")
     if state.controls:
-        return assemble("you have control")
+        return assemble("you control")
     if state.controller:
-        return assemble((f"{state.controller} has control", WATCH))
-    return assemble(("control is free", DIM))
+        return assemble((f"{state.controller} controls", WATCH))
+    return assemble(("nobody controls", DIM))

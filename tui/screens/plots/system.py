@@ -135,6 +135,6 @@ def _connection(state: AppState, now: float) -> list[Content]:
         ("unknown records", f"{run.unknown:,}"),
         ("hub answer", fmt.duration(link.answer_s)),
         ("last command", fmt.duration(commands[-1].seconds) if commands else "–"),
-        ("control", state.controller or "no viewer"),
+        ("control", state.controller or "nobody"),
     ]
     return [assemble((f"{name:<18}", DIM), text) for name, text in rows]

@@ -247,7 +247,7 @@ async def test_the_prompt_says_what_it_would_do_and_refuses_nonsense() -> None:
         await pilot.press("l", *"x0.5")
         await until(pilot, lambda: "schedule × 0.25 scale =" in text_of(app))
         await pilot.press("backspace", "backspace", "backspace", "enter")
-        await until(pilot, lambda: "a factor is a number > 0" in text_of(app))
+        await until(pilot, lambda: "expected a factor > 0" in text_of(app))
         assert isinstance(app.screen, PromptScreen)
     assert session.submitted == []
 
@@ -393,7 +393,7 @@ async def test_help_shows_all_groups() -> None:
     async with driven(FakeSession(eventful())) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        assert "pause training" in text_of(app)
+        assert "pause before the next micro-batch" in text_of(app)
         await pilot.press("escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
@@ -404,7 +404,7 @@ async def test_the_palette_holds_every_action() -> None:
         await pilot.press("ctrl+p")
         await until(pilot, lambda: len(app.screen_stack) == 2)
         await pilot.press(*"run: eval")
-        await until(pilot, lambda: "evaluate now" in text_of(app))
+        await until(pilot, lambda: "evaluate on the held-out data" in text_of(app))
         await pilot.press("enter", "enter")
         await until(pilot, lambda: bool(session.submitted))
     assert session.submitted == [Evaluate()]

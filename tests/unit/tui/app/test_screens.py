@@ -53,7 +53,7 @@ async def test_runs_are_listed_marked_and_compared_over_each_other(tmp_path, mon
         torn.identity_file.write_text("{{{")
         assert isinstance(app.screen, RunsScreen)
         app.screen.look()
-        await until(pilot, lambda: "torn-20260103-000000: its run.json is damaged" in text_of(app))
+        await until(pilot, lambda: "torn-20260103-000000: run.json is damaged" in text_of(app))
         await pilot.press("slash", *"other", "enter", "v")
         await until(pilot, lambda: "✱" in text_of(app))
         await pilot.press("C")
@@ -99,7 +99,7 @@ async def test_the_machine_shows_slow_ranks_and_the_link_in_numbers() -> None:
         assert "slowest rank 2" in text_of(app)
         assert "31 %  91 °C  120 W" in text_of(app)
         assert "3.0 GiB/s" in text_of(app)
-        assert "lost and refilled" in text_of(app)
+        assert "records refetched" in text_of(app)
 
 
 async def test_the_plan_is_told_beside_what_is_used_in_a_third_of_a_terminal() -> None:
@@ -112,7 +112,7 @@ async def test_the_plan_is_told_beside_what_is_used_in_a_third_of_a_terminal() -
     script.records[0] = msgspec.structs.replace(script.records[0], event=planned)
     async with driven(FakeSession(script.run().train(20)), size=(120, 40)) as (app, pilot):
         await pilot.press("6")
-        await until(pilot, lambda: "/ 5.2 GiB planned, 9" in text_of(app))
+        await until(pilot, lambda: "/ 5.2 GiB planned (9" in text_of(app))
 
 
 async def test_a_plot_too_low_to_draw_does_not_claim_to_have_no_values() -> None:
@@ -127,7 +127,7 @@ async def test_a_plot_too_low_to_draw_does_not_claim_to_have_no_values() -> None
     async with driven(FakeSession(script), size=(120, 40)) as (app, pilot):
         await pilot.press("6")
         await until(pilot, lambda: "part 8" in text_of(app))
-        assert "too low to draw" in text_of(app)
+        assert "not enough height to draw" in text_of(app)
         assert "no values yet" not in text_of(app)
 
 
@@ -227,7 +227,7 @@ async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeyp
     preferences = Preferences(first_time=True)
     async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
         await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
-        assert "pause training" in text_of(app)
+        assert "pause before the next micro-batch" in text_of(app)
         await pilot.press("enter")
         await until(pilot, lambda: (tmp_path / "fttui" / "seen").exists())
 
@@ -257,7 +257,7 @@ async def test_own_keys_work_and_are_shown_everywhere() -> None:
         await pilot.press("b")
         await until(pilot, lambda: bool(session.submitted))
         await pilot.press("question_mark")
-        await until(pilot, lambda: "  b      pause training" in text_of(app))
+        await until(pilot, lambda: "  b      pause before" in text_of(app))
     assert len(session.submitted) == 1
 
 
@@ -333,7 +333,7 @@ async def test_a_checkpoint_removed_while_its_rollback_is_asked_for_is_not_sent(
         session.push()
         await until(pilot, lambda: name not in [c.name for c in app.state.run.checkpoints])
         await pilot.press("enter")
-        await until(pilot, lambda: "was removed meanwhile" in told(app))
+        await until(pilot, lambda: "has been removed by retention" in told(app))
         assert session.submitted == []
 
 
@@ -386,7 +386,7 @@ def _reads(app: FttuiApp, words: tuple[str, ...]) -> bool:
 
 async def test_a_wide_terminal_tells_more_of_the_row_under_the_cursor() -> None:
     told = {
-        "anomalies": ("8.338", "back to step-000800-t1 gives up 441 steps"),
+        "anomalies": ("8.338", "a rollback to step-000800-t1 loses 441 steps"),
         "checkpoints": ("then", "step-001200-t2   ✓ verified · good"),
         "interventions": ("before", "done at 800"),
     }
@@ -414,7 +414,7 @@ async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> Non
         await until(pilot, lambda: len(app.screen_stack) == 2)
         assert "too small" not in text_of(app)
         if keys == "r":
-            await until(pilot, lambda: "on the curves, dimmed" in text_of(app))
+            await until(pilot, lambda: "are lost (curves stay" in text_of(app))
         if keys == "l":
             await pilot.press(*"x0.5")
         await pilot.resize_terminal(59, 16)
@@ -426,22 +426,23 @@ async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("make", "offered"), [(eventful, ("enter go back", "s save")), (finished, ())]
+    ("make", "offered"), [(eventful, ("enter roll back", "s write")), (finished, ())]
 )
 async def test_a_list_offers_only_keys_that_do_something_now(make, offered) -> None:
     session = FakeSession(make())
     async with driven(session) as (app, pilot):
         await pilot.press("4")
-        await until(pilot, lambda: "/ find" in text_of(app))
-        hint = next(line for line in text_of(app).splitlines() if "/ find" in line)
+        await until(pilot, lambda: "/ filter" in text_of(app))
+        hint = next(line for line in text_of(app).splitlines() if "/ filter" in line)
         assert all(way in hint for way in offered)
         assert offered or "enter" not in hint
-        assert offered or "save" not in hint
+        assert offered or "write" not in hint
 
 
-async def test_a_narrow_header_drops_the_epoch_before_it_cuts_a_number() -> None:
+@pytest.mark.parametrize(("size", "row"), [((80, 24), 1), ((120, 40), 0)])
+async def test_a_narrow_header_drops_the_epoch_before_it_cuts_a_number(size, row) -> None:
     session = FakeSession(eventful())
-    async with driven(session, size=(80, 24)) as (app, pilot):
+    async with driven(session, size=size) as (app, pilot):
         assert "epoch" in text_of(app)
         session.controller = None
         session.beat()
@@ -449,7 +450,7 @@ async def test_a_narrow_header_drops_the_epoch_before_it_cuts_a_number() -> None
         session.controller = ("other", "a-colleague@workstation")
         session.beat()
         await until(pilot, lambda: "a-colleague" in text_of(app))
-        line = text_of(app).splitlines()[1]
+        line = text_of(app).splitlines()[row]
         assert "ETA 5 h 0 m " in line
         assert "epoch" not in line
 

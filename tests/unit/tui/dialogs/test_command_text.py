@@ -62,19 +62,19 @@ def test_each_has_its_own_name_and_says_what_it_does(state: AppState, way: str) 
     assert rows
     assert ("Back to" in rows[0]) == isinstance(command, Recover | Rollback)
     expected = {
-        "lr": "→", "clip": "Max grad norm 0.500 →", "eval": "took 9", "profile": "the next 2 steps",
-        "checkpoint": "of step 1,241, which is never removed", "recover": "441 steps",
+        "lr": "→", "clip": "(max norm) 0.500 →", "eval": "took 9", "profile": "the next 2 steps",
+        "checkpoint": "at step 1,241, which is never removed", "recover": "441 steps",
     }  # fmt: skip
     assert expected.get(way.split()[0], "step") in " ".join(rows)
 
 
 def test_stopping_says_what_is_lost(state: AppState) -> None:
-    assert "41 steps of work are lost" in in_words(state, Stop(save=False))[0]
-    assert "write a checkpoint" in in_words(state, Stop())[0]
+    assert "the last 41 steps of work are lost" in in_words(state, Stop(save=False))[0]
+    assert "writes a checkpoint" in in_words(state, Stop())[0]
     held = AppState(run=replace(state.run, state=RunState.PAUSED))
-    assert in_words(held, Stop())[0] == "Write a checkpoint, end the run."
-    assert in_words(held, Stop(save=False))[0].startswith("End the run at step 1,241;")
-    assert "not begun to train" in in_words(AppState(), Stop())[0]
+    assert in_words(held, Stop())[0] == "Writes a checkpoint and ends the run."
+    assert in_words(held, Stop(save=False))[0].startswith("Ends the run at step 1,241;")
+    assert "not started yet" in in_words(AppState(), Stop())[0]
     assert AppState().state is RunState.STARTING
 
 
@@ -86,7 +86,9 @@ def test_a_pause_lasts_over_what_is_done_meanwhile_and_a_halt_ends_by_going_back
     state = AppState(run=apply_many(RunView(), script.records))
     assert "the run stays held" in in_words(state, Evaluate())[0]
     back = in_words(state, Rollback(checkpoint="last"))[1]
-    assert back.startswith("It stays paused" if held is RunState.PAUSED else "Training goes on")
+    assert back.startswith(
+        "The run stays paused" if held is RunState.PAUSED else "Training continues"
+    )
 
 
 def test_recover_is_described_by_the_rollback_that_its_report_recommends() -> None:

@@ -67,7 +67,7 @@ def test_clip_forms(run: RunView) -> None:
 
 def test_counts(run: RunView) -> None:
     assert read_count("run", "50", run).command == RunSteps(steps=50)
-    assert read_count("run", "50", run).preview == "train 201 to 250, then pause"
+    assert read_count("run", "50", run).preview == "trains steps 201 to 250, then pauses"
     assert read_count("skip", "12", run).command == SkipBatches(steps=12)
     assert read_count("skip", "0", run).error
     assert read_count("skip", "", run) == read_count("run", "", run)
