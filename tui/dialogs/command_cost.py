@@ -42,7 +42,7 @@ def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) 
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
     rows = [
-        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost (curves stay, dimmed).",
+        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost, curves dimmed.",
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (unchanged)"

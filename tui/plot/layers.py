@@ -1,4 +1,4 @@
-"""From curves to a picture: which points in which layer, within which limits. No toolkit here."""
+"""Turn the curves of a run into a picture: layers of points within the limits of both axes."""
 
 from __future__ import annotations
 
@@ -14,54 +14,56 @@ from ..view_model.branches import Branch, Stretch, stretches
 from ..view_model.series import Point, Series, Trace
 
 OUTLIERS = 0.02
-"""Share of the values, at least three, that do not count as the bulk."""
+"""Share of the largest values, at least three of them, that are not part of the bulk."""
 OUTLIER = 1.6
-"""Values farther past the bulk than this, in units of its height, are cut off and marked."""
+"""Values above the bulk by more than this multiple of its height are cut off and marked."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Points of one look; runs are connected, or single when `dots`."""
+    """Points that are drawn in one style."""
 
     style: str
-    """old, raw, ema, live, eval, clip, band, limit"""
+    """Such as `old`, `raw`, `ema`, `live`, `eval`, `clip`, `band`, `limit` or `run1`."""
     runs: tuple[tuple[Point, ...], ...]
+    """Stretches of points; the points of a stretch are connected."""
     dots: bool = False
+    """Draw single points instead of connected ones."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric to draw and its look."""
+    """A metric to draw and the style to draw it in."""
 
     name: str
     style: str
     dots: bool = False
     old: bool = True
-    """Draw abandoned stretches, dimmed."""
+    """Whether to draw the stretches that a rollback abandoned, dimmed."""
     to: str = ""
-    """Another curve: what lies between the two is filled."""
+    """Name of another curve; the area between the two is filled."""
     of: Sequence[Branch] = ()
-    """The branches of another run."""
+    """Branches of another run to draw instead of this run's."""
     shift: float = 0.0
-    """Added on an axis that is not the step, so that runs of different days begin together."""
+    """Offset on the time axis, so that runs of different days start at the same place."""
 
 
 @dataclass(frozen=True)
 class PlotPicture:
-    """What a plot shows."""
+    """The layers of a plot and the limits of its axes."""
 
     layers: tuple[Layer, ...] = ()
     x: tuple[float, float] = (0.0, 1.0)
     y: tuple[float, float] = (0.0, 1.0)
     log_y: bool = False
     gaps: tuple[float, ...] = ()
-    """x of values that were not finite."""
+    """x of the non-finite values."""
     over: tuple[float, ...] = ()
-    """x of values above the picture."""
+    """x of the values above the upper limit of y."""
 
     @property
     def empty(self) -> bool:
-        """There is nothing to draw."""
+        """Whether there are no points to draw."""
         return not any(layer.runs for layer in self.layers)
 
 
@@ -80,10 +82,10 @@ def picture(
     floor: float | None = None,
     limits: Sequence[float] = (),
 ) -> PlotPicture:
-    """Draw curves over all branches within a window of steps.
+    """Return the picture of curves over all branches within a window of steps.
 
-    `floor` is a value the y axis starts from, `limits` are lines across, drawn where the picture
-    reaches them.
+    `floor` is the value at which the y axis starts; `limits` are horizontal lines, drawn if they
+    are within the limits of y.
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
@@ -102,7 +104,7 @@ def picture(
 
 
 def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, shift: float) -> Trace:
-    """A stretch as points on the axis, two per column at most."""
+    """Return a stretch as points on the x axis, at most two per column."""
     ruler = ruler_of(part.branch, axis)
     if ruler is None:
         low, high = max(x[0], part.x0), min(x[1], part.x1)
@@ -128,7 +130,7 @@ def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
 
 
 def _band(part: Stretch, trace: Trace, other: str) -> tuple[tuple[Point, ...], ...]:
-    """Every point of a trace beside the same place of another curve, for filling between them."""
+    """Return each point of a trace paired with another curve's value at its x, to fill between."""
     twin = part.branch.curves.get(other)
     if twin is None:
         return ()
@@ -182,7 +184,7 @@ def _logarithmic(drawn: PlotPicture) -> PlotPicture:
 def limits(
     values: Sequence[float], floor: float | None = None, include: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Limits around the bulk of the values: a lone outlier does not flatten the rest."""
+    """Return the limits of y around the bulk of the values, so that an outlier flattens nothing."""
     if not values:
         low, high = (floor or 0.0), max([*include, (floor or 0.0) + 1.0])
         return low, high
@@ -202,6 +204,6 @@ def limits(
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:
-    """The plot column a step falls into, clamped to the plot."""
+    """Return the column of the plot that x falls into, clamped to the plot."""
     share = (x - window[0]) / (window[1] - window[0])
     return min(columns - 1, max(0, int(share * columns)))

@@ -1,4 +1,4 @@
-"""The plots there are: which curves each draws and what its title says."""
+"""The panels of the dashboard and of single metrics: the curves, title and axis of each plot."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ _GIB = float(2**30)
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: pure functions of the state."""
+    """A plot, described by pure functions of the app's state."""
 
     id: str
     name: str
     curves: Callable[[AppState], Sequence[Curve]]
     title: Callable[[AppState], Sequence[str]]
-    """Parts of the title after the name."""
+    """Returns the parts of the title after the name."""
     subtitle: Callable[[AppState], str] = lambda state: ""
     label: Callable[[float], str] | None = None
-    """Axis labels; None is plain numbers."""
+    """Formats the labels of the y axis; None formats plain numbers."""
     unit: float = 1.0
-    """Axis labels are round in this unit."""
+    """Labels of the y axis are round multiples of this."""
     floor: float | None = None
     can_log: bool = False
     limits: Callable[[AppState], Sequence[float]] = lambda state: ()
-    """Lines across, such as the memory there is."""
+    """Returns the values of horizontal lines, such as the device's memory."""
     empty: str = "no values yet"
+    """Text instead of the plot if there are no values."""
     heading: Callable[[AppState], str] | None = None
-    """The name where it depends on the state."""
+    """Returns the name, if it depends on the state."""
 
     def title_of(self, state: AppState) -> tuple[str, str]:
-        """The name, and the rest of the title."""
+        """Return the name and the rest of the title."""
         name = self.heading(state) if self.heading else self.name
         return name, "".join(SEPARATOR + part for part in self.title(state))
 
 
 def value_at(run: RunView, name: str, step: int | None) -> float | None:
-    """A metric at a step on the live history, or its newest value."""
+    """Return a metric at a step of the live history; its newest value if the step is None."""
     for index in range(len(run.branches) - 1, -1, -1):
         branch = run.branches[index]
         series = branch.curves.get(name)
@@ -63,7 +64,7 @@ def _at_cursor(state: AppState, name: str, shown: Callable[[float | None], str])
 
 
 def loss_curve(state: AppState) -> str:
-    """Name of the loss curve that is chosen: the total or one part."""
+    """Return the name of the chosen loss curve: the total loss or one of its parts."""
     parts = parts_of(state.run.branches)
     index = state.plot.part % (len(parts) + 1)
     return f"loss.{parts[index - 1]}" if index else "loss"
@@ -97,7 +98,7 @@ def _loss_title(state: AppState) -> Sequence[str]:
 
 
 def _trend(run: RunView) -> str:
-    """Change of the smoothed loss over the last steps, such as ` ▾ 0.8 %/100`."""
+    """Return the change of the smoothed loss over the last 100 steps, such as ` ▾ 0.8 %/100`."""
     series = run.branch.curves.get(smoothed(0.98))
     if not series or not series.last:
         return ""
@@ -172,7 +173,7 @@ def _memory_title(state: AppState) -> Sequence[str]:
 
 
 def machine_line(run: RunView) -> str:
-    """`GPU 97 %  68 °C  91 W`; empty where nothing is known."""
+    """Return the GPU's readings as `GPU 97 %  68 °C  91 W`; empty if there are none."""
     last = run.last
     if last is None:
         return ""
@@ -241,7 +242,7 @@ THROUGHPUT = Panel(
 
 
 def panel_for(metric: str) -> Panel:
-    """A plain plot of any metric by its curve name."""
+    """Return the panel of any metric, by the name of its curve."""
 
     def title(state: AppState) -> Sequence[str]:
         at = _at_cursor(state, metric, fmt.number)
@@ -260,7 +261,7 @@ _UNPLOTTED = ("time", "loss~", "tokens_total", "rank_")
 
 
 def metrics_of(run: RunView) -> list[str]:
-    """Names of all curves worth a plot of their own, losses first."""
+    """Return the names of all curves that get a plot on the metrics screen, losses first."""
     names = {name for branch in run.branches for name in branch.curves}
     shown = [name for name in names if not name.startswith(_UNPLOTTED)]
     return sorted(shown, key=lambda name: (_rank(name), name))
@@ -273,6 +274,6 @@ def _rank(name: str) -> int:
 
 
 def chosen_metrics(names: Sequence[str], text: str) -> list[str]:
-    """Those with any of the words in their name; all without words."""
+    """Return the metrics whose name contains any of the words; without words return all."""
     words = text.lower().split()
     return [name for name in names if not words or any(word in name.lower() for word in words)]

@@ -1,6 +1,6 @@
-"""Curves to characters: 2 × 4 dots in every cell, as braille or as one ASCII sign.
+"""Draw the layers of a picture into cells of 2 × 4 dots, as braille or as ASCII signs.
 
-Everything happens on arrays, so that a picture costs a fraction of a millisecond.
+All work is done on arrays, so that a picture takes a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ASCII_SIGNS = {"raw": ".", "old": ",", "eval": "o", "band": ":", "limit": "-", 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Cells of a picture, `[height, width]`: code points, and the layer each belongs to or -1."""
+    """Cells of a picture `[height, width]`: their code points, and their layers (-1 for none)."""
 
     chars: NDArray[np.uint32]
     layers: NDArray[np.int16]
 
 
 def blank(width: int, height: int) -> Sheet:
-    """An empty sheet."""
+    """Return an empty sheet."""
     return Sheet(
         np.full((height, width), BLANK, dtype=np.uint32), np.full((height, width), -1, np.int16)
     )
@@ -57,7 +57,7 @@ def draw(picture: PlotPicture, width: int, height: int, *, ascii_only: bool = Fa
 
 
 def _dots(layer: Layer, picture: PlotPicture, width: int, height: int) -> tuple[Indices, Indices]:
-    """Rows (from the top) and columns of all dots of a layer, `[N]` each."""
+    """Return the rows (from the top) and the columns of all dots of a layer, each `[N]`."""
     found = [_line(_places(run, picture, width, height), layer) for run in layer.runs if run]
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -66,7 +66,7 @@ def _dots(layer: Layer, picture: PlotPicture, width: int, height: int) -> tuple[
 
 
 def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int) -> Floats:
-    """Points in dots from the lower left, `[N, 2]`."""
+    """Return points as positions in dots from the lower left, `[N, 2]`."""
     points = np.array(run, dtype=np.float64)
     low = np.array([picture.x[0], picture.y[0]])
     span = np.array([picture.x[1], picture.y[1]]) - low
@@ -76,7 +76,7 @@ def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int)
 
 
 def _line(places: Floats, layer: Layer) -> Indices:
-    """The places and, unless the layer is dots, everything on the straight way between them."""
+    """Return the positions and, unless the layer is dots, all positions on lines between them."""
     if layer.dots or len(places) == 1:
         return places.astype(np.int64)
     if layer.style == "band":
@@ -93,7 +93,7 @@ def _line(places: Floats, layer: Layer) -> Indices:
 
 
 def _cells(rows: Indices, columns: Indices, width: int, height: int) -> NDArray[np.uint32]:
-    """Dots gathered into cells: the braille pattern of each."""
+    """Return the braille pattern of every cell from its dots, `[height, width]`."""
     grid = np.zeros((4 * height, 2 * width), dtype=np.uint8)
     grid[rows, columns] = 1
     blocks = grid.reshape(height, 4, width, 2).transpose(0, 2, 1, 3)

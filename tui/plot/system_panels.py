@@ -1,4 +1,4 @@
-"""Plots beside the dashboard's: the machine rank by rank, and several runs over each other."""
+"""The panels of the system screen and of the compare screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNS = ("●", "◆", "▲", "■")
 def _reading(
     id: str, name: str, metric: str, shown: str, empty: str, *, floor: float | None = 0.0
 ) -> Panel:
-    """A plot of one measurement with its newest value in the title."""
+    """Return the panel of one reading, with its newest value in the title."""
 
     def title(state: AppState) -> Sequence[str]:
         step = state.plot.cursor
@@ -56,10 +56,10 @@ STEP_TIME = Panel(
     label=lambda value: f"{value:.3g}s",
     floor=0.0,
 )
-_NO_GPU = "not measured: no GPU, or its driver does not say"
+_NO_GPU = "no readings: no GPU, or its driver does not report them"
 PCIE = Panel(
     "pcie",
-    "PCIe, both ways",
+    "PCIe, both directions",
     lambda state: [Curve("pcie_bytes_per_s", "live")],
     _pcie_title,
     label=MEMORY.label,
@@ -78,15 +78,15 @@ SYSTEM = (
 
 
 def memory_plan(state: AppState) -> list[tuple[str, float]]:
-    """The planned terms by name, largest first: the engine's, or else this machine's estimate."""
-    told = state.run.started.planned_bytes if state.run.started else {}
-    terms = told or state.config.planned(gpu=on_gpu(state.run))
+    """Return the planned memory by term, largest first: the engine's plan, or an estimate here."""
+    planned = state.run.started.planned_bytes if state.run.started else {}
+    terms = planned or state.config.planned(gpu=on_gpu(state.run))
     named = [(fmt.memory_term(name), float(size)) for name, size in terms.items()]
     return sorted((term for term in named if term[1] > 0), key=lambda term: -term[1])
 
 
 def compared(metric: str) -> Panel:
-    """A metric of this run and of all runs it is compared with."""
+    """Return the panel of a metric of this run and of all runs it is compared with."""
 
     def curves(state: AppState) -> Sequence[Curve]:
         found = [
@@ -107,7 +107,7 @@ def compared(metric: str) -> Panel:
 
 
 def _shift(state: AppState, other: RunView) -> float:
-    """What brings another run's beginning onto this one's, on the time axis."""
+    """Return the offset that aligns another run's start with this run's on the time axis."""
     began = other.started_at
     if state.plot.axis != "time" or not began or not state.run.started_at:
         return 0.0

@@ -1,4 +1,4 @@
-"""Round places on axes, and what is written beside them."""
+"""Ticks of the x and y axes at round values, and the labels of the x axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..view_model.axis import Axis
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values inside the limits, at most that many (fewer when they do not fit)."""
+    """Return round values within the limits, at most `most` of them."""
     if most < 1 or not high > low:
         return []
     rough = (high - low) / most
@@ -20,7 +20,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Logarithms of round values (1, 2, 5 or every digit) inside logarithmic limits."""
+    """Return logarithms of round values (1, 2, 5 or every digit) within logarithmic limits."""
     found: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
         powers = range(math.floor(low), math.ceil(high) + 1)
@@ -35,12 +35,13 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 _SPANS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400,
 )  # fmt: skip
-"""Seconds that make round steps on a time axis."""
+"""Distances of ticks on the time axis, in seconds."""
 _MORE = 3
+"""Ticks that may be tried in addition to `most`."""
 
 
 def axis_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
-    """Round places on an x axis; some more than `most` where one alone would give no scale."""
+    """Return round places on the x axis; more than `most` if otherwise there would be only one."""
     most = max(1, most)
     tries = (_x_ticks(axis, low, high, amount) for amount in range(most, most + _MORE))
     return next((found for found in tries if len(found) > 1), _x_ticks(axis, low, high, most))
@@ -56,7 +57,7 @@ def _x_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
 
 
 def axis_label(axis: Axis, value: float) -> str:
-    """A place on an x axis: `1,200`, `1 h 30 m`, `2.4M`, `1.25`."""
+    """Return the label of a place on the x axis: `1,200`, `1 h 30 m`, `2.4M` or `1.25`."""
     match axis:
         case "time":
             big, _, rest = fmt.duration(value).partition(" 0 ")

@@ -1,4 +1,4 @@
-"""Everything the screens are drawn from, as one frozen value folded from deliveries."""
+"""The state of the app as one frozen value, and the functions that fold deliveries into it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .step_batch import RecordBatch
 
 @dataclass(frozen=True)
 class OtherRun:
-    """Another run, read from its folder."""
+    """Another run that is compared with this one, read from its folder."""
 
     id: str
     run: RunView
@@ -41,77 +41,77 @@ class OtherRun:
 
 @dataclass(frozen=True)
 class AppState:
-    """The run, the link to it, and how the person looks at it."""
+    """The run, the connection to it, and the user's view of it."""
 
     run_id: str = ""
     viewer: str = ""
     issuer: str = ""
     read_only: bool = False
     run: RunView = field(default_factory=RunView)
-    """As shown: what has been read, or a preview of it while that is still little."""
+    """The run as shown: as far as its history was read, or a preview of it."""
     reading: RunView | None = None
-    """While a preview is shown: what has been read so far."""
+    """The history read so far, while a preview is shown; None otherwise."""
     head_seq: int = 0
-    """How far the reading has to come to replace the preview."""
+    """Sequence number up to which the history must be read to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
     config: ConfigView = field(default_factory=ConfigView)
-    """What the run's folder says, when it is on this machine."""
+    """The run's configuration; empty until it was read or received."""
     others: tuple[OtherRun, ...] = ()
-    """Runs to compare with."""
+    """The runs that this run is compared with."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Action id → the key as it is printed, where a person has keys of their own."""
+    """Action id → its key as shown, with the user's own keys."""
     fault: str = ""
-    """Why listening ended, when it ended with an error."""
+    """The error that ended listening; empty without one."""
 
     @property
     def state(self) -> RunState:
-        """The run's state as it should be shown."""
+        """The run's state as shown, which also takes the heartbeat into account."""
         return shown_state(self.run, self.link)
 
     @property
     def trouble(self) -> DiskWarning | None:
-        """What keeps the run from saving."""
+        """The warning about disk space, if there is one."""
         return trouble(self.run, self.link)
 
     @property
     def connecting(self) -> bool:
-        """Nothing has been heard that is certain to be the newest."""
+        """Whether the viewer is still connecting and no heartbeat has arrived."""
         return self.link.link is Link.CONNECTING and self.link.beat is None
 
     @property
     def starting(self) -> bool:
-        """Nothing has been trained yet."""
+        """Whether no step is finished yet."""
         return self.run.last is None and not self.state.ended
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The run's name, or its id before the name is known."""
         return self.run.started.name if self.run.started else self.run_id
 
     @property
     def controller(self) -> str | None:
-        """Who holds control; None when nobody does or it is unknown."""
+        """The issuer that has control; None if nobody has it or it is unknown."""
         return self.link.beat.controller if self.link.beat else None
 
     @property
     def controls(self) -> bool:
-        """This viewer holds control."""
+        """Whether this viewer has control."""
         beat = self.link.beat
         return beat is not None and beat.controller_viewer == self.viewer
 
     @property
     def generation(self) -> int | None:
-        """Of the desired control state, from the last beat."""
+        """Generation of the run's settings, from the newest heartbeat."""
         return self.link.beat.generation if self.link.beat else None
 
     def stalled_s(self, now: float) -> float | None:
-        """Seconds without a step when suspiciously long."""
+        """Return the seconds since the last step if they are suspiciously many, else None."""
         return stalled_s(self.run, self.link, now) if self.link.link is Link.LIVE else None
 
 
 def fold(state: AppState, deliveries: Sequence[Delivery], now: float) -> AppState:
-    """The state after a batch of deliveries that came at `now` (Unix seconds)."""
+    """Return the state after a batch of deliveries that arrived at `now` (Unix seconds)."""
     for delivery in deliveries:
         state = _fold_one(state, delivery, now)
     return state
@@ -145,7 +145,7 @@ def _linked(
 
 
 def _read(state: AppState, batch: RecordBatch, now: float) -> AppState:
-    """Take records in; the preview gives way when they have come as far as it promised."""
+    """Apply records; they replace the preview once they reach its sequence number."""
     previewed = state.reading is not None
     run = apply_batch(state.reading or state.run, batch)
     link = replace(state.link.heard(now), read_seq=run.seq)
@@ -161,7 +161,7 @@ def _preview(state: AppState, preview: PreviewArrived) -> AppState:
     base = state.run if preview.extends and state.reading is not None else RunView()
     shown = apply_many(base, preview.records)
     for mine in state.run.interventions:
-        # What was sent from here may be in no record of the preview yet.
+        # Commands sent by this viewer may not be in the records of the preview yet.
         if mine.sent_at is not None:
             shown = replace(shown, interventions=shown.interventions.upsert(mine))
     return replace(state, run=shown, reading=read, head_seq=preview.head_seq)
@@ -170,7 +170,7 @@ def _preview(state: AppState, preview: PreviewArrived) -> AppState:
 def submitted(
     state: AppState, command_id: str, command: AnyCommand, reason: str, now: float
 ) -> AppState:
-    """The state after this viewer sent a command."""
+    """Return the state after this viewer sent a command."""
     entry = Intervention(
         id=command_id,
         text=describe_command(command),
@@ -203,7 +203,7 @@ def _with(state: AppState, entry: Intervention) -> AppState:
 
 
 def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
-    """Take deliveries off the front, worth about `room` records."""
+    """Remove deliveries from the front that are worth about `room` records, and return them."""
     taken: list[Delivery] = []
     while waiting and room > 0:
         delivery = waiting.pop(0)
@@ -216,7 +216,7 @@ def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
 
 
 _BATCH_IS_WORTH = 10
-"""A record in a batch costs that many times less to fold than a record alone."""
+"""Folding a record of a batch is this many times cheaper than folding a single record."""
 
 
 def _worth(delivery: Delivery) -> int:

@@ -1,4 +1,4 @@
-"""What the x axis counts: steps, or what had been spent by a step: wall time, tokens, epochs."""
+"""The x axis of plots: convert steps to wall time, tokens or epochs, and back."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _RULERS = {"time": "time", "tokens": TOKENS, "epoch": "epoch"}
 
 
 def ruler_of(branch: Branch, axis: Axis) -> Series | None:
-    """The curve that says where on the axis a step of a branch stands; None for steps."""
+    """Return the curve that maps a branch's steps to the axis; None if the axis is the step."""
     return None if axis == "step" else branch.curves.get(_RULERS[axis])
 
 
 def places(steps: Floats, ruler: Series | None) -> Floats:
-    """Steps of a branch as places on the axis."""
+    """Convert steps of a branch to places on the axis."""
     return steps if ruler is None else np.interp(steps, ruler.xs, ruler.ys)
 
 
 def steps_at(units: Floats, ruler: Series | None) -> Floats:
-    """Places on the axis as steps of a branch."""
+    """Convert places on the axis to steps of a branch."""
     return units if ruler is None else np.interp(units, ruler.ys, ruler.xs)
 
 
 def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
-    """Where a step of the live history stands; steps still to come at the pace so far."""
+    """Return the place of a step of the live history; future steps follow at the pace so far."""
     if axis == "step":
         return step
     ruler: Series | None = None
@@ -53,7 +53,7 @@ def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
 
 
 def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
-    """The step of the live history at a place."""
+    """Return the step of the live history at a place on the axis."""
     for index in sorted(live_ends(branches), reverse=True):
         ruler = ruler_of(branches[index], axis)
         if axis == "step" or (ruler and float(ruler.ys[0]) <= place):
@@ -64,11 +64,11 @@ def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
 def window_of(
     branches: Sequence[Branch], axis: Axis, steps: tuple[float, float]
 ) -> tuple[float, float]:
-    """The part of the axis that a window of steps covers."""
+    """Return the part of the axis that a window of steps covers."""
     left, right = (place_of(branches, axis, step) for step in steps)
     return left, right if right > left else left + 1.0
 
 
 def place_of_mark(branches: Sequence[Branch], axis: Axis, mark: Mark) -> float:
-    """Where an event stands."""
+    """Return the place of an event on the axis."""
     return mark.time if axis == "time" else place_of(branches, axis, mark.step)

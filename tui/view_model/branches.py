@@ -1,4 +1,4 @@
-"""The curves of a run: one branch per stretch of history, parted at rollbacks and resumes."""
+"""The curves of a run, in one branch per stretch of history between rollbacks and resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .series import Floats, Series, SmoothedSeries
 from .step_batch import Steps
 
 SMOOTHINGS = (0.98, 0.9, 0.995)
-"""EMA factors kept for the loss, the first one shown first."""
+"""EMA factors of the smoothed loss curves; the first is the default."""
 EVAL = "eval."
 TOKENS = "tokens_total"
 SLOWEST, FASTEST = "rank_s max", "rank_s min"
@@ -24,26 +24,26 @@ Flags = NDArray[np.bool_]
 
 
 def smoothed(beta: float) -> str:
-    """Name of the loss curve smoothed by a factor."""
+    """Return the name of the loss curve that is smoothed by a factor."""
     return f"loss~{beta:g}"
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A stretch of training that nothing was thrown away from while it lasted."""
+    """A stretch of training without a rollback or resume, and its curves."""
 
     timeline: int = 1
     start: int = 0
-    """Step it sets out from."""
+    """The step from which it continues its parent."""
     parent: int | None = None
-    """Index of the branch it parted from."""
+    """Index of the branch it forked from; None for the first."""
     curves: Mapping[str, Series] = field(default_factory=dict)
     averages: tuple[SmoothedSeries, ...] = tuple(SmoothedSeries(beta) for beta in SMOOTHINGS)
     tokens: float = 0.0
-    """Trained on since the run began."""
+    """Tokens trained on since the run began."""
 
     def extend(self, steps: Steps) -> Branch:
-        """The branch with more steps."""
+        """Return the branch with more steps."""
         xs = steps.step.astype(np.float64)
         grown = dict(self.curves)
         for name, column, present in _columns(steps):
@@ -56,7 +56,7 @@ class Branch:
         return replace(self, curves=grown, averages=averages, tokens=float(totals[-1]))
 
     def evaluated(self, step: int, event: EvalFinished) -> Branch:
-        """The branch with an evaluation."""
+        """Return the branch with the metrics of an evaluation."""
         grown = dict(self.curves)
         for name, value in event.metrics.items():
             grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(step, value)
@@ -64,12 +64,12 @@ class Branch:
 
     @property
     def last_step(self) -> int:
-        """The newest step on it."""
+        """The newest step of the branch."""
         loss = self.curves.get("loss")
         return int(loss.last[0]) if loss and loss.last else self.start
 
     def fork(self, timeline: int, step: int, own_index: int) -> Branch:
-        """A new branch that goes on from a step of this one."""
+        """Return a new branch that continues from a step of this one."""
         values = (
             series.at(step) if (series := self.curves.get(smoothed(a.beta))) else None
             for a in self.averages
@@ -90,14 +90,14 @@ class Branch:
 _EMPTY = Series()
 _UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_bytes"})
 _BANDS = {"rank_s.": (SLOWEST, FASTEST), "rank_mem_bytes.": (FULLEST, EMPTIEST)}
-"""Numbers by rank, and the curves of their greatest and least."""
+"""Prefixes of values per rank, and the curves of their maximum and minimum."""
 
 Column = tuple[str, Floats, Flags | None]
-"""Name, values, and which steps have one; None is all."""
+"""Name, values, and a mask of the steps that have a value; None if all have one."""
 
 
 def _columns(steps: Steps) -> Iterator[Column]:
-    """What is worth a curve, by the name it is shown under."""
+    """Yield the columns that become curves, under the names that the app shows."""
     for field_, column in steps.columns.items():
         if field_ in _UNWANTED:
             continue
@@ -126,14 +126,14 @@ def _smooth(
 
 
 def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
-    """Names of the loss parts, such as `ce`."""
+    """Return the names of the parts of the loss, such as `ce`."""
     names = {n.removeprefix("loss.") for b in branches for n in b.curves if n.startswith("loss.")}
     return tuple(sorted(names))
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a series, and whether it leads to the present state of the weights."""
+    """A part of a series, and whether the current weights descend from it."""
 
     branch: Branch
     series: Series
@@ -143,7 +143,7 @@ class Stretch:
 
 
 def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
-    """A metric over all branches: abandoned parts first, so that live ones are drawn over them."""
+    """Yield a metric's stretches of all branches; abandoned ones first, so live ones cover them."""
     ends = live_ends(branches)
     found = [(index, b.curves[name]) for index, b in enumerate(branches) if b.curves.get(name)]
     for index, series in found:
@@ -158,7 +158,7 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
 
 
 def live_ends(branches: Sequence[Branch]) -> dict[int, float]:
-    """Branches the present state descends from → the last step of each that still counts."""
+    """Return the branches that the current weights descend from, as index → last live step."""
     ends: dict[int, float] = {}
     index: int | None = len(branches) - 1
     end = math.inf

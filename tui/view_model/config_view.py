@@ -1,4 +1,4 @@
-"""What a run's folder says about it: its settings and where each comes from, the memory planned."""
+"""The configuration of a run as shown: every resolved key with its source, the planned memory."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ Origin = Literal["file", "--set", "default"]
 
 @dataclass(frozen=True)
 class ResolvedKey:
-    """One resolved key of the configuration."""
+    """A key of the resolved configuration."""
 
     key: str
     """Dotted, such as `train.lr`."""
     value: str
     origin: Origin
     written: str = ""
-    """What the file says, where something else is in force."""
+    """The value in the user's file, if another value is in force."""
 
 
 @dataclass(frozen=True)
 class ConfigView:
-    """Read once from the folder; empty for a run on another machine."""
+    """The resolved configuration and the memory planned; empty until it was read or received."""
 
     resolved: tuple[ResolvedKey, ...] = ()
     gpu_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Planned memory of a rank on a GPU by term, such as `base`."""
+    """Planned memory per rank on a GPU, by term such as `base`."""
     cpu_bytes: Mapping[str, int] = field(default_factory=dict)
-    """The same on a CPU."""
+    """Planned memory per rank on a CPU, by term."""
 
     def planned(self, *, gpu: bool) -> Mapping[str, int]:
-        """The terms that apply, without empty ones."""
+        """Return the planned memory by term for a GPU or a CPU, without empty terms."""
         terms = self.gpu_bytes if gpu else self.cpu_bytes
         return {name: size for name, size in terms.items() if size > 0}
 
@@ -40,7 +40,7 @@ class ConfigView:
 def resolved_keys(
     resolved: Mapping[str, Any], source: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[ResolvedKey, ...]:
-    """Every resolved key with its origin; `overrides` are `key=value` of the command line."""
+    """Return every resolved key with its source; `overrides` are the `key=value` of `--set`."""
     written = dict(flat(source))
     given = {override.partition("=")[0] for override in overrides}
     found = []
@@ -52,7 +52,7 @@ def resolved_keys(
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and values as text."""
+    """Yield the dotted keys of a tree with their values as text."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")
@@ -75,7 +75,7 @@ def _text(value: object) -> str:
 
 
 def differences(left: ConfigView, right: ConfigView) -> list[tuple[str, str, str]]:
-    """Keys whose values differ, with both values; `–` where one has no such key."""
+    """Return the keys whose values differ, with both values; `–` if a side lacks the key."""
     ours = {item.key: item.value for item in left.resolved}
     theirs = {item.key: item.value for item in right.resolved}
     keys = [*ours, *(key for key in theirs if key not in ours)]

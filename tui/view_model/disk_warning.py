@@ -1,4 +1,4 @@
-"""What keeps a living run from saving, as its heartbeat tells it: that needs no room on a disk."""
+"""The warning about a full disk, from the heartbeat, which itself needs no disk space."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from .link import LinkView
 from .run_view import RunView
 
 JOURNAL_BYTES = 4 * 1024 * 1024
-"""With less than this, not even the journal can be written."""
+"""Free space below which the journal cannot be written."""
 SPARE = 1.2
-"""A checkpoint is complete before the one it replaces is removed, and the journal grows on."""
+"""Free space that a checkpoint needs, as a multiple of its size.
+
+A checkpoint is complete before the one it replaces is removed, and the journal keeps growing.
+"""
 
 
 @dataclass(frozen=True)
 class DiskWarning:
-    """What is wrong, in two words and in full."""
+    """A warning about disk space."""
 
     short: str
+    """Two or three words, for the header."""
     words: str
+    """Whole sentences, for the status panel."""
     advice: str
     full: bool
-    """Nothing at all can be written."""
+    """Whether nothing can be written, not even the journal."""
 
 
 def trouble(run: RunView, link: LinkView) -> DiskWarning | None:
-    """None when there is room enough, or nobody can tell."""
+    """Return the warning, or None if there is enough space or the free space is unknown."""
     beat = link.beat
     if beat is None or beat.disk_free_bytes is None or run.state.ended or link.engine_gone:
         return None
@@ -35,13 +40,12 @@ def trouble(run: RunView, link: LinkView) -> DiskWarning | None:
     needed = max(sizes, default=0) * SPARE + JOURNAL_BYTES
     if free >= needed:
         return None
-    has = f"{fmt.size(free)} free where the run folder is"
-    saving = f", and saving needs {fmt.size(needed)}" if sizes else ""
+    has = f"{fmt.size(free)} free on the disk of the run folder"
+    saving = f", a checkpoint needs {fmt.size(needed)}" if sizes else ""
     if free < JOURNAL_BYTES:
-        words = f"Disk full: {has}{saving}. Training goes on; its steps wait in memory to be shown."
-        advice = "Free space there: the steps come by themselves, {checkpoint.save} saves."
+        words = f"Disk full: {has}{saving}. Training continues; new steps are kept in memory."
+        advice = "Free disk space: the steps then appear; {checkpoint.save} writes a checkpoint."
         return DiskWarning("disk full", words, advice, full=True)
-    words = f"Disk nearly full: {has}{saving}. The next checkpoint fails, training goes on."
-    return DiskWarning(
-        "disk nearly full", words, "Free space there; {checkpoint.save} saves.", full=False
-    )
+    words = f"Disk nearly full: {has}{saving}. The next checkpoint will fail; training continues."
+    advice = "Free disk space; {checkpoint.save} writes a checkpoint."
+    return DiskWarning("disk nearly full", words, advice, full=False)

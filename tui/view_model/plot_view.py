@@ -1,4 +1,4 @@
-"""How the person looks at the curves: window, scale, smoothing, cursor; shared by all plots."""
+"""The view of the curves that all plots share: window, axes, smoothing, loss part, cursor."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ MIN_SPAN = 10.0
 
 @dataclass(frozen=True)
 class PlotView:
-    """Shared by all plots, so that they stay in step with each other."""
+    """The view of the curves; all plots share it and so show the same steps."""
 
     span: float | None = None
-    """Steps shown; None is the whole run."""
+    """Width of the window in steps; None shows the whole run."""
     right: float | None = None
-    """Right edge; None follows the newest step."""
+    """Right edge of the window; None follows the newest step."""
     log_y: bool = False
     smoothing: int = 0
-    """Index into the smoothings; one past the last is raw only."""
+    """Index into `SMOOTHINGS`; one past the last shows raw values only."""
     part: int = 0
-    """0 is the total loss, then its parts."""
+    """0 shows the total loss, larger numbers one of its parts."""
     cursor: int | None = None
-    """Step under inspection."""
+    """Step of the cursor; None without a cursor."""
     axis: Axis = "step"
     only: str = ""
-    """Metrics shown on the grid are those with this text in their name."""
+    """Filter of the metrics screen: words, any of which a metric's name must contain."""
 
     @property
     def following(self) -> bool:
-        """The newest step stays in view."""
+        """Whether the window follows the newest step."""
         return self.right is None
 
     @property
     def beta(self) -> float | None:
-        """The EMA factor shown; None is raw only."""
+        """The EMA factor of the shown loss curve; None shows raw values only."""
         return SMOOTHINGS[self.smoothing] if self.smoothing < len(SMOOTHINGS) else None
 
     def window(self, newest: float) -> tuple[float, float]:
-        """First and last step shown, given the newest one."""
+        """Return the first and the last step shown, given the newest step."""
         right = _settled(max(newest, 1.0)) if self.right is None else self.right
         left = 0.0 if self.span is None else max(0.0, right - self.span)
         return left, max(right, left + 1.0)
 
     def zoomed(self, inwards: bool, newest: float) -> PlotView:
-        """Half or double the span, around the cursor when there is one."""
+        """Return the view with half or double the span, centred on the cursor if there is one."""
         left, right = self.window(newest)
         span = max(MIN_SPAN, (right - left) / 2) if inwards else (right - left) * 2
         if span >= newest and not inwards:
@@ -60,34 +60,34 @@ class PlotView:
         return replace(self, span=span, right=max(edge, span))
 
     def followed(self) -> PlotView:
-        """Back to the newest step, or hold what is shown now."""
+        """Return the view that follows the newest step, without a cursor."""
         return replace(self, right=None, cursor=None)
 
     def smoothed(self) -> PlotView:
-        """The next smoothing."""
+        """Return the view with the next smoothing."""
         return replace(self, smoothing=(self.smoothing + 1) % (len(SMOOTHINGS) + 1))
 
     def with_log(self, log_y: bool) -> PlotView:
-        """A logarithmic or a linear Y axis."""
+        """Return the view with a logarithmic or a linear Y axis."""
         return replace(self, log_y=log_y)
 
     def next_axis(self) -> PlotView:
-        """Steps, wall time, tokens, epochs."""
+        """Return the view with the next X axis: steps, wall time, tokens, epochs."""
         return replace(self, axis=AXES[(AXES.index(self.axis) + 1) % len(AXES)])
 
     def next_part(self) -> PlotView:
-        """The total loss, then each part."""
+        """Return the view with the next part of the loss; the total comes first."""
         return replace(self, part=self.part + 1)
 
     def moved(self, columns: int, width: int, newest: int) -> PlotView:
-        """Move the cursor by plot columns; the window goes along at its edges."""
+        """Return the view with the cursor moved by columns; the window follows at its edges."""
         left, right = self.window(newest)
         stride = max(1, round((right - left) / max(1, width)))
         start = self.cursor if self.cursor is not None else newest
         return self.at(min(newest, max(0, start + columns * stride)), newest)
 
     def panned(self, share: float, newest: float) -> PlotView:
-        """Move the window by a share of its width; at the newest step it follows again."""
+        """Return the view with the window moved by a share of its width; at the end it follows."""
         left, right = self.window(newest)
         if self.span is None:
             return self
@@ -97,7 +97,7 @@ class PlotView:
         return replace(self, right=max(right, self.span))
 
     def at(self, step: int, newest: int) -> PlotView:
-        """Put the cursor on a step and bring it into view."""
+        """Return the view with the cursor on a step, and that step in the window."""
         left, right = self.window(newest)
         if left <= step <= right:
             return replace(self, cursor=step)
@@ -105,7 +105,7 @@ class PlotView:
         return replace(self, cursor=step, right=min(float(newest), max(span, step + span / 2)))
 
     def at_mark(self, marks: Sequence[Mark], forward: bool, newest: int) -> PlotView:
-        """Put the cursor on the next or previous event."""
+        """Return the view with the cursor on the next or the previous event."""
         steps = sorted({mark.step for mark in marks})
         here = self.cursor if self.cursor is not None else newest + 1
         if forward:
@@ -116,6 +116,6 @@ class PlotView:
 
 
 def _settled(newest: float) -> float:
-    """A right edge that moves by about a hundredth at a time, so that pictures stay the same."""
+    """Round the right edge up to about 1 %, so that most new steps need no new picture."""
     quantum = 2.0 ** max(0, math.floor(math.log2(newest / 100)))
     return math.ceil(newest / quantum) * quantum

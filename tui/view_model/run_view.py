@@ -1,4 +1,4 @@
-"""What is known about a run: the frozen view that every screen is drawn from."""
+"""The frozen view of a run that every screen is drawn from, and the values it is made of."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ from .branches import Branch
 from .interventions import Interventions
 
 PACE_WINDOW = 64
-"""Intervals between steps that the pace is the median of."""
+"""Number of newest intervals between steps whose median is the pace."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The newest intervals between steps. Pauses and evaluations are outliers the median drops."""
+    """The pace of training: the newest intervals between steps and their median.
+
+    The median ignores pauses and evaluations, which are outliers. Times are those of the records.
+    """
 
     intervals_s: tuple[float, ...] = ()
     newest_s: float | None = None
-    """Unix seconds of the newest step."""
+    """Unix seconds of the newest step; None before it and after a pause."""
 
     def extend(self, times: Sequence[float]) -> Pace:
-        """The pace after more steps ended at these times."""
+        """Return the pace after more steps that ended at these times."""
         if not times:
             return self
         recent = [*([] if self.newest_s is None else [self.newest_s]), *times][-PACE_WINDOW - 1 :]
@@ -44,16 +47,16 @@ class Pace:
         return Pace((*self.intervals_s, *gaps)[-PACE_WINDOW:], times[-1])
 
     def restarted(self) -> Pace:
-        """The same pace, with the next interval not counted: training did not run meanwhile."""
+        """Return the pace that does not count the next interval, because training was paused."""
         return Pace(self.intervals_s, None)
 
     @property
     def step_s(self) -> float | None:
-        """Median seconds per step."""
+        """Median seconds per step; None before the second step."""
         return median(self.intervals_s) if self.intervals_s else None
 
     def remaining_s(self, steps_left: int) -> float | None:
-        """Seconds until that many more steps are done."""
+        """Return the seconds until that many more steps are done; None while unknown."""
         return None if self.step_s is None else self.step_s * max(0, steps_left)
 
 
@@ -84,18 +87,18 @@ class Anomaly:
 
     @property
     def open(self) -> bool:
-        """No verdict yet."""
+        """Whether there is no verdict yet."""
         return not self.verdict
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened, as a sign on the curves."""
+    """An event that is marked on the x axis of the plots."""
 
     step: int
     time: float
     kind: str
-    """anomaly, checkpoint, rollback, note, command or eval."""
+    """A key of `MARK_SHAPE`, such as `alarm`, `checkpoint`, `rollback`, `note` or `command`."""
     text: str
 
 
@@ -111,7 +114,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class GeneratedSample:
-    """A text the adapter wrote."""
+    """A text that the adapter generated."""
 
     step: int
     time: float
@@ -143,8 +146,9 @@ class RunView:
     clipped_seen: int = 0
     tokens_seen: int = 0
     lr_scale: float = 1.0
-    """In force for the next update."""
+    """Factor on the schedule's learning rate that the next update uses."""
     clip: float | None = None
+    """Maximum gradient norm; None is off."""
     evaluation: EvalFinished | None = None
     checkpoints: tuple[CheckpointView, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
@@ -153,34 +157,37 @@ class RunView:
     log: tuple[LogLine, ...] = ()
     samples: tuple[GeneratedSample, ...] = ()
     autopilot: AutopilotDecided | None = None
-    """Its newest decision."""
+    """The newest decision of the autopilot."""
     gradients: GradientsMeasured | None = None
-    """The newest measurement by module, and its step."""
+    """The newest measurement of gradients by module."""
     gradients_at: int = 0
+    """Step of that measurement."""
     profile: StepsProfiled | None = None
-    """The newest one, and its step."""
+    """The newest profile."""
     profiled_at: int = 0
+    """Step of that profile."""
     ended: RunEnded | None = None
     unknown: int = 0
+    """Number of records of event kinds that this version does not know."""
 
     @property
     def branch(self) -> Branch:
-        """The branch training is on."""
+        """The branch that training is on."""
         return self.branches[-1]
 
     @property
     def total_steps(self) -> int:
-        """Planned steps; 0 while unknown."""
+        """Number of planned steps; 0 while unknown."""
         return self.started.total_steps if self.started else 0
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the planned end at the present pace."""
+        """Seconds to the planned end at the current pace; None while unknown."""
         return self.pace.remaining_s(self.total_steps - self.step) if self.total_steps else None
 
     @property
     def current_anomaly(self) -> Anomaly | None:
-        """The newest anomaly without a verdict, alarms before watches."""
+        """The newest anomaly without a verdict; an alarm takes precedence over a watch."""
         waiting = [a for a in self.anomalies if a.open]
         alarms = [a for a in waiting if a.event.severity == "alarm"]
         found = alarms or waiting
@@ -188,5 +195,5 @@ class RunView:
 
     @property
     def good_checkpoints(self) -> tuple[CheckpointView, ...]:
-        """Fit rollback targets, newest first."""
+        """The good checkpoints, newest first; these are the recommended rollback targets."""
         return tuple(c for c in reversed(self.checkpoints) if c.good)

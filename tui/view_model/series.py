@@ -1,9 +1,8 @@
-"""An append-only curve that can be drawn at any zoom without hiding a spike.
+"""Append-only curves that can be drawn at any zoom without hiding a spike, and their averages.
 
-A `Series` is a value: appending returns a new one. The buffers behind it are shared and only ever
-grow at the end, so a series held from earlier still sees exactly its own points and nothing is
-copied per update. Past `CAPACITY` points the older ones are merged into their extremes, so that a
-run of any length takes the same room.
+A `Series` is a value: appending returns a new one. All versions share buffers that only grow at the
+end, so an older version still sees exactly its own points and an update copies nothing. Beyond
+`CAPACITY` points the older ones are merged into their extremes, which bounds the memory of a run.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CAPACITY = 1 << 16
-"""Points kept per series; 1 MiB."""
+"""Maximum number of points per series; they take 1 MiB."""
 _NEWEST = 8
-"""One in so many points is among the newest, which are all kept."""
+"""The newest `CAPACITY / 8` points are never merged."""
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -27,14 +26,14 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Trace:
-    """What to draw of a series: connected stretches, and where a value was not finite."""
+    """The points of a series to draw: connected stretches, and x of the non-finite values."""
 
     runs: tuple[tuple[Point, ...], ...] = ()
     gaps: tuple[float, ...] = ()
 
 
 class _Store:
-    """The shared buffers, of which the first `length` points are in use."""
+    """The shared buffers of a series; the first `length` points are in use."""
 
     __slots__ = ("_buffer", "length")
 
@@ -63,15 +62,15 @@ class _Store:
         self.length = end
 
     def first(self, length: int) -> _Store:
-        """A copy of the first points, for the rare case that two histories part."""
+        """Return a copy of the first points, for the rare case that a series is extended twice."""
         other = _Store(length + 1)
         other.extend(self.xs[:length], self.ys[:length], length)
         return other
 
     def merged(self) -> _Store:
-        """A smaller store: all but the newest points give way to the extremes of equal parts.
+        """Return a smaller store with all but the newest points merged into extremes of parts.
 
-        The parts are as wide everywhere, so that no stretch of history fades with its age.
+        All parts have the same width, so that old history keeps the same resolution.
         """
         old = self.length - CAPACITY // _NEWEST
         xs, ys = self.xs[:old], self.ys[:old]
@@ -88,14 +87,14 @@ class _Store:
 
 
 def _parts(xs: Floats, amount: int) -> Indices:
-    """The part each x falls into: at most `amount` of them, as wide as a power of two."""
+    """Return the part that each x falls into: at most `amount` parts, each a power of two wide."""
     width = 2.0 ** np.ceil(np.log2(max(xs[-1] - xs[0], 1.0) / amount))
     found: Indices = np.floor(xs / width).astype(np.int64)
     return found
 
 
 def _per_part(reduce: np.ufunc, ys: Floats, parts: Indices) -> Floats:
-    """The extreme of its part, beside every value."""
+    """Return, for every value, the extreme of the part it falls into."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(parts)) + 1])
     extremes: Floats = np.repeat(
         reduce.reduceat(ys, starts), np.diff(np.concatenate([starts, [len(ys)]]))
@@ -104,7 +103,7 @@ def _per_part(reduce: np.ufunc, ys: Floats, parts: Indices) -> Floats:
 
 
 def _firsts(parts: Indices, wanted: NDArray[np.bool_]) -> Indices:
-    """The first wanted place of every part that has one."""
+    """Return the index of the first wanted value of every part that has one."""
     places = np.flatnonzero(wanted)
     new = np.diff(parts[places], prepend=parts[0] - 1) != 0
     found: Indices = places[new]
@@ -113,7 +112,7 @@ def _firsts(parts: Indices, wanted: NDArray[np.bool_]) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A curve: x never falls, y may be NaN or infinite."""
+    """A curve; x never decreases, y may be NaN or infinite."""
 
     _store: _Store = field(default_factory=_Store)
     _length: int = 0
@@ -123,16 +122,16 @@ class Series:
 
     @property
     def xs(self) -> Floats:
-        """All x, oldest first."""
+        """All x, oldest first, `[N]`."""
         return self._store.xs[: self._length]
 
     @property
     def ys(self) -> Floats:
-        """All y, oldest first."""
+        """All y, oldest first, `[N]`."""
         return self._store.ys[: self._length]
 
     def extend(self, xs: ArrayLike, ys: ArrayLike) -> Series:
-        """The series with more points at its end."""
+        """Return the series with more points at its end."""
         amount = len(xs)  # type: ignore[arg-type]  # ArrayLike includes scalars, callers pass none
         if not amount:
             return self
@@ -145,34 +144,34 @@ class Series:
         return Series(store, store.length)
 
     def append(self, x: float, y: float) -> Series:
-        """The series with one more point."""
+        """Return the series with one more point."""
         return self.extend((x,), (y,))
 
     @property
     def last(self) -> Point | None:
-        """The newest point."""
+        """The newest point; None if the series is empty."""
         return (float(self.xs[-1]), float(self.ys[-1])) if self else None
 
     @property
     def first_x(self) -> float | None:
-        """The oldest x."""
+        """The oldest x; None if the series is empty."""
         return float(self.xs[0]) if self else None
 
     def at(self, x: float) -> float | None:
-        """The value at x or the nearest earlier point."""
+        """Return the value at x or at the nearest earlier point; None if there is none."""
         index = int(self.xs.searchsorted(x, side="right")) - 1
         return float(self.ys[index]) if index >= 0 else None
 
     def tail(self, amount: int) -> list[float]:
-        """The newest values, oldest first."""
+        """Return the newest values, oldest first."""
         return [float(y) for y in self.ys[max(0, self._length - amount) :]]
 
     def head(self, amount: int) -> list[float]:
-        """The oldest values."""
+        """Return the oldest values."""
         return [float(y) for y in self.ys[:amount]]
 
     def trace(self, x0: float, x1: float, columns: int) -> Trace:
-        """At most two points per column of [x0, x1]: the extremes, at their true places.
+        """Return at most two points per column of [x0, x1]: the extremes, at their true x.
 
         Raises:
             ValueError: columns < 1.
@@ -182,7 +181,7 @@ class Series:
         return self.trace_between(np.linspace(x0, x1, columns + 1))
 
     def trace_between(self, edges: Floats) -> Trace:
-        """At most two points between each pair of neighbouring edges (rising, two or more)."""
+        """Return at most two points between neighbouring edges; two or more edges, increasing."""
         xs, ys = self.xs, self.ys
         cuts = xs.searchsorted(edges)
         cuts[-1] = xs.searchsorted(edges[-1], side="right")
@@ -208,7 +207,7 @@ class Series:
 
 
 def _extreme_indices(low: Floats, high: Floats, cuts: Sequence[int]) -> Indices:
-    """Indices of the smallest and largest value of each part, in order."""
+    """Return the indices of the smallest and the largest value of each part, in order."""
     found: list[int] = []
     left = cuts[0]
     for right in cuts[1:]:
@@ -223,7 +222,7 @@ def _extreme_indices(low: Floats, high: Floats, cuts: Sequence[int]) -> Indices:
 
 
 def _split(picks: Indices, bad: Indices, xs: Floats, ys: Floats) -> tuple[tuple[Point, ...], ...]:
-    """The picked points, parted wherever a value between them was not finite."""
+    """Return the picked points, split wherever a value between them is not finite."""
     if not len(picks):
         return ()
     points = list(zip(xs[picks].tolist(), ys[picks].tolist(), strict=True))
@@ -235,24 +234,24 @@ def _split(picks: Indices, bad: Indices, xs: Floats, ys: Floats) -> tuple[tuple[
 
 
 def _spread(indices: Indices, amount: int) -> Indices:
-    """At most `amount` of the indices, evenly taken."""
+    """Return at most `amount` of the indices, evenly spaced."""
     return indices if len(indices) <= amount else indices[:: -(-len(indices) // amount)]
 
 
 @dataclass(frozen=True)
 class SmoothedSeries:
-    """An exponential moving average without start-up bias; non-finite values do not enter."""
+    """An exponential moving average without start-up bias, which ignores non-finite values."""
 
     beta: float
     total: float = 0.0
     weight: float = 0.0
 
     def push(self, value: float) -> SmoothedSeries:
-        """The average after one more value."""
+        """Return the average after one more value."""
         return self.run(np.array([value]))[0]
 
     def run(self, values: Floats) -> tuple[SmoothedSeries, Floats]:
-        """The average after more values, and what it was after each of them."""
+        """Return the average after more values, and its value after each of them."""
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
         weight = 1 - (1 - self.weight) * self.beta ** np.arange(len(total))
@@ -263,7 +262,7 @@ class SmoothedSeries:
 
     @property
     def value(self) -> float:
-        """NaN before the first finite value."""
+        """The average; NaN before the first finite value."""
         return self.total / self.weight if self.weight else float("nan")
 
 
@@ -271,7 +270,7 @@ _BLOCK = 64
 
 
 def _decay(inputs: Floats, beta: float, state: float) -> Floats:
-    """The states of `s = beta·s + input`, the one before the first input included."""
+    """Return all states of `s = beta·s + input`, including the one before the first input."""
     blocks = -(-len(inputs) // _BLOCK)
     padded = np.zeros(blocks * _BLOCK)
     padded[: len(inputs)] = inputs

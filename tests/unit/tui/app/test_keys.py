@@ -134,7 +134,7 @@ async def test_recovery_shows_what_it_does_and_names_the_anomaly() -> None:
         ("profile 2", "profile", ProfileSteps(steps=2)),
         ("lr scale 0.35", "change the LR", ScaleLr(factor=0.35)),
         ("clip 0.3", "change the clip", SetClip(value=0.3)),
-        ("stop no-save", "stop, discard", Stop(save=False)),
+        ("stop no-save", "stop without a checkpoint", Stop(save=False)),
     ],
 )
 async def test_the_advice_is_asked_for_by_its_own_name(
@@ -149,7 +149,7 @@ async def test_the_advice_is_asked_for_by_its_own_name(
         shown = text_of(app)
         assert app.screen.query_one("#dialog").border_title == name
         assert f"y {name}" in shown
-        assert "other ways in the report: pause" in shown
+        assert "alternatives in the report: pause" in shown
         await pilot.press("y")
         await until(pilot, lambda: bool(session.submitted))
     assert session.submitted == [sent]
@@ -446,9 +446,7 @@ async def test_1_restores_a_maximised_plot() -> None:
         await until(pilot, lambda: not app.screen.has_class("-maximised"))
 
 
-@pytest.mark.parametrize(
-    ("key", "need"), [("N", "number of steps is needed"), ("g", "text is needed")]
-)
+@pytest.mark.parametrize(("key", "need"), [("N", "type a number of steps"), ("g", "type a text")])
 async def test_enter_on_nothing_says_what_is_needed(key, need) -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):

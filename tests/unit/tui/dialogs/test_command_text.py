@@ -84,7 +84,7 @@ def test_a_pause_lasts_over_what_is_done_meanwhile_and_a_halt_ends_by_going_back
 ) -> None:
     script = live_spike().add(StateChanged(state=held))
     state = AppState(run=apply_many(RunView(), script.records))
-    assert "the run stays held" in in_words(state, Evaluate())[0]
+    assert f"the run stays {held.value}" in in_words(state, Evaluate())[0]
     back = in_words(state, Rollback(checkpoint="last"))[1]
     assert back.startswith(
         "The run stays paused" if held is RunState.PAUSED else "Training continues"
@@ -104,8 +104,8 @@ def test_recover_is_described_by_the_rollback_that_its_report_recommends() -> No
 def test_recover_without_a_planned_rollback_names_the_checkpoint_it_knows() -> None:
     run = apply_many(RunView(), live_spike("clip 0.3").records)
     rows = in_words(AppState(run=run), Recover(anomaly="a1241"))
-    assert rows[0].startswith("Back to step 800:")
+    assert rows[0].startswith("Back to step 800;")
     assert not any("LR scale" in row for row in rows)
-    assert "Lower learning rate" in rows[2]
+    assert "lower learning rate" in rows[2]
     unknown = in_words(AppState(run=run), Recover(anomaly="x"))
-    assert unknown[0] == "Back to the newest good checkpoint before the first warning."
+    assert unknown[0] == "Back to the newest good checkpoint before the first alert."

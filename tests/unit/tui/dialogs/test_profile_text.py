@@ -25,7 +25,7 @@ def test_a_profile_says_where_the_time_went_and_what_to_do() -> None:
     assert "over 2 steps" in lines[0]
     assert lines[1].startswith("forward    25 % ██████ ")
     assert lines[2].startswith("backward   75 % ██████████████████ ")
-    assert "device waits 80 % of it; 12,345 kernels a step" in lines
-    assert "MFU 1.4 % of 700 TFLOP/s, a large matrix product's rate" in lines
-    assert "work: matrix products 75 %, elementwise 25 %" in lines
+    assert "device idle 80 %, 12,345 kernels per step" in lines
+    assert "MFU 1.4 % of 700 TFLOP/s, measured on a large matrix product" in lines
+    assert "device time: matrix products 75 %, elementwise 25 %" in lines
     assert lines[-1] == "→ launch-bound: raise train.batch"
