@@ -345,7 +345,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         legal=_LIVE, kind="setting", effect="next", resumes=True,
     ),
     CommandSpec(
-        verb="checkpoint", usage="checkpoint [pin] [NOTE]", title="save a checkpoint",
+        verb="checkpoint", usage="checkpoint [pin] [NOTE]", title="write a checkpoint",
         help="write a complete checkpoint; a pinned one is never removed",
         command=SaveCheckpoint, parse=_parse_checkpoint,
         legal=_LIVE, kind="one_shot", effect="here",
@@ -404,7 +404,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         versioned=True, in_lineage=True, undo=_undo_policy,
     ),
     CommandSpec(
-        verb="stop", usage="stop [no-save]", title="stop and save",
+        verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
         help="finish the step, write a checkpoint unless no-save is given, end the run",
         command=Stop, parse=_flag("no-save", Stop(), Stop(save=False)),
         legal=_ANY, kind="one_shot", effect="here", destructive=True,
