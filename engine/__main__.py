@@ -1,7 +1,7 @@
-"""`python -m fttui.engine RUN_DIR [--from CHECKPOINT|last]`: train one run, in this process.
+"""The engine process, which trains one run: `python -m fttui.engine RUN_DIR [--from CHECKPOINT]`.
 
-Started by `fttui run`, under torchrun when there are several devices. The journal and the hub are
-up before the training stack is imported, so that viewers see it load.
+`fttui run` starts it, under torchrun if there are several devices. The journal is opened and the
+hub started before the training stack is imported, so viewers see the progress of loading.
 """
 
 from __future__ import annotations
@@ -48,25 +48,27 @@ log = logging.getLogger("fttui.engine")
 _LOST_RANK_SIGNS = ("Connection closed by peer", "Connection reset", "Read error", "gloo", "NCCL")
 
 _NOTICED_IN_S = 1.0
-"""By when a rank's death is known for what it is."""
+"""Seconds to wait for the watchdog to report a dead rank after a collective failed."""
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-"""Before torch loads OpenMP: threads that wait by spinning for long starve a CPU run by several
-times as soon as anything else (the app, the hub, a browser) wants a core; on an idle machine the
-shorter spin costs a tenth."""
+"""Set before torch loads OpenMP. Threads that spin for long make a CPU run several times slower as
+soon as another process (the app, the hub, a browser) needs a core; on an idle machine the shorter
+spin costs a tenth."""
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-"""Before torch touches a GPU: memory between two tensors is not lost to sizes that changed."""
+"""Set before torch uses a GPU; it avoids fragmentation when the sizes of tensors change."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the engine; returns the exit code."""
+    """Run the engine; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
-    parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("--from", dest="resume", help="checkpoint to go on from, or `last`")
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--from", dest="resume", help="checkpoint to resume from, or `last`")
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile N steps only")
     sweep = ("LOW", "HIGH", "STEPS")
-    parser.add_argument("--lr-find", nargs=3, type=float, metavar=sweep, help="sweep the LR only")
+    parser.add_argument(
+        "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"
+    )
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
@@ -74,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         journal_writer = JournalWriter(run, launch_hub) if rank == 0 else None
     except JournalLocked as error:
-        print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- no journal to tell it to
+        print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- the journal belongs to the other process
         return TrainingFailed.exit_code
     lr_range = None
     if options.lr_find:
@@ -93,7 +95,8 @@ def _session(
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
     if attempt.repeated and history.status.exit_code is not None:
-        # What the attempt before ended with is no crash: a mistake repeats, a stop was wanted.
+        # The attempt before reported its end, so it did not crash: an error would repeat, and a
+        # stop was requested.
         return history.status.exit_code
     control_seq = ControlReader(run).waiting() if journal_writer else 0
     if journal_writer:
@@ -103,12 +106,12 @@ def _session(
     notifier = start_notifier(run.id, event_log) if journal_writer else None
     signals = StopSignals(lambda: _close_forced(event_log, journal_writer))
     signals.install()
-    _leaves_while_loading(event_log, signals)
+    _stop_while_loading(event_log, signals)
     checkpoint = _checkpoint(run, resume, attempt)
     start = SessionStart(run, history, checkpoint, control_seq, attempt, profile_steps, lr_range)
     ended = _guarded(start, event_log, signals)
     if journal_writer is not None:
-        _tell_end(event_log, ended, attempt)
+        _record_end(event_log, ended, attempt)
         journal_writer.close()
     if notifier is not None:
         notifier.close()
@@ -124,31 +127,32 @@ def _history(
 
 
 def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) -> str | None:
-    """Where to go on from; after a crash that is the last checkpoint, if there is any."""
+    """Return the checkpoint to resume from; after a crash the last one, if there is any."""
     return "last" if attempt.repeated and CheckpointStore(run).all() else asked
 
 
-def _tell_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
-    """The run's last event, unless the ranks are about to be started again."""
+def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
+    """Record the last event of the run, or only an error if torchrun will restart the ranks."""
     crashed = ended.exit_code == TrainingFailed.exit_code
     if crashed and attempt.may_repeat:
         count = f"restart {attempt.number + 1} of {attempt.limit}"
         event_log.log("error", f"{ended.error}; {count} from the last checkpoint")
         return
     if crashed and ended.checkpoint:
-        way_on = f"go on from {ended.checkpoint} with: fttui run --resume"
-        ended = msgspec.structs.replace(ended, error=f"{ended.error}; {way_on}")
+        next_step = f"resume from {ended.checkpoint} with: fttui run --resume"
+        ended = msgspec.structs.replace(ended, error=f"{ended.error}; {next_step}")
     event_log.record(ended)
 
 
 class StoppedEarly(BaseException):
-    """A stop before anything was trained; no error, so nothing on the way takes it."""
+    """A stop was requested during loading; not an `Exception`, so that no handler catches it."""
 
 
-def _leaves_while_loading(event_log: EventLog, signals: StopSignals) -> None:
-    """A signal ends this process at the next word about loading, since there is nothing to save.
+def _stop_while_loading(event_log: EventLog, signals: StopSignals) -> None:
+    """Make a stop signal end a single-rank process at its next progress event of loading.
 
-    Only where it is alone: other ranks would wait for it, and stop together at the first boundary.
+    Nothing has to be saved then. Several ranks wait for each other and stop together at the first
+    boundary instead.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
@@ -183,22 +187,22 @@ def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> Ru
     from .train.session import train
 
     place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
-    with _peers_watched(run, event_log, place, start.attempt):
+    with _watched_ranks(run, event_log, place, start.attempt):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
     return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
 
 
 @contextmanager
-def _peers_watched(
+def _watched_ranks(
     run: RunDirectory, event_log: EventLog, place: RankPlace, attempt: LaunchAttempt
 ) -> Iterator[None]:
-    """While training, a lost rank ends this one too, with a word about which one it was."""
+    """While training, end this rank when another one dies, with an error that names it."""
     from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
-        _tell_end(event_log, ended, attempt)
+        _record_end(event_log, ended, attempt)
         event_log.close()
 
     watch = RankWatchdog(place.rank, place.world_size, lost, TrainingFailed.exit_code)
@@ -213,15 +217,15 @@ def _peers_watched(
 
 
 def _lost_rank(run: RunDirectory, rank: int) -> str:
-    said = last_lines(run.logs / f"rank-{rank}.log", 1)
+    tail = last_lines(run.logs / f"rank-{rank}.log", 1)
     return (
-        f"rank {rank} died{f'; its last word: {said[0]}' if said else ''} "
-        f"(logs/rank-{rank}.log and logs/engine.log say more)"
+        f"rank {rank} died{f'; the last line of its log: {tail[0]}' if tail else ''} "
+        f"(details: logs/rank-{rank}.log and logs/engine.log)"
     )
 
 
 def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -> RunStarted:
-    """Mark this process as the run's engine and say what is known before anything is loaded."""
+    """Mark this process as the run's engine and record its start before the model is loaded."""
     config = parse_resolved(run.config.read_text())
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     started = RunStarted(
@@ -263,22 +267,22 @@ def _failed(run: RunDirectory, error: str, exit_code: int) -> RunEnded:
 
 
 def _newest(run: RunDirectory) -> str | None:
-    """The newest complete checkpoint."""
+    """Return the name of the newest complete checkpoint; None if there is none."""
     known = CheckpointStore(run).all()
     return known[-1].name if known else None
 
 
 def explain(error: Exception) -> str:
-    """An unexpected error in one line, with the next step where one is known."""
+    """Return an unexpected error in one line, with the next step if one is known."""
     if type(error).__name__ == "OutOfMemoryError":
         return (
-            "the GPU is out of memory; `fttui check` says what would make the run fit, cheapest "
-            "first: lower train.batch or data.max_length, switch train.activation_checkpointing "
-            "on, choose train.optimizer: paged_adamw_8bit, train.activations: host, or "
-            "train.memory: lean"
+            "the GPU is out of memory; `fttui check` lists changes that make the run fit, cheapest "
+            "first: lower train.batch or data.max_length, set train.activation_checkpointing to "
+            "true, train.optimizer to paged_adamw_8bit, train.activations to host, or "
+            "train.memory to lean"
         )
     if any(sign in str(error) for sign in _LOST_RANK_SIGNS):
-        return "another rank died or stopped answering; logs/rank-*.log and logs/engine.log say why"
+        return "another rank died or stopped responding; see logs/rank-*.log and logs/engine.log"
     return f"{type(error).__name__}: {error} (traceback in logs/engine.log)"
 
 

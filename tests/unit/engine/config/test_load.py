@@ -230,6 +230,11 @@ def test_override_of_a_text_takes_any_text(load, text):
         ("train..lr=1", "--set train..lr=1: expected KEY=VALUE, such as --set train.lr=1e-4"),
         ("tarin.lr=1", "--set tarin.lr=1: unknown key 'tarin'; did you mean 'train'?"),
         ("name.x=1", "--set name.x=1: name: got a mapping, expected text"),
+        ("train={lrr: 1}", "--set train={lrr: 1}: unknown key 'lrr' in train; did you mean 'lr'?"),
+        (
+            "eval.samples=[{a: 1}]",
+            "--set eval.samples=[{a: 1}]: eval.samples: got [{'a': 1}], expected a list of text",
+        ),
     ],
 )
 def test_wrong_override_names_itself(errors, override, message):

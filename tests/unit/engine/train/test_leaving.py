@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.__main__ import StoppedEarly, _leaves_while_loading
+from fttui.engine.__main__ import StoppedEarly, _stop_while_loading
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.signals import StopSignals
@@ -24,7 +24,7 @@ def test_only_a_lone_process_that_loads_leaves(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     event_log, signals = EventLog(None), StopSignals()
-    _leaves_while_loading(event_log, signals)
+    _stop_while_loading(event_log, signals)
     event_log.progress("Loading weights", 1, 9)
     event_log.state, signals.count = state, signalled
     event_log.log("info", "no word about loading")
