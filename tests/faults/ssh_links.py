@@ -275,7 +275,7 @@ def _other_key(server: SshServer, link: Link) -> str:
 
 def _other_host(server: SshServer, link: Link) -> str:
     server.trust(server.folder / "stranger.pub", link.port)
-    return "not the one that is known"
+    return "is not the known one"
 
 
 async def _come_back_refused(

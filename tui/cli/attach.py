@@ -100,12 +100,12 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     require_terminal(f"to follow the run without one, use: fttui events {run.id} --follow")
     gc.disable()  # objects made at start are permanent; the app enables the collector later
     from ..app import run_app
-    from ..connection.factory import engine_lives, open_session
+    from ..connection.factory import engine_runs, open_session
 
     app = run_app(open_session(run, read_only), run=run)
     if app.wanted is not None:
         return _open_listed(app.wanted, read_only=read_only)
-    if engine_lives(run):
+    if engine_runs(run):
         say(f"training continues; attach again with: fttui attach {run.id}")
     else:
         say(f"open the run again with: fttui show {run.id}")

@@ -94,14 +94,14 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
 
     from ..connection.engine_process import (
         checkpoint_to_resume,
-        only_starter,
         replace_config,
         start_engine,
+        start_lock,
     )
 
     name, step = name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
-    with only_starter(run):
+    with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
         loaded = load_checked(options.config or run.config, _overrides(options))
         earlier = parse_resolved(run.config.read_text(), str(run.config))

@@ -1,4 +1,4 @@
-"""One command from a script: sent, answered, and its outcome awaited."""
+"""Sending of one command from a script, and waiting for its outcome."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from ..view_model.connection_port import (
 )
 
 _DEAD_BEATS = 2
-"""Heartbeats without an engine after which no outcome is expected: the last records are in."""
+"""Heartbeats without an engine after which all records have arrived and no outcome will come."""
 
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """What became of a command."""
+    """The outcome of a command."""
 
     id: str
     command: str
     status: str
-    """applied, failed, rejected, unanswered (the hub never took it) or pending (no outcome yet)."""
+    """One of: applied, failed, rejected, unanswered (by the hub), pending (no outcome yet)."""
     step: int | None = None
-    """The finished steps then."""
+    """The number of finished steps when the outcome was recorded; None without a record."""
     timeline: int | None = None
     old: str = ""
     new: str = ""
     reason: str = ""
     seconds: float = 0.0
-    """From the hub's acceptance to the effect."""
+    """Seconds from the hub's acceptance to the effect."""
 
 
 def send_command(
     session: Session, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
 ) -> CommandOutcome:
-    """Submit a command to a live run and wait for its outcome.
+    """Submit a command to a live run and return its outcome.
 
     Args:
-        session: of the run, whose engine must be alive; only news are needed.
-        command: what is asked for.
-        reason: why, for the journal.
-        timeout_s: how long to wait for the outcome.
-        take: take control first, whoever has it.
+        session: a session of the run, whose engine must be running; history is not needed.
+        command: the command to send.
+        reason: the reason to record in the journal.
+        timeout_s: seconds to wait for the outcome.
+        take: take control first, even if another viewer has it.
 
     Raises:
         FttuiError: control cannot be taken, or the hub cannot be reached.
     """
-    return asyncio.run(_OneShot(session, command, reason, take).run(timeout_s))
+    return asyncio.run(_CommandWait(session, command, reason, take).run(timeout_s))
 
 
-class _OneShot:
-    """One command's way through a session."""
+class _CommandWait:
+    """Sends one command through a session and waits for its outcome."""
 
     def __init__(self, session: Session, command: AnyCommand, reason: str, take: bool) -> None:
         self._session = session
@@ -79,8 +79,8 @@ class _OneShot:
         self._id = ""
         self._accepted = False
         self._applying: CommandOutcome | None = None
-        """A pause that the engine has taken up while a step was under way."""
-        self._taken_up = 0.0
+        """A pause that was applied during a step, and takes effect at the end of that step."""
+        self._applying_since = 0.0
         self._detail = ""
         self._dead_beats = 0
 
@@ -101,7 +101,7 @@ class _OneShot:
             listening.cancel()
             await asyncio.wait([listening])
             await self._session.close()
-        return self._outcome.result() if self._outcome.done() else self._unknown(timeout_s)
+        return self._outcome.result() if self._outcome.done() else self._without_outcome(timeout_s)
 
     async def _submit(self, listening: asyncio.Task[None]) -> None:
         live = asyncio.create_task(self._live.wait())
@@ -110,8 +110,8 @@ class _OneShot:
         if listening.done():
             listening.result()
             raise FttuiError("the run ended before the command could be sent")
-        if self._take and (why_not := await self._session.take_control()) is not None:
-            raise FttuiError(f"control cannot be taken: {why_not}")
+        if self._take and (refusal := await self._session.take_control()) is not None:
+            raise FttuiError(f"cannot take control: {refusal}")
         self._id = self._session.submit(self._command, reason=self._reason)
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -125,17 +125,17 @@ class _OneShot:
                 if not accepted:
                     self._finish(self._result("rejected", reason=reason))
             case BeatArrived(beat=beat):
-                self._look_at_engine(beat.engine_alive)
+                self._on_beat(beat.engine_alive)
             case RecordsArrived(records=records):
                 for record in records:
-                    self._look(record)
+                    self._on_record(record)
 
-    def _look(self, record: Record) -> None:
+    def _on_record(self, record: Record) -> None:
         match record.event:
             case CommandApplied(id=id_) as event if id_ == self._id:
-                self._took_up(event, record)
+                self._on_applied(event, record)
             case StateChanged(state=RunState.PAUSED | RunState.HALTED) if self._applying:
-                waited = self._applying.seconds + max(0.0, record.time - self._taken_up)
+                waited = self._applying.seconds + max(0.0, record.time - self._applying_since)
                 self._finish(replace(self._applying, step=record.step, seconds=waited))
             case CommandApplied(command=other, spec=CommandSpec(resumes=True)) if self._applying:
                 reason = f"{other} came before the step had ended"
@@ -146,7 +146,7 @@ class _OneShot:
                 reason = f"the run ended ({state.value}) before it took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
 
-    def _took_up(self, event: CommandApplied, record: Record) -> None:
+    def _on_applied(self, event: CommandApplied, record: Record) -> None:
         """Report the effect; a pause waits for the end of the step in progress."""
         applied = self._result(
             "applied", record=record, old=event.old, new=event.new, seconds=event.seconds
@@ -154,25 +154,25 @@ class _OneShot:
         # A journal of an older version has the settings before a command only as text.
         paused = event.previous.paused if event.previous else event.old.startswith("paused")
         if holds(self._command) and not paused:
-            self._applying, self._taken_up = applied, record.time
+            self._applying, self._applying_since = applied, record.time
         else:
             self._finish(applied)
 
-    def _look_at_engine(self, alive: bool) -> None:
+    def _on_beat(self, alive: bool) -> None:
         self._dead_beats = 0 if alive else self._dead_beats + 1
         if self._accepted and self._dead_beats >= _DEAD_BEATS:
-            reason = "the engine is gone; it left no word about the command"
+            reason = "the engine process ended without an outcome of the command"
             self._finish(self._result("failed", reason=reason))
 
     def _finish(self, outcome: CommandOutcome) -> None:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
 
-    def _unknown(self, timeout_s: float) -> CommandOutcome:
+    def _without_outcome(self, timeout_s: float) -> CommandOutcome:
         if not self._id or not self._accepted:
             why = self._detail or f"the hub did not answer within {timeout_s:g} s"
             return self._result("unanswered", reason=why)
-        reason = f"accepted, but without effect so far ({timeout_s:g} s); it may still take effect"
+        reason = f"accepted, but without effect after {timeout_s:g} s; it may still take effect"
         return self._result("pending", reason=reason)
 
     def _result(

@@ -1,4 +1,4 @@
-"""What a run's configuration files say about it."""
+"""Reading of a run's configuration files for display: its settings and its planned memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..view_model.config_view import ConfigView, resolved_keys
 
 
 def config_view(files: ConfigTexts) -> ConfigView:
-    """Settings and planned memory, as far as the files and this machine tell."""
+    """Return the settings and planned memory, as far as the files and this machine allow."""
     resolved = resolved_keys(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)
     return ConfigView(resolved=resolved, gpu_bytes=gpu, cpu_bytes=cpu)
 
 
 def _tree(text: str) -> dict[str, Any]:
-    import yaml  # not at the top: the first picture need not wait for it
+    import yaml  # here, because the first screen is drawn without it
 
     try:
         found = yaml.safe_load(text)
@@ -28,7 +28,7 @@ def _tree(text: str) -> dict[str, Any]:
 
 
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Memory terms on a GPU and on a CPU; empty where the model's shape is not known here."""
+    """Return the memory terms on a GPU and on a CPU, empty if the model's shape is unknown here."""
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory
     from fttui.engine.config.memory.planning import architecture_of

@@ -1,4 +1,4 @@
-"""Starting an engine: a new run folder, or another incarnation on an old one."""
+"""Starting of engine processes, and what they start from: run folder, configuration, checkpoint."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fttui.engine.run.run_index import summarize
 _POLL_S = 0.05
 _LOG_LINES = 15
 _SAVING_S = "120"
-"""What torchrun gives the ranks to save when it is told to end."""
+"""Seconds that torchrun gives the ranks to save a checkpoint after it received SIGTERM."""
 
 
 class EngineDied(FttuiError):
-    """The engine process ended before it could be watched; exits with the engine's own code."""
+    """The engine process ended while it was starting; the exit code is the engine's own."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -36,12 +36,12 @@ class EngineDied(FttuiError):
 
 
 def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]) -> RunDirectory:
-    """Make the folder of a new run.
+    """Create the folder of a new run.
 
     Raises:
-        FttuiError: the disk does not take it.
+        FttuiError: the folder cannot be created, for instance because the disk is full.
     """
-    from importlib.metadata import version  # deferred: reading package data takes a while
+    from importlib.metadata import version  # here, because reading package metadata is slow
 
     try:
         return create_run(
@@ -56,13 +56,13 @@ def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise FttuiError(
-            f"no run can be made in {root}: {why}; mend that, or name another folder with "
+            f"cannot create a run in {root}: {why}; correct that, or choose another folder with "
             "--runs-dir or $FTTUI_RUNS"
         ) from None
 
 
 def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
-    """Give an old run another configuration; the one before stays as `config.<n>.yaml`."""
+    """Replace the configuration of an existing run, keeping the old one as `config.<n>.yaml`."""
     if run.config.read_text(encoding="utf-8") == loaded.resolved:
         return
     number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1
@@ -71,24 +71,24 @@ def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
 
 
 def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
-    """The name of a complete checkpoint of the run; None to begin a run that trained nothing yet.
+    """Return the checkpoint to resume from; None for a run that has not trained a step yet.
 
     Raises:
         FttuiError: an engine still works on the run.
-        CheckpointError: there is no such checkpoint, or it is damaged.
+        CheckpointError: there is no complete checkpoint of that name, or it is damaged.
     """
     engine = read_engine(run)
     if engine is not None and engine.alive:
         raise FttuiError(
             f"{run.id} is still training (process {engine.pid}); watch it with: "
-            f"fttui attach {run.id}, or end it first with: fttui ctl {run.id} stop"
+            f"fttui attach {run.id}, or stop it first with: fttui ctl {run.id} stop"
         )
     ledger = CheckpointStore(run)
     if not wanted and not ledger.all():
         if summarize(run).step == 0:
             return None
         raise CheckpointError(
-            f"{run.id} has no complete checkpoint to resume from; start anew with: "
+            f"{run.id} has no complete checkpoint to resume from; start a new run with: "
             f"fttui run {run.source_config}"
         )
     manifest = ledger.find(wanted or "last")
@@ -98,22 +98,22 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """An engine process that this process started and that outlives it."""
+    """An engine process started by this process, which it outlives."""
 
     run: RunDirectory
     process: subprocess.Popen[bytes]
     before: EngineMark | None
-    """The mark that an earlier incarnation left."""
+    """The engine mark in the run folder before the start; None if there was none."""
     journal_offset: int = 0
-    """Where this incarnation's records begin."""
+    """Offset in the journal at which the records of this engine begin."""
 
     def mark(self) -> EngineMark | None:
-        """The new engine's mark, once it has written it."""
+        """Return the mark of the new engine, or None until the engine has written it."""
         mark = read_engine(self.run)
         return None if mark == self.before else mark
 
     def wait_until_marked(self, timeout_s: float) -> None:
-        """Wait until the engine has taken the run, or has ended."""
+        """Wait until the engine has written its mark or has ended, at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.mark() is None and self.process.poll() is None:
             if time.monotonic() > deadline:
@@ -121,11 +121,11 @@ class StartedEngine:
             time.sleep(_POLL_S)
 
     def wait_until_served(self, timeout_s: float) -> None:
-        """Wait for the engine and its hub.
+        """Wait until the engine and its hub run.
 
         Raises:
-            EngineDied: the engine ended first; the text has the end of its log.
-            FttuiError: nothing happened in time.
+            EngineDied: the engine ended first; the message holds the end of its log.
+            FttuiError: they did not start within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -135,7 +135,7 @@ class StartedEngine:
             if (code := self.process.poll()) is not None:
                 raise EngineDied(self._why(f"the engine ended with exit code {code}"), code or 1)
             time.sleep(_POLL_S)
-        raise FttuiError(self._why(f"the engine did not come up within {timeout_s:g} s"))
+        raise FttuiError(self._why(f"the engine did not start within {timeout_s:g} s"))
 
     def _why(self, what: str) -> str:
         tail = "\n".join(last_lines(self.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
@@ -150,7 +150,7 @@ def start_engine(
     restarts: int = 0,
     options: Sequence[str] = (),
 ) -> StartedEngine:
-    """Start the engine in a session of its own: no terminal can end it."""
+    """Start the engine in its own process session, so that closing the terminal cannot end it."""
     command = [*_launcher(devices, restarts), "-m", program, str(run.path), *options]
     if checkpoint is not None:
         command += ["--from", checkpoint]
@@ -173,18 +173,18 @@ def start_engine(
 
 
 @contextmanager
-def only_starter(run: RunDirectory) -> Iterator[None]:
-    """Keep two starts of one run apart: from the check to the new engine's mark, one at a time.
+def start_lock(run: RunDirectory) -> Iterator[None]:
+    """Hold the start lock of a run, from the check for an engine to the new engine's mark.
 
     Raises:
-        FttuiError: another start of this run is under way.
+        FttuiError: another process is starting this run.
     """
     with open(run.path / "start.lock", "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FttuiError(
-                f"another start of {run.id} is under way; attach to it: fttui attach {run.id}"
+                f"another process is starting {run.id}; attach to it with: fttui attach {run.id}"
             ) from None
         yield
 

@@ -1,4 +1,4 @@
-"""Choosing how to look at a run."""
+"""The choice of a session for a run of this machine: over its hub or from its files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .local import LocalSession
 from .offline import OfflineSession
 
 
-def engine_lives(run: RunDirectory) -> bool:
-    """A process works on the run."""
+def engine_runs(run: RunDirectory) -> bool:
+    """Return whether an engine process works on the run."""
     engine = read_engine(run)
     return engine is not None and engine.alive
 
 
 def open_session(run: RunDirectory, read_only: bool = False) -> Session:
-    """A session over the hub while the engine or its hub lives, else over the files."""
+    """Return a session over the hub while the engine or its hub runs, else one over the files."""
     endpoint = read_endpoint(run)
-    if engine_lives(run) or (endpoint is not None and endpoint.alive):
+    if engine_runs(run) or (endpoint is not None and endpoint.alive):
         return LocalSession(run, read_only=read_only)
     return OfflineSession(run)

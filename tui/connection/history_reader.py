@@ -1,4 +1,4 @@
-"""The journal of a run on this machine, read straight from its file: a preview, then all of it."""
+"""Reading of a long journal on this machine from its file: a preview first, then all records."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgres
 from ..view_model.step_batch import RecordBatch, decode_batch
 
 LONG_BYTES = 4 * 1024 * 1024
-"""A shorter journal comes at once on the usual way."""
+"""Journals shorter than this are left to the hub, which delivers them fast enough."""
 _READ_BYTES = 4 * 1024 * 1024
 POINTS = 1 << 15
-"""At most about so many of each curve are taken from a long history, its newest part aside."""
+"""Points of each curve that are kept of a long history, approximately, besides its newest part."""
 _EXACT_BYTES = 8 * 1024 * 1024
-"""The newest part of the journal, of which every step is kept."""
+"""Length of the newest part of the journal, of which every step is kept."""
 
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """How far a journal has been read."""
+    """The position up to which a journal has been read."""
 
     seq: int = 0
     offset: int = 0
     crc: int | None = None
-    """crc32 of the newest record; None when nothing was read."""
+    """crc32 of the newest record read; None before the first one."""
 
 
 async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
-    """Deliver what a long journal holds now; a short one is left to the usual way."""
+    """Deliver the records of a long journal and return the position reached.
+
+    Nothing is delivered of a journal shorter than `LONG_BYTES`.
+    """
     try:
         size_bytes = run.journal.stat().st_size
     except FileNotFoundError:
@@ -63,7 +66,7 @@ def _preview(journal: Path) -> PreviewArrived:
 
 
 def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
-    """Parts of the journal, and how far it is read then."""
+    """Yield decoded parts of the journal, each with the position after it."""
     reader = FrameReader(journal)
     while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
         newest = next((payload for payload in reversed(payloads) if _seq(payload)), b"")
@@ -75,7 +78,7 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, Read
 
 
 def _thinned(batch: RecordBatch, records: int) -> RecordBatch:
-    """A part of a history of so many records, with no more points than are kept of it anyway."""
+    """Thin out a part of a history of `records` records to the points that curves keep of it."""
     width = 2 ** max(0, math.ceil(math.log2(records / POINTS)) + 1)
     parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
     return RecordBatch(parts, batch.unknown)

@@ -1,4 +1,4 @@
-"""A finished or dead run, read from its folder."""
+"""The session of a run that no process works on, read from its run folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READ_BYTES = 512 * 1024
 
 
 def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Iterator[Delivery]:
-    """What a dead run's journal holds beyond the records seen, then how the run ended."""
+    """Yield the records of an ended run that were not delivered yet, then a last heartbeat."""
     reader = FrameReader(run.journal, offset)
     while frames := reader.read(_READ_BYTES):
         yield from deliveries(merger.history(payload for _, payload in frames))
@@ -39,7 +39,7 @@ def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Itera
 
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
-    """What a hub that is gone decided about a command."""
+    """Return the decision on a command that the run's last hub wrote to the run folder."""
     if (entry := find_decision(run, id_)) is not None:
         accepted = entry.rejected is None
         return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
@@ -48,7 +48,7 @@ def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
 
 
 class OfflineSession:
-    """A viewer of a run that no process works on."""
+    """A viewer's session of a run that no process works on; it is read-only."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run_id = run.id
@@ -57,9 +57,11 @@ class OfflineSession:
         self.read_only = True
         self._run = run
         self._feed = SessionFeed()
+        resume = f"fttui run --resume {run.id}"
+        self._no_engine = f"no engine is running for this run; resume it with: {resume}"
 
     async def listen(self, deliver: Deliver) -> None:
-        """Deliver the whole journal, then say that this was all."""
+        """Deliver the whole journal, then `Link.ENDED`."""
         self._feed.start(deliver)
         read = await read_history(self._run, self._feed.deliver)
         self._feed.start_after(read)
@@ -71,23 +73,26 @@ class OfflineSession:
     def submit(
         self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
     ) -> str:
-        """Answer that nobody is there to obey; returns the id."""
+        """Return an id, and deliver that the command is refused because no engine runs."""
         id_ = new_command_id()
-        why = f"no engine works on this run; go on with: fttui run --resume {self.run_id}"
-        answer = CommandAnswered(id=id_, accepted=False, reason=why)
+        answer = CommandAnswered(id=id_, accepted=False, reason=self._no_engine)
         asyncio.get_running_loop().call_soon(self._feed.deliver, answer)
         return id_
 
     async def take_control(self) -> str | None:
-        """There is nothing to control."""
-        return "no engine works on this run"
+        """Return why control cannot be taken."""
+        return self._no_engine
 
     async def release_control(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing: this viewer never has control."""
 
     async def fetch_report(self, report: str) -> str:
-        """An anomaly report as Markdown."""
+        """Return an anomaly report as Markdown.
+
+        Raises:
+            FttuiError: there is no report of that name.
+        """
         return read_report(self._run, report)
 
     async def close(self) -> None:
-        """Leave."""
+        """Do nothing: no connection is open."""

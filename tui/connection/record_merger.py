@@ -1,4 +1,4 @@
-"""Putting the live stream and the pulled history together: in order, no gap, no double."""
+"""Merging of live and pulled records into one sequence, and their decoding for delivery."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from fttui.engine.protocol.codec import decode_readable, peek_seq
 from ..view_model.connection_port import RecordsArrived
 
 MAX_HELD = 20_000
-"""Live records kept while older ones are missing; more are dropped and pulled again later."""
+"""Live records kept while older ones are missing; further ones are dropped and pulled later."""
 MAX_DELIVERED = 2_000
-"""Records per delivery, so that the app gets to draw in between."""
+"""Records per delivery, so that the app can draw in between."""
 
 
 class RecordMerger:
-    """Releases records strictly by sequence number."""
+    """Releases encoded records in the order of their sequence numbers, each once."""
 
     def __init__(self, last_seq: int = 0) -> None:
         self.last_seq = last_seq
-        """Newest record released."""
+        """The sequence number of the newest released record; 0 before the first one."""
         self._held: dict[int, bytes] = {}
 
     @property
     def gap(self) -> bool:
-        """Live records wait for older ones that have to be pulled."""
+        """Live records are kept back because older ones are missing and have to be pulled."""
         return bool(self._held)
 
     def live(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Take records off the stream; returns those that can be shown now."""
+        """Add records of the live stream; return those that can be delivered now."""
         for payload in payloads:
             seq = peek_seq(payload)
             if seq > self.last_seq and len(self._held) < MAX_HELD:
@@ -36,7 +36,7 @@ class RecordMerger:
         return self._release()
 
     def history(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Take records pulled from the journal: what is missing there exists nowhere."""
+        """Add records pulled from the journal, where a missing number is a missing record."""
         released = []
         for payload in payloads:
             seq = peek_seq(payload)
@@ -57,7 +57,7 @@ class RecordMerger:
 
 
 def deliveries(payloads: list[bytes]) -> Iterable[RecordsArrived]:
-    """Decode released records into deliveries of bounded size."""
+    """Decode released records into deliveries of at most `MAX_DELIVERED` records."""
     for start in range(0, len(payloads), MAX_DELIVERED):
         decoded = [decode_readable(payload) for payload in payloads[start : start + MAX_DELIVERED]]
         records = [record for record in decoded if record is not None]

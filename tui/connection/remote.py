@@ -189,7 +189,7 @@ class SshTransport:
                 return await self._open(session, connection)
         except TimeoutError:
             await connection.close()
-            raise Unreachable(f"{self.peer} did not answer in {HANDSHAKE_S:g} s") from None
+            raise Unreachable(f"{self.peer} did not answer within {HANDSHAKE_S:g} s") from None
         except BaseException:
             await connection.close()
             raise

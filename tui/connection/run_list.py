@@ -1,4 +1,4 @@
-"""The runs there are: in the folder of runs, noted elsewhere on this machine, on known machines."""
+"""Lists of runs: on this machine, in the runs folder or known from before, and on remote hosts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .ssh.remote_host import RemoteHost
 
 @dataclass(frozen=True)
 class RunListing:
-    """A run and the machine it is on; an empty host is this one."""
+    """A run and the host it is on; the host is empty for this machine."""
 
     summary: RunSummary
     host: str = ""
 
     @property
     def key(self) -> str:
-        """Unique over all machines."""
+        """A key that is unique over all hosts."""
         return f"{self.host}:{self.summary.path}"
 
 
 def local_runs(root: Path) -> list[RunListing]:
-    """Runs below the folder of runs, and noted ones elsewhere; newest first."""
+    """Return the runs in the runs folder and known ones in other folders, newest first."""
     found = {summary.path: summary for summary in list_runs(root)}
     for run in known_runs():
         if str(run.path) not in found and str(run.path.absolute()) not in found:
@@ -48,10 +48,9 @@ def local_runs(root: Path) -> list[RunListing]:
 
 
 async def remote_runs() -> tuple[list[RunListing], list[str]]:
-    """Runs of the machines attached to before, and what went wrong with some of them."""
-    from .ssh.remote_runs import (
-        list_runs_on,  # not at the top: the first picture need not wait for it
-    )
+    """Return the runs of all hosts attached to before, and the error of each host that failed."""
+    # Imported here, because the first screen is drawn without it.
+    from .ssh.remote_runs import list_runs_on
 
     hosts = known_hosts()
     answers = await asyncio.gather(
@@ -68,7 +67,7 @@ async def remote_runs() -> tuple[list[RunListing], list[str]]:
 
 
 async def read_other_run(path: Path) -> OtherRun:
-    """A run of this machine as far as its journal goes now, to compare with."""
+    """Read a run of this machine up to the present end of its journal, for a comparison."""
     run = RunDirectory(path)
     collected: list[Delivery] = []
     await OfflineSession(run).listen(collected.append)

@@ -1,4 +1,4 @@
-"""Who sits at this viewer, and ids nobody else will use."""
+"""Ids of viewers and commands, and the name of the user of this viewer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import socket
 
 
 def new_viewer() -> str:
-    """A random id for this viewer process."""
+    """Return a random id for a viewer process."""
     return f"v-{secrets.token_hex(6)}"
 
 
 def new_command_id() -> str:
-    """A random id for one command."""
+    """Return a random id for one command."""
     return f"c-{secrets.token_hex(8)}"
 
 
 def issuer() -> str:
-    """Such as `ann@laptop`."""
+    """Return the user and machine that issue commands here, such as `ann@laptop`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -148,7 +148,7 @@ def _read(state: AppState, batch: RecordBatch, now: float) -> AppState:
     """Apply records; they replace the preview once they reach its sequence number."""
     previewed = state.reading is not None
     run = apply_batch(state.reading or state.run, batch)
-    link = replace(state.link.heard(now), read_seq=run.seq)
+    link = replace(state.link.received(now), read_seq=run.seq)
     if previewed and run.seq < state.head_seq:
         return replace(state, reading=run, link=link)
     return replace(state, run=run, reading=None, link=link)

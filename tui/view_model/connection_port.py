@@ -1,7 +1,7 @@
-"""The seam between the app and a run: what a session delivers and what can be asked of it.
+"""The interface between the app and its sessions: what a session delivers and can be asked.
 
-`hub.HubSession` is a live run over its hub, `journal.JournalSession` a finished or dead run read
-from its folder; tests use a fake. Deliveries are plain values; the app turns them into messages.
+The package `connection` implements it for a live run on this machine, a run on a remote host, and
+an ended run read from its folder; tests use a fake. Deliveries are plain values.
 """
 
 from __future__ import annotations
@@ -20,62 +20,65 @@ if TYPE_CHECKING:
 
 
 class Link(Enum):
-    """How well the viewer hears the run."""
+    """The state of the connection to a run."""
 
     CONNECTING = "connecting"
+    """Not connected yet."""
     LIVE = "live"
+    """Connected, and something was received recently."""
     STALE = "stale"
-    """Connected once, nothing heard for over 3 s."""
+    """Connected, but nothing was received for more than 3 s."""
     LOST = "lost"
-    """Nothing heard for over 10 s or the hub is gone; reconnecting."""
+    """The connection ended, or nothing was received for more than 10 s; reconnecting."""
     ENDED = "ended"
-    """Read from disk: nothing more will come."""
+    """The run has ended and all of it was delivered."""
 
 
 @dataclass(frozen=True)
 class RecordsArrived:
-    """New records in sequence order, without gaps or doubles since the last delivery."""
+    """New records in sequence order, without gap or double since the last delivery."""
 
     records: list[Record]
     unknown: int = 0
-    """Records of a newer protocol that this version cannot show."""
+    """Number of further records that this version cannot decode."""
 
 
 @dataclass(frozen=True)
 class HistoryArrived:
-    """As `RecordsArrived`, read in bulk from the journal: finished steps come as columns."""
+    """New records as in `RecordsArrived`, read in bulk from the journal, with steps as columns."""
 
     batch: RecordBatch
 
 
 @dataclass(frozen=True)
 class PreviewArrived:
-    """A thinned picture of history that is still on its way: real records, with holes between them.
+    """A selection of the records of a long history that is still being fetched.
 
-    Good for drawing until `RecordsArrived` has come as far as `head_seq`; it takes nothing from
-    what that delivers. A later preview replaces the one before, unless it extends it.
+    It is for drawing until `RecordsArrived` has reached `head_seq`, and does not change what
+    `RecordsArrived` delivers. A preview replaces the one before, unless it extends it.
     """
 
     records: list[Record]
     """In sequence order."""
     head_seq: int
-    """Newest sequence number in the journal when this was made."""
+    """Newest sequence number in the journal when the preview was made."""
     exact: bool = False
-    """Smallest and largest loss and gradient norm of every part are among them; else samples."""
+    """The records include the smallest and largest loss and gradient norm of every part of the
+    history; else they are samples at even distances."""
     extends: bool = False
-    """The newest records only: they come behind those of the preview before."""
+    """These are only the newest records, to be added to those of the preview before."""
 
 
 @dataclass(frozen=True)
 class BeatArrived:
-    """The hub's heartbeat."""
+    """A heartbeat of the hub."""
 
     beat: Beat
 
 
 @dataclass(frozen=True)
 class LinkChanged:
-    """The link is in another state."""
+    """The state of the connection changed, or the reason for it."""
 
     link: Link
     detail: str = ""
@@ -83,7 +86,7 @@ class LinkChanged:
 
 @dataclass(frozen=True)
 class HistoryProgressed:
-    """How much of the history has been fetched while catching up."""
+    """The progress of fetching the history: the newest record fetched, and the newest there is."""
 
     seq: int
     head_seq: int
@@ -91,7 +94,7 @@ class HistoryProgressed:
 
 @dataclass(frozen=True)
 class CommandAnswered:
-    """The hub's word on a submitted command; `reason` is empty when accepted."""
+    """The hub accepted or rejected a command; `reason` is empty if it accepted."""
 
     id: str
     accepted: bool
@@ -111,17 +114,17 @@ Deliver = Callable[[Delivery], None]
 
 
 class Session(Protocol):
-    """A viewer's connection to one run."""
+    """A viewer's connection to one run, over any number of reconnections."""
 
     run_id: str
     viewer: str
-    """Random id of this viewer process."""
+    """The random id of this viewer process."""
     issuer: str
-    """Such as `ann@laptop`."""
+    """The user and machine that send commands, such as `ann@laptop`."""
     read_only: bool
 
     async def listen(self, deliver: Deliver) -> None:
-        """Deliver everything from the first record on, for ever (or until a dead run is read)."""
+        """Deliver everything from the first record on, until cancelled or the run has ended."""
 
     def submit(
         self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
@@ -129,21 +132,21 @@ class Session(Protocol):
         """Send a command and return its id at once; the answer comes as `CommandAnswered`."""
 
     async def take_control(self) -> str | None:
-        """Become the controller; returns why not, or None."""
+        """Become the controller; return why that was refused, or None."""
 
     async def release_control(self) -> None:
         """Give control up."""
 
     async def fetch_report(self, report: str) -> str:
-        """An anomaly report as Markdown."""
+        """Return an anomaly report as Markdown."""
 
     async def close(self) -> None:
-        """Leave; the run goes on."""
+        """Disconnect; the run goes on."""
 
 
 @runtime_checkable
 class SupportsFetchConfigs(Protocol):
-    """What a session has besides when the run's folder is on another machine."""
+    """A session that can fetch configurations, because the run folder is on a remote host."""
 
     async def fetch_configs(self) -> ConfigTexts:
-        """The run's configuration, as its folder over there has it."""
+        """Return the run's configuration as stored in its folder on the remote host."""

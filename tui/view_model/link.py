@@ -1,4 +1,4 @@
-"""How well the viewer hears the run, and whether the run itself still moves."""
+"""The connection to a run as shown in the header, and whether the run still makes progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from .connection_port import Link
 from .run_view import RunView
 
 STALL_MIN_S = 5.0
+"""A run stalls at the earliest so many seconds after its last step."""
 STALL_FACTOR = 3.0
+"""A run stalls at the earliest after so many times its usual step time."""
 
 
 @dataclass(frozen=True)
@@ -21,42 +23,44 @@ class LinkView:
 
     link: Link = Link.CONNECTING
     detail: str = ""
-    heard_at: float | None = None
-    """Unix seconds on this machine when anything last came."""
+    received_at: float | None = None
+    """Unix seconds on this machine when anything was last received; None before that."""
     beat: Beat | None = None
+    """The newest heartbeat; None before the first one."""
     clock_offset_s: float = 0.0
-    """The run's clock minus ours."""
+    """The clock of the run's machine minus the one of this machine, if more than 1 s apart."""
     read_seq: int = 0
+    """Newest record fetched while the history is being fetched."""
     head_seq: int = 0
-    """Newest record there is, while catching up."""
+    """Newest record in the journal while the history is being fetched."""
     refills: int = 0
-    """How often records that the stream lost were fetched again."""
+    """How often records that the live stream lost were pulled from the journal."""
     answer_s: float | None = None
-    """From sending the last command to the hub's answer."""
+    """Seconds from sending the last command to the hub's answer; None before the first answer."""
 
-    def heard(self, now: float) -> LinkView:
-        """Something came."""
-        return replace(self, heard_at=now)
+    def received(self, now: float) -> LinkView:
+        """Return the link after anything was received at Unix seconds `now`."""
+        return replace(self, received_at=now)
 
     def with_beat(self, beat: Beat, now: float) -> LinkView:
-        """A heartbeat came."""
+        """Return the link after a heartbeat was received at Unix seconds `now`."""
         offset = beat.time - now
         return replace(
-            self, heard_at=now, beat=beat, clock_offset_s=offset if abs(offset) > 1 else 0.0
+            self, received_at=now, beat=beat, clock_offset_s=offset if abs(offset) > 1 else 0.0
         )
 
     def age_s(self, now: float) -> float | None:
-        """Seconds since anything came."""
-        return None if self.heard_at is None else max(0.0, now - self.heard_at)
+        """Return the seconds since anything was received; None if nothing was."""
+        return None if self.received_at is None else max(0.0, now - self.received_at)
 
     @property
     def engine_gone(self) -> bool:
-        """The hub says that no engine works on the run."""
+        """The newest heartbeat reports that no engine works on the run."""
         return self.beat is not None and not self.beat.engine_alive
 
     @property
     def catching_up(self) -> bool:
-        """A long history is still being fetched."""
+        """The history is still being fetched."""
         return self.link is not Link.ENDED and self.read_seq < self.head_seq
 
 
@@ -74,7 +78,7 @@ def shown_state(run: RunView, link: LinkView) -> RunState:
 
 
 def stalled_s(run: RunView, link: LinkView, now: float) -> float | None:
-    """Seconds without a step when that is suspiciously long, else None."""
+    """Return the seconds since the last step if they are far more than usual, else None."""
     if shown_state(run, link) is not RunState.RUNNING:
         return None
     moments = [t for t in (run.last_step_at, run.state_since) if t is not None]

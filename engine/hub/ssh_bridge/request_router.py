@@ -52,9 +52,8 @@ class RequestRouter:
     def _why_not(self, message: AnyClientMessage) -> AnyHubMessage | None:
         reason = self._why_read_only or self._hub.refusal
         if not reason and not self._hub.engine_alive and not self._hub.connected:
-            reason = (
-                f"no engine works on this run; resume it with: fttui run --resume {self._run.id}"
-            )
+            resume = f"fttui run --resume {self._run.id}"
+            reason = f"no engine is running for this run; resume it with: {resume}"
             if isinstance(message, SubmitCommand):
                 return self._decided(message) or _refusal(message, reason)
         return _refusal(message, reason) if reason else None

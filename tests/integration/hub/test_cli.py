@@ -118,7 +118,7 @@ def test_no_outcome_in_time_is_told_apart_from_a_refusal(start_run: StartRun) ->
     done = fttui("ctl", run.id, "pause", "--timeout", "3")
     os.kill(process.pid, signal.SIGCONT)
     assert done.returncode == 124
-    assert "accepted, but without effect so far" in done.stderr
+    assert "accepted, but without effect after" in done.stderr
 
 
 def test_an_engine_that_dies_over_a_command_is_told(start_run: StartRun) -> None:
@@ -134,7 +134,7 @@ def test_an_engine_that_dies_over_a_command_is_told(start_run: StartRun) -> None
     process.wait()
     _, said = asked.communicate(timeout=LIMIT_S)
     assert asked.returncode == 7
-    assert "the engine is gone" in said
+    assert "the engine process ended without an outcome" in said
 
 
 @pytest.mark.parametrize(

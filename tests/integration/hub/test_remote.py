@@ -328,7 +328,7 @@ def test_one_command_to_another_machine(start_run: StartRun) -> None:
         (("ctl", "box:x", "fly"), 2, "unknown command"),
         (("attach", "-oProxyCommand=x:run"), 2, ""),
         (("ls", "box", "--remote-cmd", "/none/fttui"), 127, "--remote-cmd"),
-        (("ls", "box", "--remote-cmd", "echo hello;:"), 127, "it said: 'hello'"),
+        (("ls", "box", "--remote-cmd", "echo hello;:"), 127, "its output: 'hello'"),
         (("ls", "box", "--remote-cmd", "exit 3;:"), 255, "exit code 3"),
         (("ctl", "ended", "pause"), 6, "fttui run --resume"),
         (("ctl", "box:ended", "pause"), 6, "no engine is running for"),

@@ -107,7 +107,7 @@ def test_a_refused_login_is_told_and_tried_once(
     said = "box refused the login"
     if why == "another host key":
         server.trust(server.folder / "stranger.pub", link.port)
-        said = "the key of box is not the one that is known"
+        said = "the host key of box is not the known one"
     else:
         monkeypatch.setenv("FTTUI_SSH", server.command_with("stranger", link.port))
     first = fttui("attach", "box:")
@@ -136,7 +136,7 @@ async def test_a_forced_command_limits_a_key_to_watching(
         assert "only watch" in watcher.answers[id_].reason
     refused = fttui("ctl", "box:other", "pause")
     assert refused.returncode == 3
-    assert f"only {run.id} is shown" in refused.stderr
+    assert f"may only open {run.id}" in refused.stderr
     injected = fttui("ls", "box", "--remote-cmd", "touch /tmp/never;")
     assert injected.returncode == 0
     assert not Path("/tmp/never").exists()

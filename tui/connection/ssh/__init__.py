@@ -1,1 +1,1 @@
-"""Connections to runs on other machines through the ssh client of the user."""
+"""Connections to runs on remote hosts through the user's ssh client."""

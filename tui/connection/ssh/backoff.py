@@ -1,4 +1,4 @@
-"""When to try again: soon at first, then ever more rarely, and never all viewers at once."""
+"""The waiting time between attempts to reconnect: exponential backoff with full jitter."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from collections.abc import Callable
 FIRST_S = 0.5
 LONGEST_S = 30.0
 HEALTHY_S = 10.0
-"""A connection that held for so long was a good one."""
+"""Seconds after which a connection counts as healthy and the failures before it are forgotten."""
 _REACHED = 2
-"""Of the failures before a login that succeeded so many still count: the machine is there, but what
-runs on it may die at once, again and again."""
+"""The most failures before a successful login that still count: the host can be reached, but fttui
+may end there at once, again and again."""
 
 
 class Backoff:
-    """Full jitter: a random part of a limit that doubles; times are monotonic seconds."""
+    """Waits a random part of a limit that doubles with each failure.
+
+    The random part keeps many viewers from reconnecting at once. Times are monotonic seconds.
+    """
 
     def __init__(self, chance: Callable[[], float]) -> None:
-        """Start fresh; `chance` gives numbers in [0, 1)."""
+        """Start without failures; `chance` returns random numbers in [0, 1)."""
         self._chance = chance
         self._connected_at: float | None = None
         self.failures = 0
-        """In a row, without a healthy connection in between."""
+        """Failures since the last healthy connection."""
 
     def connected(self, now: float) -> None:
-        """A connection stands."""
+        """Note that a connection was made at `now`."""
         self._connected_at = now
         self.failures = min(self.failures, _REACHED)
 
     def failed(self, now: float) -> float:
-        """It failed or could not be made; returns the seconds to wait."""
+        """Note that a connection failed or could not be made; return the seconds to wait."""
         if self._connected_at is not None and now - self._connected_at >= HEALTHY_S:
             self.failures = 0
         self._connected_at = None

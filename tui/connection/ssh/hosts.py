@@ -1,4 +1,4 @@
-"""Machines this user has attached to, whose runs the list of runs can show, or told ssh about."""
+"""Names of remote hosts: those attached to before, and those in the user's ssh configuration."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fttui.engine.run.known_runs import state_folder
 
 MOST = 20
 _DEEPEST_INCLUDE = 16
-"""As ssh has it."""
+"""The depth of nested `Include`s at which ssh stops, too."""
 _WILD = frozenset("*?!")
 
 
 def known_hosts() -> list[str]:
-    """Host names as they were typed, the newest first."""
+    """Return the hosts attached to before as they were typed, the newest first."""
     try:
         return (state_folder() / "hosts").read_text(encoding="utf-8").split()[:MOST]
     except (OSError, RuntimeError, UnicodeDecodeError):
@@ -26,13 +26,13 @@ def known_hosts() -> list[str]:
 
 
 def is_known_host(name: str) -> bool:
-    """A bare word is a machine's name: attached to before, or a `Host` of ~/.ssh/config."""
+    """Return whether a word is a host that was attached to before, or a `Host` in ~/.ssh/config."""
     attached = {known.rpartition("@")[2] for known in known_hosts()}
     return name in attached or name in _configured(os.path.expanduser("~/.ssh/config"))
 
 
 def _configured(file: str, depth: int = 0) -> Iterator[str]:
-    """Names that an ssh configuration and what it includes give to machines; patterns are none."""
+    """Yield the `Host` names, without patterns, of an ssh configuration and what it includes."""
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _configured(file: str, depth: int = 0) -> Iterator[str]:
 
 
 def remember_host(host: str) -> None:
-    """Note a host; a home that cannot be written only costs the note."""
+    """Remember a host for the next time, or do nothing if the home folder cannot be written."""
     hosts = [host, *(known for known in known_hosts() if known != host)][:MOST]
     with suppress(OSError, RuntimeError):
         state_folder().mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Getting to fttui on another machine through the user's own ssh.
+"""How ssh starts fttui on a remote host, and what its failures mean.
 
-Keys, agents, known hosts, jump hosts and passwords are ssh's affair: nothing here reads, stores or
-asks for a secret, and no option here weakens what the user's configuration says.
+Keys, agents, known hosts, jump hosts and passwords are left to the user's ssh. Nothing here reads,
+stores or asks for a secret, and no option weakens the user's ssh configuration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _BOOTSTRAP = (
     'exec "$p" -P -m fttui.tui bridge; done; '
     "command -v fttui >/dev/null 2>&1 && exec fttui bridge; exit 127"
 )
-"""Finds fttui without the PATH of an interactive shell: the hub of a run notes its Python there."""
+"""Shell words that find fttui without the PATH of an interactive shell: a run's hub writes the path
+of its Python to the state folder."""
 _LOGIN_REFUSED = re.compile(
     r"Permission denied|Too many authentication failures|No (more|supported) authentication method"
     r"|Authentication failed|Received disconnect from .*: 2:"
@@ -41,67 +42,67 @@ _NOT_FOUND = 127
 
 
 class Unreachable(FttuiError):
-    """The other machine cannot be reached now; trying again later may help. Exit code 255."""
+    """The remote host cannot be reached now; trying again later may help. Exit code 255."""
 
     exit_code = _SSH_FAILED
 
 
 class UnknownHost(Unreachable):
-    """No machine of that name is known."""
+    """The name of the host cannot be resolved. Exit code 255."""
 
 
 class LoginRefused(FttuiError):
-    """ssh may not or will not log in; trying again only makes it worse. Exit code 255."""
+    """ssh cannot log in, and trying again could lock the user out. Exit code 255."""
 
     exit_code = _SSH_FAILED
 
 
 class NoFttui(FttuiError):
-    """The other machine was reached, but what answers there is no fttui. Exit code 127."""
+    """The remote host was reached, but fttui does not run there. Exit code 127."""
 
     exit_code = _NOT_FOUND
 
 
 @dataclass(frozen=True)
 class RemoteTarget:
-    """`[user@]host[:RUN]`."""
+    """A remote host and possibly a run on it, as `[user@]host[:RUN]` names them."""
 
     host: str
-    """What ssh calls the machine."""
+    """The name for ssh: `user@host`, `host`, or an alias of the ssh configuration."""
     run: str | None = None
 
 
 def parse_target(text: str) -> RemoteTarget:
-    """Read `[user@]host[:RUN]`.
+    """Parse `[user@]host[:RUN]`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not of that form.
     """
     found = _TARGET.fullmatch(text)
     if found is None or found["host"].startswith("-"):
-        raise ConfigError(f"{text!r} is no host; expected [USER@]HOST[:RUN]")
+        raise ConfigError(f"{text!r} is not a host; expected [USER@]HOST[:RUN]")
     return RemoteTarget(re.sub(r"[\[\]]", "", found["host"]), found["run"] or None)
 
 
 def is_remote(text: str) -> bool:
-    """A name that can only be meant for another machine; names of runs have neither @ nor colon."""
+    """Return whether a name must mean a remote host: names of runs have neither @ nor colon."""
     return ("@" in text or ":" in text) and not os.path.exists(text)
 
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """fttui on another machine."""
+    """A remote host, and how to start fttui there."""
 
     host: str
     remote_cmd: str | None = None
-    """How to call fttui there; None to find it."""
+    """The command for fttui on the host; None to find it."""
 
     def argv(self, *, may_prompt: bool, shared: bool = True) -> list[str]:
-        """The command line that starts the bridge there.
+        """Return the ssh command line that starts the bridge on the host.
 
         Args:
-            may_prompt: ssh may ask the person at the terminal.
-            shared: a connection that the user's ControlMaster holds may be used.
+            may_prompt: ssh may ask the user at the terminal for a passphrase or a host key.
+            shared: ssh may use a connection of the user's ControlMaster.
         """
         options = dict(_OPTIONS)
         if not may_prompt:
@@ -110,50 +111,53 @@ class RemoteHost:
             options["ControlPath"] = "none"
         flags = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         ssh = shlex.split(os.environ.get("FTTUI_SSH") or "ssh")
-        return [*ssh, "-T", "-e", "none", *flags, "--", self.host, self.remote_words]
+        return [*ssh, "-T", "-e", "none", *flags, "--", self.host, self.shell_command]
 
     @property
-    def remote_words(self) -> str:
-        """What the login shell over there is to run: valid for sh, csh and fish."""
+    def shell_command(self) -> str:
+        """The command for the login shell of the remote host, valid for sh, csh and fish."""
         if self.remote_cmd:
             return f"{self.remote_cmd} bridge"
         return f"exec sh -c '{_BOOTSTRAP}'"
 
-    def explain(self, code: int | None, said: str, noise: str) -> FttuiError:
-        """Why a connection ended before the bridge spoke, or ended at all.
+    def explain(self, code: int | None, stderr: str, output: str) -> FttuiError:
+        """Return the error that describes why a connection ended.
 
         Args:
-            code: ssh's exit code; None while it runs.
-            said: the end of its standard error.
-            noise: what came instead of the bridge's magic.
+            code: ssh's exit code; None while ssh still runs.
+            stderr: the end of ssh's standard error.
+            output: the output received in place of the bridge's greeting; empty if it greeted.
         """
-        why = f": {said}" if said else ""
+        why = f": {stderr}" if stderr else ""
         if code == _SSH_FAILED:
-            return self._ssh_failed(said, why)
+            return self._ssh_failed(stderr, why)
         if code in (_NOT_FOUND, _NOT_FOUND - 1):
             return NoFttui(
-                f"fttui was not found on {self.host}{why}\ninstall it there, or say how it is "
-                "called: --remote-cmd /path/to/fttui"
+                f"fttui was not found on {self.host}{why}\ninstall it there, or name its path: "
+                "--remote-cmd /path/to/fttui"
             )
-        if noise:
+        if output:
             return NoFttui(
-                f"what answers on {self.host} is not fttui{why}; it said: {noise[:200]!r}\n"
-                "check --remote-cmd, or a forced command in its authorized_keys"
+                f"the program that answers on {self.host} is not fttui{why}; its output: "
+                f"{output[:200]!r}\ncheck --remote-cmd, or a forced command in its authorized_keys"
             )
         ended = "closed the connection" if code is None else f"ended with exit code {code}"
         return Unreachable(f"fttui on {self.host} {ended}{why}")
 
-    def _ssh_failed(self, said: str, why: str) -> FttuiError:
-        if _HOST_KEY_REFUSED.search(said):
+    def _ssh_failed(self, stderr: str, why: str) -> FttuiError:
+        if _HOST_KEY_REFUSED.search(stderr):
             return LoginRefused(
-                f"the key of {self.host} is not the one that is known, so nothing was sent{why}\n"
-                f"find out why, then attach again; ssh {self.host} shows the same"
+                f"the host key of {self.host} is not the known one, so ssh did not log in{why}\n"
+                f"check the key with `ssh {self.host}`, then attach again"
             )
-        if _LOGIN_REFUSED.search(said):
+        if _LOGIN_REFUSED.search(stderr):
             return LoginRefused(
                 f"{self.host} refused the login{why}\n"
                 f"make `ssh {self.host}` work (key, agent, passphrase), then attach again"
             )
-        if _UNKNOWN_HOST.search(said):
-            return UnknownHost(f"no machine {self.host!r} is known{why}")
+        if _UNKNOWN_HOST.search(stderr):
+            return UnknownHost(
+                f"the host {self.host!r} is unknown{why}\n"
+                "check the name, or define it in ~/.ssh/config"
+            )
         return Unreachable(f"{self.host} cannot be reached{why}")

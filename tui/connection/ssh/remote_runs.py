@@ -1,4 +1,4 @@
-"""The runs of several other machines at once."""
+"""Lists of the runs on remote hosts, asked of several hosts at once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .ssh_connection import HANDSHAKE_S, SshConnection
 
 @dataclass(frozen=True)
 class RemoteRuns:
-    """What was found where, and what went wrong elsewhere."""
+    """The runs of each host that answered, and the errors of the others."""
 
     runs: list[tuple[str, list[RunSummary]]]
     errors: list[FttuiError]
 
 
 def list_remote_runs(hosts: list[str], remote_cmd: str | None = None) -> RemoteRuns:
-    """Ask machines for their runs, all at the same time.
+    """Ask hosts for their runs, all at the same time.
 
-    Only a single one may ask for a password: several would ask at once.
+    ssh may ask for a password only if there is one host, because several would ask at once.
     """
     return asyncio.run(_runs_of([parse_target(host).host for host in hosts], remote_cmd))
 
@@ -38,10 +38,10 @@ async def _runs_of(hosts: list[str], remote_cmd: str | None) -> RemoteRuns:
     )
 
 
-async def list_runs_on(far: RemoteHost, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
-    """The runs of one machine, or why they are not known."""
+async def list_runs_on(remote: RemoteHost, *, may_prompt: bool) -> list[RunSummary] | FttuiError:
+    """Return the runs of one host, or the error that prevented listing them."""
     try:
-        connection = SshConnection(far, may_prompt=may_prompt)
+        connection = SshConnection(remote, may_prompt=may_prompt)
     except FttuiError as error:
         return error
     connection.attach()
@@ -49,7 +49,7 @@ async def list_runs_on(far: RemoteHost, *, may_prompt: bool) -> list[RunSummary]
         async with asyncio.timeout(None if may_prompt else HANDSHAKE_S):
             return await connection.runs()
     except TimeoutError:
-        return Unreachable(f"{far.host} did not answer in {HANDSHAKE_S:g} s")
+        return Unreachable(f"{remote.host} did not answer within {HANDSHAKE_S:g} s")
     except FttuiError as error:
         return error
     finally:

@@ -1,4 +1,4 @@
-"""One connection to a bridge on another machine: an ssh process and the frames through it."""
+"""One connection to a bridge on a remote host: an ssh process and the frames sent through it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KILL_S = 3.0
 
 
 class RemoteFailed(FttuiError):
-    """The other side says why it cannot go on; the exit code is the one it would give there."""
+    """The bridge reported an error; the exit code is the one that fttui has on the remote host."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class RemoteFailed(FttuiError):
 
 
 class SshConnection:
-    """An ssh process with a bridge at its far end; may move from one event loop to the next."""
+    """An ssh process with a bridge at its remote end; can move from one event loop to another."""
 
     def __init__(self, host: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
         self._host = host
@@ -60,11 +60,13 @@ class SshConnection:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                # Without a terminal of its own ssh cannot ask into the middle of the app.
+                # Without a controlling terminal, ssh cannot write questions over the app.
                 start_new_session=not may_prompt,
             )
         except OSError as error:
-            raise LoginRefused(f"ssh cannot be started: {error}; see $FTTUI_SSH") from None
+            raise LoginRefused(
+                f"cannot start ssh: {error}; install ssh, or set $FTTUI_SSH"
+            ) from None
         process = self._process
         self._streams = [s for s in (process.stdin, process.stdout, process.stderr) if s]
         self._in, self._out, self._err = (stream.fileno() for stream in self._streams)
@@ -73,11 +75,11 @@ class SshConnection:
         self._parser = FrameParser(expect_magic=True)
         self._messages: deque[tuple[int, bytes, int]] = deque()
         self._unsent = bytearray()
-        self._said = b""
+        self._stderr = b""
         self._fault: FttuiError | None = None
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stirred = asyncio.Event()
+        self._received = asyncio.Event()
         self.greeting: Greeting | None = None
 
     @property
@@ -87,22 +89,20 @@ class SshConnection:
 
     @property
     def noise(self) -> str:
-        """What a login shell printed before the bridge spoke."""
+        """The output of the login shell before the greeting of the bridge."""
         return self._parser.noise.decode(errors="replace").strip()
 
-    # in one event loop at a time
-
     def attach(self) -> None:
-        """Work in the running loop."""
+        """Send and receive in the running event loop; `detach` must have left any other one."""
         self._loop = asyncio.get_running_loop()
-        self._stirred = asyncio.Event()
+        self._received = asyncio.Event()
         if not self._ended:
             self._loop.add_reader(self._out, self._on_output)
         self._loop.add_reader(self._err, self._on_errors)
         self._write()
 
     def detach(self) -> None:
-        """Leave the loop; what has come in stays."""
+        """Stop sending and receiving in the event loop; messages already received are kept."""
         if self._loop is not None and not self._loop.is_closed():
             for descriptor in (self._out, self._err):
                 self._loop.remove_reader(descriptor)
@@ -123,12 +123,12 @@ class SshConnection:
             self._ended = True
             if self._loop is not None:
                 self._loop.remove_reader(self._out)
-        self._stirred.set()
+        self._received.set()
 
     def _on_errors(self) -> None:
         data = _read(self._err)
         if data:
-            self._said = (self._said + data)[-_KEPT_ERROR_BYTES:]
+            self._stderr = (self._stderr + data)[-_KEPT_ERROR_BYTES:]
             if self._echo:
                 os.write(sys.stderr.fileno(), data)
         elif data is not None and self._loop is not None:
@@ -143,56 +143,57 @@ class SshConnection:
                     self._loop.add_writer(self._in, self._write)
                 return
             except OSError:
-                self._unsent.clear()  # the reading side learns why
+                self._unsent.clear()  # `next` raises the reason
                 break
             del self._unsent[:written]
         if self._loop is not None:
             self._loop.remove_writer(self._in)
 
     def send(self, channel: FrameKind, payload: bytes) -> None:
-        """Send a message as soon as ssh takes it."""
+        """Send a frame as soon as ssh accepts it."""
         self._unsent += frames_of(channel, payload)
         self._write()
 
-    def say(self, message: msgspec.Struct) -> None:
-        """Send a message to the bridge itself."""
+    def send_to_bridge(self, message: msgspec.Struct) -> None:
+        """Send a message to the bridge itself, not to the hub."""
         self.send(FrameKind.TALK, encode(message))
 
     def acknowledge(self, total_bytes: int) -> None:
-        """Tell how much has been taken in; the bridge sends no faster."""
-        self.say(Received(total_bytes=total_bytes))
+        """Report how many bytes were received, which limits how much the bridge sends ahead."""
+        self.send_to_bridge(Received(total_bytes=total_bytes))
 
     @property
     def received_bytes(self) -> int:
-        """All that came from the bridge and has been taken out by `next`."""
+        """Bytes received from the bridge, up to the last message that `next` returned."""
         return self._messages[0][2] if self._messages else self._parser.received_bytes
 
     async def next(self) -> tuple[int, bytes]:
-        """The next message as (channel, payload).
+        """Wait for the next message and return its frame kind and payload.
 
         Raises:
-            FttuiError: the connection has ended; the text says why.
+            FttuiError: the connection has ended; the message says why.
         """
         while not self._messages:
             if self._ended:
-                raise await self._why()
-            self._stirred.clear()
-            await self._stirred.wait()
+                raise await self._end_reason()
+            self._received.clear()
+            await self._received.wait()
         channel, payload, _ = self._messages.popleft()
         return channel, payload
 
-    async def _why(self) -> FttuiError:
+    async def _end_reason(self) -> FttuiError:
         code = await self._exit_code(_EXIT_S)
         self._on_errors()
         if self._fault is not None:
             return self._fault
         noise = "" if self._parser.greeted else self.noise
-        return self._host.explain(code, self._last_words(), noise)
+        return self._host.explain(code, self._error_text(), noise)
 
-    def _last_words(self) -> str:
-        lines = self._said.decode(errors="replace").splitlines()
-        told = [line.strip() for line in lines if line.strip() and set(line) != {"@"}]
-        return "\n".join(told[-_KEPT_ERROR_LINES:])
+    def _error_text(self) -> str:
+        lines = self._stderr.decode(errors="replace").splitlines()
+        # ssh frames its warning about a changed host key in lines of @.
+        lines = [line.strip() for line in lines if line.strip() and set(line) != {"@"}]
+        return "\n".join(lines[-_KEPT_ERROR_LINES:])
 
     async def _exit_code(self, patience_s: float) -> int | None:
         with suppress(TimeoutError):
@@ -201,14 +202,12 @@ class SshConnection:
                     await asyncio.sleep(0.01)
         return self._process.poll()
 
-    # the first words
-
     async def greeted(self) -> Greeting:
-        """Wait for the bridge.
+        """Wait for the greeting of the bridge and return it.
 
         Raises:
-            ProtocolMismatch: it speaks another major version.
-            FttuiError: there is none.
+            ProtocolMismatch: the bridge speaks another major version.
+            FttuiError: the connection ended before the greeting.
         """
         while self.greeting is None:
             channel, payload = await self.next()
@@ -227,28 +226,28 @@ class SshConnection:
         return self.greeting
 
     async def runs(self) -> list[RunSummary]:
-        """The runs over there, newest first."""
+        """Ask for the runs on the remote host, newest first."""
         await self.greeted()
-        self.say(ListRuns())
+        self.send_to_bridge(ListRuns())
         while True:
-            message = await self._hear()
+            message = await self._next_from_bridge()
             if isinstance(message, Runs):
                 return msgspec.msgpack.decode(message.table, type=list[RunSummary])
 
     async def open(self, asked: Open) -> Opened:
-        """Have a run served.
+        """Open a run, which makes the bridge send its journal.
 
         Raises:
-            RemoteFailed: it cannot be.
+            RemoteFailed: the run cannot be opened.
         """
         await self.greeted()
-        self.say(asked)
+        self.send_to_bridge(asked)
         while True:
-            message = await self._hear()
+            message = await self._next_from_bridge()
             if isinstance(message, Opened):
                 return message
 
-    async def _hear(self) -> BridgeMessage | None:
+    async def _next_from_bridge(self) -> BridgeMessage | None:
         channel, payload = await self.next()
         message = decode_bridge_message(payload) if channel == FrameKind.TALK else None
         if isinstance(message, Failed):
@@ -256,7 +255,7 @@ class SshConnection:
         return message
 
     async def close(self) -> None:
-        """End ssh and with it the bridge; the run goes on."""
+        """End ssh and with it the bridge; the run continues."""
         self.detach()
         for stream in self._streams:
             stream.close()
@@ -268,7 +267,7 @@ class SshConnection:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What is there; None when nothing is, empty at the end."""
+    """Return available bytes: None if there are none now, empty at the end of the stream."""
     try:
         return os.read(descriptor, _READ_BYTES)
     except BlockingIOError:

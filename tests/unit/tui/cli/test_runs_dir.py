@@ -153,5 +153,5 @@ def test_a_new_run_the_disk_does_not_take(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
 
     monkeypatch.setattr("fttui.tui.connection.engine_process.create_run", full)
-    with pytest.raises(FttuiError, match=f"no run can be made in {tmp_path}: no space left"):
+    with pytest.raises(FttuiError, match=f"cannot create a run in {tmp_path}: no space left"):
         new_run(tmp_path, config, load_config(config, []), [])

@@ -13,9 +13,9 @@ from fttui.tui.connection.engine_process import (
     EngineDied,
     checkpoint_to_resume,
     new_run,
-    only_starter,
     replace_config,
     start_engine,
+    start_lock,
 )
 from tests.support.engine_double import EngineDouble, make_run
 
@@ -142,10 +142,10 @@ def test_more_than_one_device_goes_through_torchrun(
 def test_two_starts_of_one_run_do_not_mix(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     with (
-        only_starter(run),
-        pytest.raises(FttuiError, match="another start of"),
-        only_starter(run),
+        start_lock(run),
+        pytest.raises(FttuiError, match="another process is starting"),
+        start_lock(run),
     ):
         pass
-    with only_starter(run):
+    with start_lock(run):
         pass

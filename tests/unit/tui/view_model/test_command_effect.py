@@ -11,7 +11,7 @@ from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, RunEn
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import sentence
 from fttui.tui.cli.headless import HeadlessLog
-from fttui.tui.connection.command_outcome import CommandOutcome, _OneShot
+from fttui.tui.connection.command_outcome import CommandOutcome, _CommandWait
 from fttui.tui.view_model.command_effect import effect
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import apply_many
@@ -131,7 +131,7 @@ class _StepUnderWay(FakeSession):
 
 
 def _asked(session: FakeSession, timeout_s: float = 20.0) -> CommandOutcome:
-    return asyncio.run(_OneShot(session, Pause(), "", take=False).run(timeout_s))
+    return asyncio.run(_CommandWait(session, Pause(), "", take=False).run(timeout_s))
 
 
 def test_ctl_waits_for_the_boundary_that_holds() -> None:

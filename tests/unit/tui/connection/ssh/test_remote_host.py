@@ -34,7 +34,7 @@ def test_targets(text: str, host: str, run: str | None) -> None:
 
 @pytest.mark.parametrize("text", ["-oProxyCommand=x", "-l:run", "a b", "", "a@b@c", "x/y"])
 def test_what_is_no_host_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no host"):
+    with pytest.raises(ConfigError, match="is not a host"):
         parse_target(text)
 
 
@@ -62,8 +62,8 @@ def test_the_host_cannot_become_an_option_and_nothing_weakens_ssh(
     ("code", "said", "kind", "told"),
     [
         (255, "ann@box: Permission denied (publickey).", LoginRefused, "refused the login"),
-        (255, "Host key verification failed.", LoginRefused, "not the one that is known"),
-        (255, "ssh: Could not resolve hostname box", UnknownHost, "no machine 'box'"),
+        (255, "Host key verification failed.", LoginRefused, "is not the known one"),
+        (255, "ssh: Could not resolve hostname box", UnknownHost, "the host 'box' is unknown"),
         (255, "Connection timed out", Unreachable, "cannot be reached"),
         (127, "", NoFttui, "--remote-cmd"),
         (1, "No module named fttui", Unreachable, "exit code 1"),
@@ -80,7 +80,7 @@ def test_failures_are_told_apart(
 
 
 def test_the_bootstrap_finds_the_noted_interpreter_or_says_127(tmp_path: object) -> None:
-    words = RemoteHost("box").remote_words
+    words = RemoteHost("box").shell_command
     assert words.count("'") == 2, "csh and fish must read it as one quoted word"
     environment = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["/bin/sh", "-c", words], env=environment, capture_output=True)
