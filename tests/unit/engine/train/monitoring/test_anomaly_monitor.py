@@ -19,7 +19,6 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.train.monitoring.anomaly_monitor import (
-    ALERTS_KEPT,
     AnomalyMonitor,
     AnomalyMonitorState,
     RecoveryCall,
@@ -167,9 +166,13 @@ def test_the_report_names_the_checkpoint_to_return_to(scene: Scene) -> None:
 
 
 def test_the_last_alerts_are_kept(scene: Scene) -> None:
-    scene.monitor.state.alerts = [alert("spike", step) for step in range(ALERTS_KEPT)]
-    scene.step(alert("spike", ALERTS_KEPT))
-    assert [a.step for a in scene.monitor.state.alerts] == list(range(1, ALERTS_KEPT + 1))
+    scene.monitor.state.alerts = [alert("spike", step) for step in range(50)]
+    scene.step(alert("spike", 50))
+    assert [a.step for a in scene.monitor.state.alerts] == list(range(1, 51))
+    saved = msgspec.convert(msgspec.to_builtins(scene.monitor.state), AnomalyMonitorState)
+    saved.alerts.insert(0, alert("spike", 0))
+    scene.monitor.restore(saved)
+    assert [a.step for a in scene.monitor.state.alerts] == list(range(1, 51))
 
 
 @pytest.mark.parametrize(

@@ -371,3 +371,26 @@ def test_a_report_that_cannot_be_written_is_announced_all_the_same(
     monkeypatch.undo()
     scene.applied("rollback step-90", "100", "90")
     assert report_of(scene.run, "spike-100").initiated != ""
+
+
+def test_the_last_twenty_interventions_are_kept(scene: Scene) -> None:
+    for number in range(21):
+        scene.applied(f"lr scale 0.{number + 1}")
+    scene.report(alert("spike", 100))
+    evidence = report_of(scene.run, "spike-100").evidence
+    assert len(evidence.tried) == len(evidence.lr_changes) == 20
+    assert evidence.tried[0] == "step 100: lr scale 0.2"
+
+
+def test_one_rollback_is_added_to_each_alarm_once(scene: Scene) -> None:
+    for step in (90, 95):
+        scene.report(alert("spike", step))
+    scene.rolled_back(80)
+    scene.applied("rollback step-80", "95", "80")
+    scene.report(alert("spike", 85))
+    scene.rolled_back(70)
+    scene.applied("rollback step-70", "85", "70")
+    first, second = (report_of(scene.run, name).initiated for name in ("spike-90", "spike-85"))
+    assert first.startswith("step 95 → 80")
+    assert second.startswith("step 85 → 70")
+    assert report_of(scene.run, "spike-95").initiated == first
