@@ -98,6 +98,10 @@ class ModelSelection:
         self._stop = stop
         self.state = ModelSelectionState()
 
+    def restore(self, state: ModelSelectionState) -> None:
+        """Continue from the state in a checkpoint."""
+        self.state = state
+
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
         """Add an evaluation; one that is repeated at the same step counts once."""
         state, loss = self.state, metrics["loss"]

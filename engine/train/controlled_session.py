@@ -15,6 +15,7 @@ from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
 from ..data.batch_source import BatchSource
 from ..protocol.events import AnomalyResolved, RolledBack
+from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
 from ..run.checkpoint_store import Manifest
 from ..run.journal_summary import JournalSummary
@@ -22,10 +23,11 @@ from ..run.run_dir import RunDirectory
 from .checkpoint.checkpointer import Checkpointer
 from .control.command_executor import CommandExecutor
 from .control.command_queue import CommandQueue
-from .control.command_scheduler import CommandScheduler
+from .control.command_scheduler import CommandScheduler, command_failed
 from .control.control_state import ControlState
 from .control.controlled_trainer import ControlledTrainer
 from .control.memory_release import MemoryRelease
+from .control.settings_store import load_desired, store_desired
 from .distributed.agreement import Agreement
 from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
@@ -33,6 +35,7 @@ from .loop.step_conclusion import Flow, StepConclusion
 from .loop.step_loop import StepLoop
 from .monitoring.monitor import TrainingMonitor
 from .monitoring.profiler import StepProfiler
+from .session_start import SessionStart
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,31 @@ class ControlledSession:
         )
         self._monitor.end()
         return SessionOutcome(state, executor.newest)
+
+
+def open_control(
+    start: SessionStart,
+    config: RunConfig,
+    queue: CommandQueue,
+    event_log: EventLog,
+    monitor: TrainingMonitor,
+) -> ControlState:
+    """Load the settings in force and refuse commands that an earlier process left unanswered."""
+
+    def store(settings: RunSettings) -> None:
+        try:
+            if queue.leads:
+                store_desired(start.run, settings, config)
+        except OSError as error:
+            event_log.log("error", f"the settings hold, but a restart would not know them: {error}")
+
+    initial = load_desired(start.run, config, restarted=start.attempt.repeated)
+    for change in initial.overridden:
+        event_log.log("warning", f"the configuration overrides what was asked: {change}")
+    control = ControlState(
+        initial.desired, event_log.position, norm_percentile=monitor.norm_percentile, store=store
+    )
+    for entry in queue.left_over(start.control_seq, start.history.answered):
+        reason = "the engine ended before it was applied; send it again"
+        event_log.record(command_failed(entry, reason))
+    return control

@@ -10,6 +10,13 @@
 | `arguments._n_gpu` | `on_one_device` | a rank uses one device, however many are visible |
 | `schedule._last_lr` | `set_last_lr` | a restored schedule reports the configured rate |
 | `trainer.neftune_noise_alpha` | `without_own_noise` | graphs add the noise themselves |
+| `module.forward` | `replace_forward` | fused kernels take the place of some layers |
+| `layer.training` | `keep_training` | a fused layer computes alike with and without dropout |
+| `torch.cuda.is_current_stream_capturing` | `claim_capture` | rehearses a capture |
+| `dynamo.recompile_limit` | `allow_shapes` | every length of a batch is a shape of its own |
+| `dynamo.accumulated_recompile_limit` | `allow_shapes` | as above |
+| `inductor.compile_threads` | `allow_shapes` | no compiler processes beside the engine |
+| `logger.propagate` | `silence` | a notifier may log an address with its secret |
 
 A test asserts that no other module of `engine/train` sets an attribute of a foreign object.
 """
@@ -17,8 +24,9 @@ A test asserts that no other module of `engine/train` sets an attribute of a for
 from __future__ import annotations
 
 import functools
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -132,3 +140,45 @@ def without_own_noise(trainer: Any) -> None:
     The noise of the trainer would be drawn for rows as long as the static buffers.
     """
     trainer.neftune_noise_alpha = None
+
+
+def replace_forward(module: Any, forward: Callable[..., Any]) -> None:
+    """Let a module compute its outputs by another function."""
+    module.forward = forward
+
+
+def keep_training(layer: Any) -> None:
+    """Keep a layer in training mode while the model around it evaluates."""
+    layer.training = True
+
+
+@contextmanager
+def claim_capture() -> Iterator[None]:
+    """Let code that asks believe that the current stream is being captured."""
+    cuda: Any = torch.cuda
+    asked = cuda.is_current_stream_capturing
+    cuda.is_current_stream_capturing = _yes
+    try:
+        yield
+    finally:
+        cuda.is_current_stream_capturing = asked
+
+
+def _yes() -> bool:
+    return True
+
+
+def allow_shapes(count: int) -> None:
+    """Let torch compile a function for this many shapes, without processes of its own."""
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, count)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * count)
+    inductor.compile_threads = 1
+
+
+def silence(name: str) -> None:
+    """Keep the messages of a library's logger out of the logs of the run."""
+    logger = logging.getLogger(name)
+    logger.propagate = False

@@ -28,15 +28,12 @@ from ..data.sampler import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import RunStarted
-from ..protocol.settings import RunSettings
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from .checkpoint.ema import AdapterEma
 from .checkpoint.training_state import TrainingState, adapter_weights
 from .control.command_queue import CommandQueue
-from .control.command_scheduler import command_failed
 from .control.control_state import ControlState
-from .control.settings_store import load_desired, store_desired
-from .controlled_session import ControlledSession, SessionOutcome, SessionParts
+from .controlled_session import ControlledSession, SessionOutcome, SessionParts, open_control
 from .distributed.agreement import Agreement
 from .distributed.place import RankPlace
 from .distributed.rank_agreement import agreement_of
@@ -180,34 +177,6 @@ def monitor_of(setup: Setup, start: SessionStart, event_log: EventLog) -> Traini
     agreement, checkpoints = setup.agreement, CheckpointStore(start.run)
     reporter = AnomalyReporter(start.run, event_log, setup.loaded.tokenizer, agreement)
     return build_monitor(setup.config, checkpoints, event_log, reporter, agreement)
-
-
-def open_control(
-    start: SessionStart,
-    config: RunConfig,
-    queue: CommandQueue,
-    event_log: EventLog,
-    monitor: TrainingMonitor,
-) -> ControlState:
-    """Load the settings in force and refuse commands that an earlier process left unanswered."""
-
-    def store(settings: RunSettings) -> None:
-        try:
-            if queue.leads:
-                store_desired(start.run, settings, config)
-        except OSError as error:
-            event_log.log("error", f"the settings hold, but a restart would not know them: {error}")
-
-    initial = load_desired(start.run, config, restarted=start.attempt.repeated)
-    for change in initial.overridden:
-        event_log.log("warning", f"the configuration overrides what was asked: {change}")
-    control = ControlState(
-        initial.desired, event_log.position, norm_percentile=monitor.norm_percentile, store=store
-    )
-    for entry in queue.left_over(start.control_seq, start.history.answered):
-        reason = "the engine ended before it was applied; send it again"
-        event_log.record(command_failed(entry, reason))
-    return control
 
 
 def build_hf_trainer(setup: Setup, start: SessionStart, event_log: EventLog) -> AnyTrainer:

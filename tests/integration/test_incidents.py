@@ -79,7 +79,7 @@ def test_settings_hold_when_they_cannot_be_stored(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fttui.engine.train.session.store_desired", full)
+    monkeypatch.setattr("fttui.engine.train.controlled_session.store_desired", full)
     played = play(new_run(tmp_path), Script({3: ["lr scale 0.5"]}))
     assert played.events(StepFinished)[-1].lr_scale == 0.5
     assert any("restart would not know" in e.text for e in played.events(LogEmitted))
@@ -90,7 +90,7 @@ def test_a_percentile_clip_is_stored_once_and_follows_the_norms(
 ) -> None:
     stored: list[object] = []
     monkeypatch.setattr(
-        "fttui.engine.train.session.store_desired",
+        "fttui.engine.train.controlled_session.store_desired",
         lambda run, desired, config: stored.append(desired),
     )
     played = play(new_run(tmp_path), Script({3: ["clip p50"]}))

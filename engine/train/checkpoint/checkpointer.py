@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,6 @@ from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement, attempt
 from .counters import Counters
 from .exact_state import ExactState
-
-if TYPE_CHECKING:
-    from .training_state import StagedState
 
 _SPARE = 1.2
 """Free space asked for, as a multiple of the last checkpoint."""
@@ -142,7 +139,7 @@ class Checkpointer:
             CheckpointError: nothing was changed on any rank.
             TrainingFailed: the ranks came back to different states.
         """
-        found: tuple[Manifest, StagedState] | None = None
+        found: tuple[Manifest, Any] | None = None
         error: str | None = None
         try:
             found = self._stage(wanted)
@@ -156,7 +153,7 @@ class Checkpointer:
         self._require_same_state(manifest.name, counters)
         return manifest, counters
 
-    def _stage(self, wanted: str) -> tuple[Manifest, StagedState]:
+    def _stage(self, wanted: str) -> tuple[Manifest, Any]:
         manifest = self.ledger.find(wanted)
         self._check(manifest)
         return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .counters import Counters
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .training_state import Boundary, StagedState
+    from .training_state import Boundary
 
 
 class ExactState(Protocol):
@@ -27,10 +27,10 @@ class ExactState(Protocol):
     def save_own(self, folder: Path, rank: int) -> None:
         """Write the part of the state that belongs to one rank."""
 
-    def stage(self, folder: Path, rank: int) -> StagedState:
+    def stage(self, folder: Path, rank: int) -> Any:
         """Read and check a checkpoint without changing anything live."""
 
-    def apply(self, staged: StagedState) -> Counters:
+    def apply(self, staged: Any) -> Counters:
         """Put a staged checkpoint in place."""
 
     def fingerprint(self, counters: Counters) -> bytes:

@@ -2,7 +2,8 @@
 
 A trainer calls the `StepHooks` in this order; `step_loop.StepLoop` implements them:
 
-    begin_step → fetch → (may_continue → forward → may_backward → backward) × accumulate
+    begin_step → fetch
+      → (may_continue → forward → record_loss, may_backward → backward) × accumulate
       → check_update → may_update → optimizer step → optimizer_stepped → end_step
 
 Control, checkpoints and monitoring see the trainer only as a `ControlledTrainer`. The engine's own
@@ -117,6 +118,9 @@ class StepHooks(Protocol):
 
     def may_continue(self) -> bool:
         """Return False, before a micro-batch, if the step is being dropped."""
+
+    def record_loss(self, loss: Tensor) -> None:
+        """Add the loss of a micro-batch, [], to the loss of the step."""
 
     def may_backward(self) -> bool:
         """Return False, before a backward pass, if the step is being dropped."""

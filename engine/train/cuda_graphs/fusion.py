@@ -18,6 +18,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..patches import replace_forward
 from .pointwise import Kernels
 
 CLOSE = 1e-5
@@ -57,7 +58,7 @@ def _replace(module: Any, function: _Replacement) -> None:
         found = function(module, x) if module.training and not args and not kwargs else None
         return original(x, *args, **kwargs) if found is None else found
 
-    module.forward = forward
+    replace_forward(module, forward)
 
 
 def _is_plain(layer: Any) -> bool:

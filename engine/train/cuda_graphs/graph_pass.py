@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..patches import claim_capture
 from .gradients import StaticGradients
 from .static_forward import StaticBatch, StaticForward
 
@@ -59,6 +60,10 @@ class Graphs:
         self.pool = torch.cuda.graph_pool_handle()
         self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of torch
         self.warm = False
+
+    def mark_warm(self) -> None:
+        """Note that the kernels of the model are loaded."""
+        self.warm = True
 
 
 class Captured:
@@ -114,7 +119,7 @@ class Captured:
             if not graphs.warm or program.kernels.compiled:  # for this shape
                 with as_in_a_capture("default"):
                     self._once(program)
-                graphs.warm = True
+                graphs.mark_warm()
             with as_in_a_capture("error"):
                 self._once(program)
         torch.cuda.current_stream().wait_stream(graphs.stream)
@@ -150,18 +155,17 @@ class Captured:
 
 @contextmanager
 def as_in_a_capture(on_wait: str) -> Iterator[None]:
-    """Python code goes the way it goes in a capture.
+    """Let Python code take the branches that it takes during a capture.
 
     Args:
-        on_wait: what happens when something waits for the device: `default` nothing, `error`.
+        on_wait: what a wait for the device does: `default` allows it, `error` raises.
     """
-    asked, mode = torch.cuda.is_current_stream_capturing, torch.cuda.get_sync_debug_mode()
-    torch.cuda.is_current_stream_capturing = lambda: True
+    mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode(on_wait)
     try:
-        yield
+        with claim_capture():
+            yield
     finally:
-        torch.cuda.is_current_stream_capturing = asked
         torch.cuda.set_sync_debug_mode(mode)
 
 

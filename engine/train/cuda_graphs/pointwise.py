@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..patches import allow_shapes
+
 MOST_SHAPES = 256
 """That one function may be compiled for; beyond them it would silently stay uncompiled."""
 
@@ -87,12 +89,7 @@ def kernels_for(device: torch.device) -> tuple[Kernels, str]:
 
 
 def _compiled() -> Kernels:
-    from torch._dynamo import config as dynamo
-    from torch._inductor import config as inductor
-
-    dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_SHAPES)
-    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * MOST_SHAPES)
-    inductor.compile_threads = 1  # no processes of its own beside the engine
+    allow_shapes(MOST_SHAPES)
 
     def fixed(function: Any) -> Any:
         return torch.compile(function, dynamic=False)

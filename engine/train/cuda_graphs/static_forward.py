@@ -20,6 +20,7 @@ from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_pr
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.host_embedding import HostEmbedding, on_host
 from ..forward import Want, Way
+from ..patches import keep_training
 from .fusion import fuse, rotary
 from .pointwise import Kernels
 
@@ -72,6 +73,10 @@ class StaticBatch:
             self.position_ids.copy_(self._steps)
             self._put(self.position_ids, inputs["position_ids"], None)
 
+    def put_embedded(self, rows: Tensor) -> None:
+        """Copy the embedded tokens [B, T, H] into the buffer that a graph reads."""
+        self.embedded = rows if self.embedded is None else self.embedded.copy_(rows)
+
     def padded(self, ids: Tensor) -> Tensor:
         """Token ids in the form's shape, wherever they are."""
         rows, length = ids.shape
@@ -121,7 +126,7 @@ class StaticForward:
             return
         embedding: Any = self._embedding
         rows = embedding(batch.padded(on_host(ids))).detach()
-        batch.embedded = rows if batch.embedded is None else batch.embedded.copy_(rows)
+        batch.put_embedded(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
         """Return what the batch's form wants, in its order."""
@@ -163,7 +168,7 @@ class StaticForward:
         was_training = self.model.training
         self.model.eval()
         for layer in self._fused:
-            layer.training = True
+            keep_training(layer)
         try:
             with self.model.disable_adapter() if way == "reference" else nullcontext():
                 yield

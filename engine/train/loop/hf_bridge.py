@@ -6,7 +6,7 @@ In the order of one optimizer step:
 |---|---|---|
 | `TrainerCallback.on_train_begin` | `StepLoop.begin_training` | return to a checkpoint |
 | `Trainer.get_batch_samples` | `begin_step`, `fetch` | run commands; end the run |
-| `Trainer.training_step` | `may_continue` | drop the step |
+| `Trainer.training_step` | `may_continue`, `record_loss` | drop the step |
 | `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
 | `Trainer._clip_grad_norm` | `check_update` | learning rate, clipping, the verdict |
 | `optimizer.step` | `may_update`, `gated` | refuse the update |
@@ -160,7 +160,7 @@ class SteppedTrainer(OwnOptimizer):
         with self.step_loop.tally.time("compute"), span(MICRO_BATCH):
             step = self.forward.training_step(self, super().training_step)  # type: ignore[misc]  # of the trainer
             loss: Tensor = step(model, inputs, num_items_in_batch)
-            self.step_loop.tally.losses.append(loss)
+            self.step_loop.record_loss(loss)
         return loss
 
     def _prepare_input(self, data: Any) -> Any:

@@ -87,14 +87,14 @@ class StepConclusion:
     def decide(self, step: StepRecord) -> None:
         """Read the figures of a step, measure its gradients if needed, and give the verdict."""
         own = step.known
-        step.loss_scale = self._loss_scale() if self._loss_scale else None
         reason = self._monitor.wants_gradients(own.loss, own.grad_norm)
         if reason and (step.held is None or own.held):
             self._flow.before(reason, scale=step.clip_factor)
-        step.totals = start_total(
+        totals = start_total(
             own, step.tally, step.clock.lapped_s(), self._agreement, self._reading(step.memory)
         )
-        step.verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
+        verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
+        step.judged(verdict, totals, self._loss_scale() if self._loss_scale else None)
 
     def _reading(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
@@ -120,7 +120,7 @@ class StepConclusion:
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
         """Decide on an update that the device may have held back; return whether it has."""
-        step.step_s = step.clock.took_s()
+        step.timed(step.clock.took_s())
         held = step.known.held
         for parameter, gradient in step.gradients if held else ():
             parameter.grad = gradient

@@ -90,6 +90,10 @@ class StepLoop:
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._commands.interrupted()
 
+    def record_loss(self, loss: Tensor) -> None:
+        """Add the loss of a micro-batch, [], to the loss of the step."""
+        self.tally.losses.append(loss)
+
     def may_backward(self) -> bool:
         """Return False, before a backward pass, if the step is being dropped.
 

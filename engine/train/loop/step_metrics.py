@@ -48,6 +48,10 @@ class StepMetrics:
         samples = batch.pop("document_count", None) or batch.get("pair_count")
         self.samples += int(samples or len(batch["input_ids"]))
 
+    def add_optimizer_time(self, seconds: float) -> None:
+        """Set the time from the end of the backward pass to the end of the update."""
+        self.optimizer_s = seconds
+
     def add_parts(self, **parts: Tensor) -> None:
         """Add shares of the step's loss parts and other per-step means."""
         for name, value in parts.items():

@@ -77,10 +77,23 @@ class StepRecord:
             return 1.0
         return self.clip / self.known.grad_norm
 
+    def judged(
+        self,
+        verdict: UpdateVerdict,
+        totals: PendingResult[StepTotals],
+        loss_scale: float | None,
+    ) -> None:
+        """Add the verdict, the totals over ranks, and the loss scale of fp16 training."""
+        self.verdict, self.totals, self.loss_scale = verdict, totals, loss_scale
+
+    def timed(self, step_s: float) -> None:
+        """Add the duration of the step by the clock of the device."""
+        self.step_s = step_s
+
     def end(self) -> None:
         """The update has been asked for."""
         self.clock.end()
-        self.tally.optimizer_s = time.perf_counter() - self.judged_at
+        self.tally.add_optimizer_time(time.perf_counter() - self.judged_at)
         self.ended = True
 
     def held_bytes(self, *, reserves: bool) -> int | None:

@@ -164,7 +164,7 @@ class TrainingMonitor:
         self._guard = self._guard.rewound(guard)
         self._anomalies.restore(anomalies)
         self._planner.restore(recoveries)
-        self._selection.state = selected
+        self._selection.restore(selected)
 
     def end(self) -> None:
         """Resolve the open anomalies because the run ends."""
