@@ -127,12 +127,7 @@ def _apprise(urls: list[str]) -> Send | None:
         import apprise
     except ImportError:
         return None
-<<<<<<< HEAD
-    # Log lines of apprise may quote an address, and with it the secret.
-    logging.getLogger("apprise").propagate = False
-=======
     silence("apprise")
->>>>>>> ba5455e (Control a plain PyTorch loop in the tests, and hold the layers and the wiring of training by contracts)
     services: Any = apprise.Apprise()
     for url in urls:
         services.add(url)
