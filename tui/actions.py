@@ -93,7 +93,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "run.rollback", "r", "rollback",
-        "roll back to a checkpoint; training continues on a new timeline",
+        "roll back to a checkpoint, on a new timeline",
         RUN, ("rollback",), "confirm", footer=5,
     ),
     Action(

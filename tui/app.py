@@ -213,7 +213,7 @@ class FttuiApp(AppBase):
             screen.show(self.state, self.clock())
 
     def _run_screen(self) -> RunScreen | None:
-        """The topmost screen that shows the run; dialogs above it do not count."""
+        """Return the topmost screen that shows the run; dialogs above it do not count."""
         return next((s for s in reversed(self.screen_stack) if isinstance(s, RunScreen)), None)
 
     # user input

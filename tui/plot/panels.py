@@ -144,7 +144,7 @@ def on_gpu(run: RunView) -> bool:
 
 
 def memory_now(run: RunView) -> tuple[float, float] | None:
-    """Bytes used and bytes there are; None while unknown."""
+    """Return the bytes in use and the total bytes; None while unknown."""
     last = run.last
     if last is None:
         return None

@@ -1,4 +1,4 @@
-"""Two themes: blue for live data, amber for watch, red for alarm; safe for colour-blind eyes."""
+"""The dark, light and 16-colour themes: blue is live, amber watch, red alarm; colour-blind safe."""
 
 from __future__ import annotations
 

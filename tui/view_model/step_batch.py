@@ -1,9 +1,9 @@
-"""Many journal records at once: finished steps as columns of numbers, everything else as records.
+"""Decode many journal records at once: finished steps as columns of numbers, all else as records.
 
-Neighbouring steps are encoded alike: same keys, same widths, other numbers. So one of them is taken
-apart and serves as the template of the others, whose numbers are then read at the same places all
-at once; a record that does not fit a template byte for byte outside its numbers gets its own. This
-is ten times as fast as decoding them one by one, and it is what lets a viewer open a long run.
+Neighbouring steps are encoded with the same keys and widths and differ only in their numbers.
+Therefore one of them is parsed into a template, and the numbers of all others are read at the same
+places in one operation. A record that differs from every template outside its numbers gets its own.
+This is ten times as fast as decoding one by one, so that a viewer can open a long run.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _WHOLE = frozenset(_HEAD) - {"time"}
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Consecutive finished steps of one timeline."""
+    """Consecutive finished steps of one timeline, as columns `[N]`."""
 
     seq: Integers
     time: Floats
     step: Integers
     timeline: int
     columns: Mapping[str, Floats]
-    """Field name, or `field.key` for entries of its dicts and lists → one value per step."""
+    """Field name, or `field.key` for entries of dicts and lists → one value per step."""
     present: Mapping[str, NDArray[np.bool_]]
-    """For columns that some of the steps do not have: which ones do."""
+    """Masks of the steps that have a value, for columns that some steps lack."""
     last: Record
-    """The newest of them in full."""
+    """The record of the newest step."""
 
     def __len__(self) -> int:
         return len(self.seq)
 
     def after(self, seq: int) -> Steps | None:
-        """Those behind a sequence number; None when there is none."""
+        """Return the steps after a sequence number; None if there are none."""
         first = int(self.seq.searchsorted(seq, side="right"))
         if first == 0:
             return self
@@ -66,9 +66,9 @@ class Steps:
         )
 
     def thinned(self, width: int) -> Steps:
-        """Every column with only the extremes, and the first odd number, of each `width` steps.
+        """Keep only the extremes and the first non-finite value of each block of `width` steps.
 
-        The columns stay as they are; `present` says what is left of each.
+        The columns are unchanged; `present` masks the values that were dropped.
         """
         blocks = len(self) // width
         if width < 4 or not blocks:
@@ -93,14 +93,14 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch:
-    """Decoded payloads in their order, and how many this version cannot read."""
+    """Decoded payloads in order, and the number of records that this version cannot read."""
 
     parts: Sequence[Record | Steps]
     unknown: int = 0
 
 
 def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
-    """Decode journal payloads, runs of finished steps as columns."""
+    """Decode journal payloads; runs of finished steps become columns."""
     table = _Table(payloads)
     table.fill()
     parts: list[Record | Steps] = []
@@ -115,7 +115,7 @@ def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
 
 
 def steps_of(records: Sequence[Record]) -> Iterator[Steps]:
-    """Records of finished steps as columns, one part per timeline; best for a few of them."""
+    """Yield records of finished steps as columns, one part per timeline; efficient for a few."""
     for timeline, group in groupby(records, key=lambda record: record.timeline):
         yield _few(timeline, list(group))
 
@@ -152,7 +152,7 @@ def _is_step(payload: bytes) -> bool:
 
 @dataclass(frozen=True)
 class _Number:
-    """Where a number stands in a record and how it is written."""
+    """The place and the type of a number within an encoded record."""
 
     name: str
     at: int
@@ -160,13 +160,13 @@ class _Number:
 
 
 class _Template:
-    """One record taken apart."""
+    """The layout of an encoded step: which bytes are numbers and which are fixed."""
 
     def __init__(self, payload: bytes) -> None:
         self.numbers: list[_Number] = []
         self._fixed = np.ones(len(payload), dtype=bool)
         self._small: list[int] = []
-        """Places of numbers that are written as a single byte."""
+        """Places of numbers that are encoded as a single byte."""
         self._booleans: list[int] = []
         self._payload = payload
         self._walk(0, "")
@@ -174,7 +174,7 @@ class _Template:
         self._sample = np.frombuffer(payload, dtype=np.uint8)
 
     def _walk(self, at: int, name: str) -> int:
-        """Read the value at a place; returns the place behind it."""
+        """Parse the value at a place and return the place after it."""
         code = self._payload[at]
         if code in _CODE_TYPES:
             return self._number(name, at + 1, _CODE_TYPES[code])
@@ -220,7 +220,7 @@ class _Template:
         return self._payload[at : at + size].decode(), at + size
 
     def fits(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Which of the records differ from this one in numbers only."""
+        """Return a mask of the records that differ from this layout in numbers only."""
         differs = rows ^ self._sample
         differs &= self._mask
         same = np.ones(len(rows), dtype=bool)
@@ -233,7 +233,7 @@ class _Template:
         return same
 
     def read(self, rows: NDArray[np.uint8]) -> dict[str, Floats | Integers]:
-        """The numbers of records that fit."""
+        """Return the numbers of records that fit this layout, by name."""
         fields = np.dtype(
             {
                 "names": [number.name for number in self.numbers],
@@ -254,7 +254,7 @@ class _Template:
 
 
 def _template(payload: bytes) -> _Template | None:
-    """The layout of a finished step; None when the record is something else."""
+    """Return the layout of a finished step; None for any other record."""
     if not _is_step(payload):
         return None
     try:
@@ -266,7 +266,7 @@ def _template(payload: bytes) -> _Template | None:
 
 
 class _Table:
-    """Columns being filled from records of several layouts."""
+    """Columns that are filled from records of several layouts."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self._payloads = payloads
@@ -277,7 +277,7 @@ class _Table:
         self._known = np.zeros(size, dtype=bool)
 
     def fill(self) -> None:
-        """Read all finished steps there are."""
+        """Read the numbers of all finished steps."""
         lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
         for length in np.unique(lengths):
             places = np.flatnonzero(lengths == length)
@@ -286,7 +286,7 @@ class _Table:
             self._fill_alike(rows, places)
 
     def _fill_alike(self, rows: NDArray[np.uint8], places: Integers) -> None:
-        """Read records of one length, template by template."""
+        """Read the numbers of records of one length, template by template."""
         while len(places):
             template = _template(self._payloads[places[0]])
             if template is None:
@@ -314,7 +314,7 @@ class _Table:
         self._known[places] = True
 
     def runs(self) -> Iterator[tuple[Steps | None, int, int]]:
-        """Runs of steps with their places, then the place behind everything."""
+        """Yield runs of steps with their first and last place, then None with the end."""
         known, timelines = self._known, self._head["timeline"]
         cuts = np.flatnonzero(np.diff(known) | (np.diff(timelines) != 0)) + 1
         bounds = [0, *cuts.tolist(), len(known)]

@@ -38,9 +38,7 @@ class WelcomeScreen(ModalScreen[None]):
     def _rows(self) -> list[Content]:
         rows = [
             assemble(("Watch a training run, and control it while it trains.", BOLD)),
-            Content(
-                "After every change the app shows the step at which it took effect, old → new."
-            ),
+            Content("Every change shows the step at which it took effect, old → new."),
             Content(""),
         ]
         for id_ in FIRST_KEYS:

@@ -22,7 +22,7 @@ class PlotScreen(RunScreen):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in Plot.LOOKS}
 
     def plots(self) -> list[Plot]:
-        """The plots in reading order."""
+        """Return the plots in reading order."""
         return list(self.query(Plot))
 
     @property
