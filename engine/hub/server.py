@@ -91,7 +91,7 @@ class Hub:
 
     def done(self) -> bool:
         """Whether the hub is no longer needed, or its run folder was removed."""
-        silent_s = time.monotonic() - self._viewers.last_heard
+        silent_s = time.monotonic() - self._viewers.last_message_at
         idle = not self._status.engine.alive and silent_s > self._idle_s
         return idle or not self._run.identity_file.exists()
 
@@ -204,7 +204,9 @@ class Hub:
         now = time.monotonic()
         self._viewers.welcome(
             connection,
-            Viewer(id=hello.viewer, issuer=hello.issuer, read_only=hello.read_only, heard=now),
+            Viewer(
+                id=hello.viewer, issuer=hello.issuer, read_only=hello.read_only, last_message_at=now
+            ),
         )
         self._next_beat = 0.0
         return Welcome(

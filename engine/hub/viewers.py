@@ -15,7 +15,7 @@ class Viewer:
     id: str
     issuer: str
     read_only: bool
-    heard: float
+    last_message_at: float
     """When its last message arrived, in monotonic seconds."""
 
 
@@ -24,7 +24,7 @@ class Viewers:
 
     def __init__(self, now: float) -> None:
         self._by_connection: dict[bytes, Viewer] = {}
-        self.last_heard = now
+        self.last_message_at = now
         """When the last message of any viewer arrived."""
 
     def __len__(self) -> int:
@@ -36,16 +36,16 @@ class Viewers:
         for old in stale:
             del self._by_connection[old]
         self._by_connection[connection] = viewer
-        self.last_heard = viewer.heard
+        self.last_message_at = viewer.last_message_at
 
     def refresh(self, connection: bytes, now: float) -> Viewer | None:
         """Note a message on a connection; return its viewer, or None if it has not sent `Hello`."""
         viewer = self._by_connection.get(connection)
         if viewer is not None:
-            viewer.heard = self.last_heard = now
+            viewer.last_message_at = self.last_message_at = now
         return viewer
 
     def drop_silent(self, now: float) -> list[str]:
         """Remove viewers that have sent nothing for 15 seconds; return their ids."""
-        silent = [c for c, v in self._by_connection.items() if now - v.heard > SILENT_S]
+        silent = [c for c, v in self._by_connection.items() if now - v.last_message_at > SILENT_S]
         return [self._by_connection.pop(connection).id for connection in silent]

@@ -78,7 +78,7 @@ def test_a_log_line_that_names_an_event_is_no_event() -> None:
 
 
 def viewer(id_: str, heard: float) -> Viewer:
-    return Viewer(id=id_, issuer=id_, read_only=False, heard=heard)
+    return Viewer(id=id_, issuer=id_, read_only=False, last_message_at=heard)
 
 
 def test_a_viewer_that_reconnects_is_counted_once() -> None:
@@ -88,7 +88,7 @@ def test_a_viewer_that_reconnects_is_counted_once() -> None:
     viewers.welcome(b"3", viewer("ann", 2.0))
     assert len(viewers) == 2
     assert viewers.refresh(b"1", 3.0) is None
-    assert viewers.last_heard == 2.0
+    assert viewers.last_message_at == 2.0
 
 
 def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
@@ -98,4 +98,4 @@ def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
     viewers.refresh(b"2", SILENT_S)
     assert viewers.drop_silent(SILENT_S + 1) == ["ann"]
     assert len(viewers) == 1
-    assert viewers.last_heard == SILENT_S
+    assert viewers.last_message_at == SILENT_S

@@ -27,6 +27,8 @@ def test_a_heartbeat_from_the_folder_and_one_of_a_hub_say_the_same_of_the_run(
     assert (beat.engine_alive, beat.engine_pid) == (True, me.pid)
     assert (beat.state, beat.last_seq, beat.time) == (RunState.RUNNING, 2, 5.0)
     assert (beat.disk_free_bytes, beat.engine_log_tail) == (123, [])
+    assert (beat.controller, beat.controller_viewer) == (None, None)
+    assert (beat.viewers, beat.generation) == (0, 0)
     engine = EngineStatus(me.pid, 1, me.started, alive=True)
     assert build_beat(double.run, RunState.RUNNING, engine, 2, now=5.0) == beat
 

@@ -71,6 +71,16 @@ def test_a_long_runtime_path_falls_back_to_a_short_one(
     assert len(os.fsencode(runtime_folder(RunDirectory(tmp_path)) / "pub")) <= 107
 
 
+@pytest.mark.parametrize(("length", "used"), [(59, True), (60, False)])
+def test_a_runtime_path_of_60_characters_is_too_long(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch, length: int, used: bool
+) -> None:
+    base = runtime / ("x" * (length - len(str(runtime)) - 1))
+    base.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    assert runtime_folder(RunDirectory(tmp_path)).is_relative_to(base) is used
+
+
 def test_this_process_is_alive_and_a_later_one_of_its_pid_is_not(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert read_endpoint(run) is None

@@ -41,3 +41,19 @@ def test_an_acknowledgement_of_more_than_was_sent_counts_for_what_was_sent() -> 
     window.acknowledge(10**12, 1.0)
     assert window.received == 100
     assert window.room_bytes == window.limit_bytes
+
+
+def test_the_limit_is_half_a_second_of_the_measured_rate_and_a_quarter_more() -> None:
+    window = SendWindow()
+    window.sent = 1_000_000
+    window.acknowledge(0, 0.0)
+    window.acknowledge(1_000_000, 1.0)
+    assert window.limit_bytes == 1_000_000 * 0.5 * 1.25
+
+
+def test_the_rate_is_measured_over_half_a_second_at_least() -> None:
+    window = SendWindow()
+    window.sent = 1_000_000
+    for received, moment in ((0, 0.0), (0, DELAY_S), (1_000_000, 2 * DELAY_S)):
+        window.acknowledge(received, moment)
+    assert window.limit_bytes == 1_000_000 * 0.5 * 1.25
