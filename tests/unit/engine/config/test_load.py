@@ -241,6 +241,22 @@ def test_wrong_override_names_itself(errors, override, message):
     assert errors(GOOD, override) == [message]
 
 
+def test_an_override_may_be_a_whole_section(load, errors):
+    loaded = load(GOOD, "model={id: 007, quantize: none}")
+    assert (loaded.config.model.id, loaded.config.model.quantize) == ("007", "none")
+    assert loaded.places["model.quantize"] == "--set model={id: 007, quantize: none}"
+    assert errors(GOOD, "adapter={dropuot: 1}") == [
+        "--set adapter={dropuot: 1}: unknown key 'dropuot' in adapter; did you mean 'dropout'?"
+    ]
+
+
+def test_an_override_may_be_a_list_of_sections(load):
+    override = "data.train=[{path: a, weight: 2}, {path: b, weight: 1}]"
+    loaded = load(GOOD, override)
+    assert [(one.path, one.weight) for one in loaded.config.data.sources] == [("a", 2), ("b", 1)]
+    assert loaded.places["data.train"] == f"--set {override}"
+
+
 def test_cross_field_errors_carry_the_line(errors):
     assert errors(GOOD + "  epochs: 2\n")[0].startswith("c.yaml:6: train.steps: both steps (10)")
 
