@@ -131,6 +131,6 @@ def test_two_ranks_train_and_obey_as_one_with_twice_the_batch(tmp_path: Path) ->
 
 def test_where_there_are_no_graphs_it_says_so_or_refuses(tmp_path: Path) -> None:
     auto = played(tmp_path, "auto", "sft", train__fast="auto", train__batch=1)
-    assert auto.events(RunStarted)[-1].facts["fast mode"].startswith("off: there are CUDA graphs")
-    with pytest.raises(ConfigError, match=r"train\.fast: got on, but there are CUDA graphs"):
+    assert auto.events(RunStarted)[-1].facts["fast mode"].startswith("off: CUDA graphs need")
+    with pytest.raises(ConfigError, match=r"train\.fast: got on, but CUDA graphs need"):
         played(tmp_path, "on", "sft", train__fast="on")
