@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
 from fttui.engine.config.messages import key_paths
 from fttui.engine.config.reference import reference_text
 from fttui.engine.config.schema import RunConfig
@@ -14,6 +20,14 @@ def test_the_page_is_current() -> None:
     assert committed == reference_text(), (
         "write it anew: python -m fttui.engine.config.reference docs/configuration.md"
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
+def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "configuration.md"
+    monkeypatch.setattr(sys, "argv", ["reference", str(page)])
+    runpy.run_module("fttui.engine.config.reference", run_name="__main__")
+    assert page.read_text(encoding="utf-8") == reference_text()
 
 
 def test_every_key_is_on_it() -> None:
