@@ -134,3 +134,15 @@ def test_a_cpu_run_computes_activations_again_as_ever() -> None:
     found = fit(lora(), SMOLLM2, Hardware("cpu", 64 * GIB, 64 * GIB))
     assert found.config.train.activation_checkpointing is True
     assert found.faster == ()
+
+
+@pytest.mark.parametrize(("batch", "advised"), [(3, set()), (4, {2}), (8, {4, 2})])
+def test_a_contrastive_batch_is_halved_but_keeps_two_pairs(batch: int, advised: set[int]) -> None:
+    config = configured(
+        task="contrastive",
+        contrastive={"kind": "infonce"},
+        data={"max_length": 512},
+        train={"batch": batch},
+    )
+    changes = changes_to_fit(estimate_memory(config, LLAMA_8B), 1, config)
+    assert {change.config.train.batch for change in changes} - {batch} == advised

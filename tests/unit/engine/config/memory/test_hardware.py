@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -88,3 +89,15 @@ def test_the_package_loads_no_training_stack():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("capability", "bf16"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_bf16_needs_an_ampere_card(capability: tuple[int, int], bf16: bool) -> None:
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=8, free=5),
+        nvmlDeviceGetCudaComputeCapability=lambda _: capability,
+        nvmlDeviceGetName=lambda _: "card",
+    )
+    found = hardware._describe_device(nvml, None, hardware.HostMemory(64, 32))
+    assert found == hardware.Device("card", total_bytes=8, free_bytes=5, bf16=bf16)
