@@ -244,3 +244,16 @@ def test_odd_modules_are_shown_beside_the_largest() -> None:
 def test_modules_measured_later_say_when() -> None:
     late = evidence(modules=[Module("layers.3.q_proj", 4.0, 0.1, "exploding")], modules_step=124)
     assert "## Modules, measured at step 124" in to_markdown(build_report(alert(), late))
+
+
+@pytest.mark.parametrize(
+    ("level", "current", "shown"),
+    [(4.0, 9.0, "4"), (9.0, 9.0, None), (math.inf, 9.0, None), (None, 9.0, None)],
+)
+def test_the_present_level_is_shown_where_it_is_not_the_loss(
+    level: float | None, current: float, shown: str | None
+) -> None:
+    report = build_report(alert("divergence"), evidence(current_loss=current))
+    text = to_markdown(msgspec.structs.replace(report, level_now=level))
+    assert ("**Level Now:**" in text) == (shown is not None)
+    assert shown is None or f"- **Level Now:** {shown}\n" in text
