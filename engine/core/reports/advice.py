@@ -165,7 +165,7 @@ def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
 
 
 def _why_recover(alert: Alert) -> str:
-    condition = "if the loss does not come back: " if alert.kind == "spike" else ""
+    condition = "if the loss does not come back, " if alert.kind == "spike" else ""
     return (
         f"{condition}goes back to before the first warning, skips the bad data, lowers the "
         "learning rate and the clip, then watches some steps (probation)"

@@ -20,7 +20,9 @@ BACK = RecoveryForecast(
 BY_HAND = "rollback step-000100 lr=0.25 clip=0.4 skip=31"
 
 
-def commands(kind: str, severity: str = "alarm", value: float = 9.0, **now: object) -> list[str]:
+def commands(
+    kind: str, severity: str = "alarm", value: float | None = 9.0, **now: object
+) -> list[str]:
     alert = Alert(
         id=f"{kind}-111", kind=kind, severity=severity, step=111, headline="", value=value
     )
@@ -79,6 +81,7 @@ def test_the_rate_changes_from_the_one_in_force(kind: str, lr_scale: float, comm
         ({"norm_high": 1.0}, 9.0, "clip 1.5"),
         ({"norm_high": 1.0}, 2.0, "clip 1"),  # half of the norm that alarmed
         ({"norm_high": 1.0}, math.inf, "clip 1.5"),
+        ({"norm_high": 1.0}, None, "clip 1.5"),
         ({"norm_high": 1.0, "clip": 1.6}, 9.0, "clip 1.5"),
         ({"norm_high": 1.0, "clip": 1.5}, 9.0, None),
         ({"norm_high": 0.0}, 9.0, None),
@@ -86,7 +89,9 @@ def test_the_rate_changes_from_the_one_in_force(kind: str, lr_scale: float, comm
         ({}, 9.0, None),
     ],
 )
-def test_a_clip_is_only_ever_tightened(now: dict[str, Any], value: float, clip: str | None) -> None:
+def test_a_clip_is_only_ever_tightened(
+    now: dict[str, Any], value: float | None, clip: str | None
+) -> None:
     found = commands("grad_explosion", value=value, **now)
     assert found == ([clip] if clip else []) + ["lr scale 0.7"]
 

@@ -15,6 +15,7 @@ from fttui.engine.core.reports.anomaly_report import (
     TrainingSample,
     build_report,
     from_json,
+    signs,
     to_json,
     to_markdown,
     top_modules,
@@ -257,3 +258,141 @@ def test_the_present_level_is_shown_where_it_is_not_the_loss(
     text = to_markdown(msgspec.structs.replace(report, level_now=level))
     assert ("**Level Now:**" in text) == (shown is not None)
     assert shown is None or f"- **Level Now:** {shown}\n" in text
+
+
+def test_the_whole_page() -> None:
+    rich = evidence(
+        timeline=2, lr_scale=0.5, loss_scale=1024.0, clip_share=0.6, guard="loss nan",
+        rank_mem_bytes=[2**30, 3 * 2**29], rank_s=[0.1234, 2.0], checkpoint_why="calm",
+        modules=[Module("layers.0", math.inf, 0.0, "exploding"), Module("layers.1", 1.0, 0.125)],
+        modules_step=124,
+    )  # fmt: skip
+    report = msgspec.structs.replace(
+        build_report(alert(), rich), autopilot="propose", initiated="step 123 → 120"
+    )
+    assert to_markdown(report) == PAGE
+
+
+PAGE = """\
+# Training Anomaly Report
+
+- **Issue:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)
+- **Step:** 123 (epoch 1.31)
+- **Run:** demo (timeline 2)
+- **Timestamp:** 2023-11-14 22:13:20 UTC
+- **Guard:** loss nan
+- **Last Good Checkpoint:** step-000120: calm
+- **Autopilot:** propose
+- **Rollback Initiated:** step 123 → 120
+
+## Recommended Actions
+
+1. `recover spike-123`: if the loss does not come back, goes back to before the first warning, \
+skips the bad data, lowers the learning rate and the clip, then watches some steps (probation)
+2. `rollback step-000120 lr=0.5 clip=0.6 skip=23`: does the same by hand, without the probation
+3. `pause`: most single spikes recover by themselves in some steps
+
+Look at the samples of this and the previous batch before you change anything.
+
+## Likely Causes
+
+1. a learning rate too high for this state, if the loss does not come back (changed lately: \
+lr scale 0.5; 60% of recent steps were clipped)
+2. an outlier batch: garbled, duplicated or very long samples (the gradient of this step is \
+×6.67 the usual one)
+
+## Tried Before
+
+- rollback step-000100 lr=0.5 at 118
+
+## Evidence
+
+- **Previous Loss:** 1.02
+- **Current Loss:** 6.52
+- **Spike Magnitude:** ×6.52, z 14.2
+- **Level Before:** 1
+- **Gradient Norm:** 8 (normal range 0.4 – 1.2)
+- **Learning Rate:** 0.0001 (schedule × 0.5); changed: lr scale 0.5 at 90
+- **Clipping:** 1, 60% of recent steps clipped
+- **Loss Scale:** 1024
+- **Memory:** 3.00 / 6.00 GiB
+- **Memory by Rank:** 1.00 GiB, 1.50 GiB
+- **Seconds by Rank:** 0.123, 2
+
+## Batch
+
+- current, rank 0: `os.path:join`, 120 tokens: `def 'j' x`
+- previous, rank 0: `json:loads`, 80 tokens
+
+## Modules, measured at step 124
+
+- `layers.0`: gradient inf, update 0 — exploding
+- `layers.1`: gradient 1, update 0.125
+"""
+
+
+def test_the_page_of_an_alert_without_evidence() -> None:
+    bare = Alert(id="vram_leak-7", kind="vram_leak", severity="watch", step=7, headline="memory")
+    assert (
+        to_markdown(build_report(bare, Evidence(time=0.0)))
+        == """\
+# Training Anomaly Report
+
+- **Issue:** vram leak (watch): memory
+- **Step:** 7
+- **Timestamp:** 1970-01-01 00:00:00 UTC
+- **Last Good Checkpoint:** none
+
+## Recommended Actions
+
+1. `checkpoint pin leak`: saves the run before memory runs out
+2. `stop`: then go on in a fresh process: fttui run --resume
+
+A restart from a checkpoint frees the memory.
+
+## Likely Causes
+
+1. tensors kept alive from step to step
+2. memory fragmentation
+
+## Evidence
+
+- **Clipping:** off
+"""
+    )
+
+
+@pytest.mark.parametrize(("step", "recent"), [(73, True), (72, False)])
+def test_changes_of_the_rate_count_for_fifty_steps(step: int, recent: bool) -> None:
+    changed = evidence(lr_changes=[LrChange(step=step, text="lr scale 3")], grad_norm=None)
+    assert signs(alert(), changed).lr_raised == (["lr scale 3"] if recent else [])
+
+
+def test_the_signs_of_an_alert() -> None:
+    assert signs(alert(), evidence()).grad_ratio == 8.0 / 1.2
+    assert signs(alert(), evidence(grad_norm=None)).grad_ratio is None
+    assert signs(alert(), evidence(grad_normal=None)).grad_ratio is None
+    assert signs(alert(), evidence(grad_normal=(0.0, 0.0))).grad_ratio is None
+    found = signs(alert(), evidence())
+    assert (found.longest, found.longest_before, found.repeated) == (120, 80, [])
+    bare = signs(alert(), Evidence(time=0.0))
+    assert (bare.lr_scale, bare.longest, bare.longest_before) == (1.0, None, None)
+
+
+@pytest.mark.parametrize(("length", "cut"), [(240, False), (241, True)])
+def test_a_long_sample_is_cut(length: int, cut: bool) -> None:
+    sample = TrainingSample(rank=1, batch="current", id="a", tokens=9, preview="x" * length)
+    page = to_markdown(build_report(alert(), evidence(samples=[sample])))
+    shown = "x" * 240 + ("…" if cut else "")
+    assert f"- current, rank 1: `a`, 9 tokens: `{shown}`\n" in page
+
+
+def test_the_five_largest_and_the_first_five_odd_modules_are_chosen() -> None:
+    quiet = [Module(f"m{n}", 1.0 + n, 20.0 - n) for n in range(14)]
+    odd = [Module(f"odd{n}", 0.0, 0.0, "dead") for n in range(7)]
+    names = [module.name for module in top_modules([*quiet, *odd])]
+    assert names == [f"m{n}" for n in (0, 1, 2, 3, 4, 9, 10, 11, 12, 13)] + [
+        f"odd{n}" for n in range(5)
+    ]
+    loud = Module("nan", math.nan, 0.0)
+    assert loud in top_modules([*quiet, loud])
