@@ -228,6 +228,12 @@ def test_an_update_passes_within_three_times_the_usual_norm(scene: Scene) -> Non
     assert scene.monitor.wants_gradients(math.nan, 1.0) == "odd"
 
 
+def test_the_usual_norm_is_the_95th_percentile(scene: Scene) -> None:
+    for norm in range(101):
+        scene.monitor.state.norms.push(float(norm))
+    assert scene.monitor.limits().grad_norm == pytest.approx(3 * 95)
+
+
 def test_gradients_are_measured_once_when_asked_for(scene: Scene) -> None:
     scene.monitor.ask_gradients()
     assert scene.monitor.limits() == NOTHING_PASSES

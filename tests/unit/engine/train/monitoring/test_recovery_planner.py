@@ -129,6 +129,14 @@ def test_a_recovery_goes_back_before_the_first_warning(tmp_path: Path) -> None:
     )
 
 
+def test_a_recovery_clips_at_the_95th_percentile_of_the_norms(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, alert("spike", 100))
+    checkpoint(scene.run, 80)
+    for norm in range(101):
+        scene.seen.norms.push(float(norm))
+    assert scene.recovery(clip=100.0).clip == pytest.approx(95)
+
+
 def test_a_recovery_knows_the_scale_a_checkpoint_was_trained_with(tmp_path: Path) -> None:
     scene = Scene(tmp_path, alert("spike", 100))
     checkpoint(scene.run, 80, control={"lr_scale": 0.25})
