@@ -57,7 +57,7 @@ SETS: dict[str, dict[str, Any]] = {
 NUMBERS = ("StepFinished", "EvalFinished", "RolledBack")
 TEXTS = ("CommandApplied", "CommandFailed", "AnomalyRaised", "AnomalyResolved", "ProbationEnded")
 ASIDE = {
-    *("applied", "settings"),  # of a command: added after cb82d2e
+    *("applied", "settings", "previous"),  # of a command: added after cb82d2e
     *("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s"),
     *("mem_total_bytes", "rss_bytes", "skew_s", "seconds", "mem_allocated_bytes"),
     *("mem_reserved_bytes", "gpu_util", "gpu_temp_c", "gpu_power_w", "pcie_bytes_per_s", "rank_s"),
