@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.autopilot import Autopilot, calls_at_once
 from fttui.engine.core.recovery import (
+    Detour,
     NoWayBack,
     RecoveryAttempt,
     RecoveryContext,
+    RecoveryForecast,
     RecoveryHistory,
     anomaly_named,
     incident,
     plan_recovery,
 )
+from fttui.engine.protocol.commands import Rollback
 from fttui.engine.run.checkpoint_store import Manifest
 
 NOW = RecoveryContext(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
@@ -188,3 +191,101 @@ def test_a_name_that_means_no_such_alert_is_refused(name: str) -> None:
     alerts = [signal(5), signal(7, "plateau", "info")]
     with pytest.raises(NoWayBack, match=f"no anomaly '{name}' on this timeline"):
         anomaly_named(alerts, name)
+
+
+@pytest.mark.parametrize(("apart", "together"), [(50, True), (51, False)])
+def test_signals_fifty_steps_apart_belong_together(apart: int, together: bool) -> None:
+    alerts = [signal(200 - apart), signal(200), signal(230)]
+    assert [a.step for a in incident(alerts, alerts[1])] == [200 - apart] * together + [200]
+
+
+@pytest.mark.parametrize(
+    ("clip", "high", "tighter"),
+    [
+        (None, 0.8, 0.8),
+        (1.0, 0.8, 0.8),
+        (0.8, 0.8, 0.4),
+        (0.6, 0.8, 0.3),
+        (1.0, None, 0.5),
+        (1.0, 0.0, 0.5),
+        (1.0, float("inf"), 0.5),
+        (None, float("inf"), None),
+    ],
+)
+def test_the_clip_always_gets_tighter(
+    clip: float | None, high: float | None, tighter: float | None
+) -> None:
+    now = msgspec.structs.replace(NOW, clip=clip, norm_high=high)
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), now).clip == tighter
+
+
+@pytest.mark.parametrize(
+    ("refused_at", "skip"), [(104, 25), (105, 25), (155, 75), (156, 25), (0, 25)]
+)
+def test_refused_updates_count_for_fifty_steps(refused_at: int, skip: int) -> None:
+    now = msgspec.structs.replace(NOW, refused_at=refused_at)
+    assert plan_recovery(signal(105), [], SAVED, RecoveryHistory(), now).skip == skip
+
+
+@pytest.mark.parametrize(("step", "skip"), [(579, 499), (580, 500), (581, 500), (5000, 500)])
+def test_no_more_than_five_hundred_steps_are_skipped(step: int, skip: int) -> None:
+    saved = [manifest(100)]
+    assert plan_recovery(signal(step), [], saved, RecoveryHistory(), NOW).skip == skip
+
+
+def test_batches_passed_over_are_those_of_detours_before_a_step() -> None:
+    past = RecoveryHistory()
+    past.went_back(10, 5)
+    past.went_back(20, 7)
+    assert [past.passed_over(step) for step in (9, 10, 19, 20)] == [0, 5, 5, 12]
+    assert [past.passed_over(step, saved=True) for step in (10, 11, 20, 21)] == [0, 5, 5, 12]
+    past.went_back(20, 0)
+    assert past.passed_over(99) == 5, "the later detour was undone"
+
+
+def test_a_probation_counts_from_its_checkpoint_and_ends_with_its_incident() -> None:
+    attempt = plan_recovery(signal(105), [], SAVED, RecoveryHistory(), NOW)
+    past = RecoveryHistory()
+    past.begin(attempt, 50)
+    assert past.probation is not None
+    assert (past.probation.steps, past.probation.until_step) == (50, 150)
+    past.went_back(100, 3)
+    assert past.probation is not None, "the rollback of the recovery itself"
+    past.over()
+    assert past == RecoveryHistory(detours=[Detour(100, 3)])
+
+
+def test_an_attempt_is_typed_as_its_rollback() -> None:
+    whole = RecoveryAttempt(
+        anomaly="a", checkpoint="step-000100", step=100, lr_scale=0.123456, clip=2.34567, skip=3
+    )
+    assert whole.describe() == "rollback step-000100 lr=0.1235 clip=2.346 skip=3"
+    bare = msgspec.structs.replace(whole, clip=None, skip=0)
+    assert bare.describe() == "rollback step-000100 lr=0.1235"
+    assert whole.rollback() == Rollback(
+        checkpoint="step-000100", lr_scale=0.123456, clip=2.34567, skip=3
+    )
+
+
+def test_a_checkpoint_of_another_timeline_is_not_a_target() -> None:
+    other = [manifest(60), msgspec.structs.replace(manifest(80), timeline=2)]
+    assert plan_recovery(signal(105), [], other, RecoveryHistory(), NOW).step == 60
+
+
+@pytest.mark.parametrize(
+    ("now", "saved", "expected"), [(1.0, 0.4, 0.2), (0.4, 1.0, 0.2), (0.4, 0.4, 0.2)]
+)
+def test_the_lower_of_two_rates_is_halved(now: float, saved: float, expected: float) -> None:
+    context = msgspec.structs.replace(NOW, lr_scale=now, lr_scales={"step-000100": saved})
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), context).lr_scale == expected
+
+
+def test_another_signal_of_the_same_step_belongs_to_the_incident() -> None:
+    alerts = [signal(105, "spike"), signal(105)]
+    assert [a.id for a in incident(alerts, alerts[1])] == ["spike-105", "divergence-105"]
+
+
+def test_without_a_plan_nothing_was_tried_or_refused() -> None:
+    assert RecoveryForecast() == RecoveryForecast(attempt=None, refused="", tried=0)
+    assert RecoveryForecast().tried == 0
+    assert NOW.refused_at == 0

@@ -379,6 +379,12 @@ def test_the_signs_of_an_alert() -> None:
     assert (bare.lr_scale, bare.longest, bare.longest_before) == (1.0, None, None)
 
 
+def test_a_report_without_evidence_has_the_values_of_a_new_run() -> None:
+    bare = Evidence(time=0.0)
+    assert (bare.timeline, bare.lr_scale, bare.rollbacks) == (1, 1.0, 0)
+    assert (AdviceContext().lr_scale, AdviceContext().rollbacks) == (1.0, 0)
+
+
 @pytest.mark.parametrize(("length", "cut"), [(240, False), (241, True)])
 def test_a_long_sample_is_cut(length: int, cut: bool) -> None:
     sample = TrainingSample(rank=1, batch="current", id="a", tokens=9, preview="x" * length)
