@@ -57,7 +57,7 @@ class Profiler(Protocol):
 
 
 class CommandExecutor:
-    """Carries one-shot commands out on every rank, at a boundary."""
+    """Carries out one-shot commands and scheduled work at a boundary, on every rank."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class CommandExecutor:
 
     @property
     def due(self) -> bool:
-        """The configuration asks for an evaluation or a checkpoint at this step."""
+        """Whether a scheduled evaluation or checkpoint is due at this step."""
         step = self._event_log.step
         return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
 
     def scheduled(self) -> None:
-        """Evaluate and save where the configuration says so."""
+        """Run the evaluation and write the checkpoint that are scheduled for this step."""
         step, config = self._event_log.step, self._config
         evaluate = is_due(config.eval.every, step, at_start=config.eval.at_start)
         if evaluate and not self._evaluate_unasked():
@@ -118,7 +118,7 @@ class CommandExecutor:
             self._control.demand(Stop(), "early stop", reason)
 
     def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
-        """Carry out one command; old → new as a person reads it.
+        """Carry out a command; return the old and the new value for the journal.
 
         Raises:
             Impossible: nothing was changed.
@@ -148,7 +148,7 @@ class CommandExecutor:
         return outcome
 
     def finish(self) -> bool:
-        """The planned steps are done: evaluate, save; False when a stop got in between."""
+        """Evaluate and save after the last planned step; False if a stop interrupted it."""
         self.mark()
         if self._trainer.can_evaluate and not self._evaluate_unasked():
             return False
@@ -157,17 +157,17 @@ class CommandExecutor:
 
     @property
     def owes_evaluation(self) -> bool:
-        """A stop got into the evaluation of this step."""
+        """Whether a stop interrupted the evaluation of this step."""
         return self._owed_at == self._event_log.step
 
     @property
     def newest(self) -> str | None:
-        """The newest complete checkpoint."""
+        """Name of the newest complete checkpoint; None without one."""
         known = self._checkpointer.ledger.all()
         return known[-1].name if known else None
 
     def resume_from(self, wanted: str) -> Manifest:
-        """Go back to a checkpoint before the first step of a new process."""
+        """Restore a checkpoint before the first step of a new process."""
         manifest, counters = self._checkpointer.restore(wanted)
         self._adopt(manifest, counters)
         return manifest
@@ -298,7 +298,7 @@ class CommandExecutor:
             raise Impossible(str(where)) from None
 
     def _evaluate_unasked(self) -> bool:
-        """Evaluate as planned; False when the run is to stop before that is done."""
+        """Run a scheduled evaluation; False if a stop interrupted it."""
         try:
             self._evaluate()
         except EvaluationInterrupted as where:

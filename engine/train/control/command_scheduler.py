@@ -15,6 +15,7 @@ just after the question was sent, at most one more micro-batch begins.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -107,6 +108,8 @@ class CommandScheduler:
         memory: Memory,
         *,
         obeys: frozenset[type[Command]],
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._queue = queue
         self._event_log = event_log
@@ -114,6 +117,8 @@ class CommandScheduler:
         self._concluder = concluder
         self._memory = memory
         self._obeys = obeys
+        self._clock = clock
+        self._sleep = sleep
         self._signalled = False
 
     def at_boundary(self, executor: OneShotCommands) -> bool:
@@ -147,7 +152,7 @@ class CommandScheduler:
             self._enter_hold()
             if control.settings.release:
                 self._memory.release()
-            time.sleep(_HOLD_TICK_S)
+            self._sleep(_HOLD_TICK_S)
             self._look()
             if not self._needs_device() or self._has_device():
                 self.perform_due(executor)
@@ -299,7 +304,7 @@ class CommandScheduler:
                 new=new,
                 issuer=entry.issuer,
                 reason=entry.reason,
-                seconds=time.time() - entry.time,
+                seconds=self._clock() - entry.time,
                 applied=entry.command,
                 settings=self._control.settings,
                 previous=previous,
