@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -36,6 +36,10 @@ from fttui.engine.train.control.control_state import ControlState
 from fttui.engine.train.control.controlled_trainer import EvalResult, EvaluationInterrupted
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.event_log import EventLog
+
+if TYPE_CHECKING:
+    from fttui.engine.train.control.controlled_trainer import ControlledTrainer
+    from fttui.engine.train.monitoring.monitor import TrainingMonitor
 
 
 class Data:
@@ -187,9 +191,9 @@ class Bench:
             config,
             event_log=self.log,
             control=self.control,
-            trainer=self.trainer,
+            trainer=cast("ControlledTrainer", self.trainer),
             checkpointer=Checkpointer(run, self.trainer, SingleRank(), 1),
-            monitor=self.monitor,
+            monitor=cast("TrainingMonitor", self.monitor),
             profiler=profiler,
             ends_evaluation=lambda: self.stops,
         )

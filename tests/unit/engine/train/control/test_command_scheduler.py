@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import msgspec
 import pytest
@@ -115,7 +116,7 @@ class Desk:
         """Whether a step may begin."""
         return self.scheduler.at_boundary(self)
 
-    def found(self, kind: type) -> list:
+    def found(self, kind: type) -> list[Any]:
         """Events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
@@ -372,7 +373,7 @@ def test_a_command_of_the_engine_is_journaled_with_its_issuer_and_reason() -> No
 def test_a_step_is_dropped_only_while_one_is_in_progress() -> None:
     control = Desk().control
     control.drop_step()
-    assert not control.dropped
+    assert not control.end_step()
     control.begin_step()
     control.drop_step()
     assert control.dropped
