@@ -179,11 +179,11 @@ async def test_a_policy_is_undone_too() -> None:
 
 TASKS = {
     "halve the learning rate": ("l", *"x.5", "enter"),
-    "pause, or go on": ("space",),
-    "save a checkpoint": ("s",),
-    "go back to the checkpoint before the newest": ("r", "down", "enter"),
-    "answer a spike as its report says": ("R", "y"),
-    "stop, with everything saved": ("x", "y"),
+    "pause, or resume": ("space",),
+    "write a checkpoint": ("s",),
+    "roll back to the checkpoint before the newest": ("r", "down", "enter"),
+    "follow the advice on a spike": ("R", "y"),
+    "stop, with a checkpoint": ("x", "y"),
 }
 """The commonest tasks and the fewest keys for each, from the dashboard; docs/app.md has them."""
 DONE = [

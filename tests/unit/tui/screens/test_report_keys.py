@@ -121,7 +121,7 @@ async def test_every_screen_shows_the_users_own_keys() -> None:
         await until(pilot, lambda: "[A]: goes back" in text_of(app))
         assert "[B]: does the same by hand" in text_of(app)
         await pilot.press("escape", "f8", "x")
-        await until(pilot, lambda: "appears under f7 samples" in text_of(app))
+        await until(pilot, lambda: "appears on the samples screen (f7)" in text_of(app))
         await pilot.press("escape")
         await pilot.resize_terminal(40, 10)
         await until(pilot, lambda: "f10 detaches" in text_of(app))

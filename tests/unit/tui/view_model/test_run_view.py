@@ -86,7 +86,7 @@ def test_a_full_disk_is_told_by_the_heartbeat_alone(free: int | None, told: str 
     assert (state.trouble and state.trouble.short) == told
     if state.trouble is not None:
         assert fmt.size(free) in state.trouble.words
-        assert "saving needs" in state.trouble.words
+        assert "a checkpoint needs" in state.trouble.words
     gone = fold(_state(script), [_beat(script, disk_free_bytes=free, engine_alive=False)], 0.0)
     assert gone.trouble is None
 
