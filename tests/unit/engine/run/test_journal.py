@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -31,6 +32,17 @@ def test_reads_back_what_was_written_and_then_what_is_added(tmp_path: Path) -> N
     assert writer.recovered == PAYLOADS[:2]
     writer.append(*PAYLOADS[2:])
     assert list(reader) == PAYLOADS[2:]
+    writer.close()
+
+
+def test_what_a_writer_found_is_synced_before_it_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, PAYLOADS)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_ino))
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    assert synced == [path.stat().st_ino]
     writer.close()
 
 

@@ -30,3 +30,28 @@ def test_a_sample_is_whole_steps_from_everywhere(tmp_path: Path) -> None:
     assert max(gaps) < 5 * 3000 / journal_preview.SAMPLES
     assert steps[0].step < 40
     assert steps[-1].step > 2950
+
+
+def _chosen(path: Path, *steps: tuple[float, float]) -> list[int]:
+    """Steps of (loss, gradient norm) that the min-max sampler chooses, all in one part."""
+    with open(path, "wb") as file:
+        file.write(MAGIC)
+        for seq, (loss, norm) in enumerate(steps, start=1):
+            event = StepFinished(loss=loss, grad_norm=norm)
+            record = Record(seq=seq, time=0.0, step=seq, timeline=1, event=event)
+            file.write(frame(encode(record)))
+    sampler = journal_preview.MinMaxSampler(path, 0, 0, 10**6)
+    while not sampler.advance():
+        pass
+    return [r.step for r in map(decode_record, sampler.records()) if r]
+
+
+def test_the_extremes_of_a_part_and_the_newest_step_are_chosen(tmp_path: Path) -> None:
+    steps = [(2.0, 1.0), (5.0, 1.0), (3.0, 9.0), (1.0, 1.0), (2.5, 2.0), (2.0, 1.0)]
+    assert _chosen(tmp_path / "journal.log", *steps) == [2, 3, 4, 6]
+
+
+def test_of_equal_extremes_and_of_non_finite_losses_the_first_is_chosen(tmp_path: Path) -> None:
+    nan = float("nan")
+    steps = [(2.0, 1.0), (nan, 99.0), (2.0, 1.0), (nan, 99.0), (2.0, 1.0)]
+    assert _chosen(tmp_path / "journal.log", *steps) == [1, 2, 5]
