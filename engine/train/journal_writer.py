@@ -1,4 +1,4 @@
-"""From the training thread to the journal: one append to a deque, the rest in a writer thread."""
+"""Journal writer: takes events from the training thread by a deque and writes them in a thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JournalWriter:
         self._launch_hub = launch_hub
         self._journal = FrameWriter(run.journal, run.journal_lock)
         self.recovered = self._journal.recovered
-        """What earlier incarnations journaled."""
+        """Records that earlier processes of this run journaled."""
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._mend()
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0

@@ -1,4 +1,4 @@
-"""Complete checkpoints and exact returns to them, agreed by all ranks."""
+"""Checkpointer: writes complete checkpoints and restores them exactly, agreed by all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Of this process; looking them up reads the metadata of every installed package."""
+    """Return the versions of the training libraries, cached because reading metadata is slow."""
     return {library: version(library) for library in _LIBRARIES}
 
 

@@ -1,4 +1,4 @@
-"""A moving average of the adapter: what is evaluated and shipped when `train.ema` is on."""
+"""Moving average of the adapter, which is evaluated and exported if `train.ema` is set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AdapterEma:
         self.updates = 0
         """Updates taken in."""
         self.average: dict[str, Tensor] = {}
-        """By the names of the weights."""
+        """The averaged weights by name."""
         self.restart()
 
     def restart(self) -> None:

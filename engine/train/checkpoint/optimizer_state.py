@@ -1,4 +1,4 @@
-"""The optimizer's state, to plain values and back into the live optimizer, in place.
+"""Optimizer state: copied to plain values and restored into the live optimizer in place.
 
 The loaders of torch and bitsandbytes put new tensors where the old ones were: during a rollback
 both exist, paged buffers come back as plain device memory, and state is cast to the dtype of its
@@ -18,7 +18,7 @@ OptimizerState = dict[str, Any]
 """`kind`, `groups` (their settings) and `state` (of each weight in group order, or None)."""
 
 _CONFIGURED = frozenset({"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "fused"})
-"""Of a group, what the configuration and the schedule decide: a change for a resumed run counts."""
+"""Group options that follow the configuration and the schedule instead of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def bare(optimizer: Any) -> Any:
 
 
 def kind_of(optimizer: Any) -> str:
-    """What a state belongs to; paged or not makes no difference, the number of bits does."""
+    """Return the kind of an optimizer: its class and number of bits, whether paged or not."""
     own = bare(optimizer)
     package = type(own).__module__.partition(".")[0]
     bits = getattr(getattr(own, "args", None), "optim_bits", None)
@@ -121,13 +121,13 @@ def _restore(own: Any, weight: _Weight, stored: dict[str, Any]) -> None:
 
 
 def _home(weight: _Weight, name: str) -> torch.device:
-    """Where torch's optimizers keep a value: a step counter stays on the host unless fused."""
+    """Return the device of a state value; only fused optimizers keep step counters on it."""
     on_device = weight.group.get("fused") or weight.group.get("capturable")
     return torch.device("cpu") if name == "step" and not on_device else weight.tensor.device
 
 
 def _forget(own: Any, weight: _Weight) -> None:
-    """As before the first step. Paged buffers are never given back, so they are kept and reset."""
+    """Reset an optimizer to its first step; paged buffers cannot be freed, so they are zeroed."""
     state = own.state.get(weight.tensor)
     if not state or not _makes_buffers(own):
         own.state.pop(weight.tensor, None)
@@ -157,7 +157,7 @@ def wait_for_device() -> None:
 
 
 def state_tensors(saved: OptimizerState) -> Iterator[Tensor]:
-    """Every tensor of a state, in order."""
+    """Return every tensor of a state, in a fixed order."""
     for stored in saved["state"]:
         yield from (value for value in (stored or {}).values() if isinstance(value, Tensor))
 
@@ -172,7 +172,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
-    """One number per tensor that a changed bit changes: the sum of its elements' bit patterns."""
+    """Return one number per tensor that changes with any bit: the sum of its bit patterns."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         bits = tensor.detach().reshape(-1).view(_BITS[tensor.element_size()])

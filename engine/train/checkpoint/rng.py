@@ -1,4 +1,4 @@
-"""Every random generator a training step draws from."""
+"""Random generators of a training step: capture, restore and convert to tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RngState = dict[str, Any]
 
 
 def capture_rng() -> RngState:
-    """The state of the Python, NumPy and CPU generators and of this rank's CUDA device."""
+    """Return the state of the Python, NumPy and CPU generators and of this rank's CUDA device."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
@@ -22,7 +22,7 @@ def capture_rng() -> RngState:
 
 
 def restore_rng(state: RngState) -> None:
-    """Put every generator back."""
+    """Restore the state of every generator."""
     python = state["python"]
     random.setstate((python[0], tuple(python[1]), python[2]))
     np.random.set_state(state["numpy"])
@@ -32,7 +32,7 @@ def restore_rng(state: RngState) -> None:
 
 
 def rng_to_tensors(state: RngState) -> dict[str, Any]:
-    """The same state with nothing but tensors and plain values, loadable with `weights_only`."""
+    """Return the state as tensors and plain values, loadable with `weights_only`."""
     numpy = state["numpy"]
     inner = numpy["state"]
     return {
@@ -50,7 +50,7 @@ def rng_to_tensors(state: RngState) -> dict[str, Any]:
 
 
 def rng_from_tensors(stored: dict[str, Any]) -> RngState:
-    """The inverse of `rng_to_tensors`."""
+    """Return the state from the output of `rng_to_tensors`."""
     numpy = stored["numpy"]
     return {
         "python": stored["python"],

@@ -1,4 +1,4 @@
-"""The exact training state: what it takes for a run to go on as if it had never gone further.
+"""Exact training state: captures and restores everything that training changes.
 
 The base model is not part of it: it never changes. The state of a step is taken at the boundary
 before its first micro-batch.
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step in progress has already changed and would have to give back."""
+    """The state at the start of a step, to which a dropped step returns."""
 
     step: int
     position: int
@@ -66,7 +66,7 @@ class StagedState:
     rng: RngState
     counters: Counters
     average: dict[str, Tensor] | None
-    """None when the checkpoint has none or this run keeps none."""
+    """The averaged adapter; None if the checkpoint or this run has none."""
 
 
 def rng_file(rank: int) -> str:

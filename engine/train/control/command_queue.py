@@ -1,4 +1,4 @@
-"""Commands as they reach the step loop: the same ones, in the same order, on every rank."""
+"""Command queue: brings new commands to every rank, the same ones in the same order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _entries = msgspec.msgpack.Decoder(list[ControlEntry])
 
 @dataclass(frozen=True)
 class NewCommands:
-    """What one look into the inbox brought."""
+    """The commands that are new since the last look, and whether a stop signal arrived."""
 
     entries: list[ControlEntry]
     stop_signal: bool
@@ -60,7 +60,7 @@ class CommandQueue:
             self._asked = self._agreement.start_max(self._news())
 
     def look(self) -> NewCommands:
-        """What is new on every rank, as of the last `ask`; every rank enters this together."""
+        """Return the new commands as of the last `ask`; every rank enters this together."""
         asked, self._asked = self._asked, None
         newest, stops = asked.read() if asked else self._agreement.max(self._news())
         if newest <= self._seen:

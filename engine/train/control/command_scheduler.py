@@ -79,7 +79,7 @@ class Commands(Protocol):
         """Return the commands that are new since the last look."""
 
 
-class Memory(Protocol):
+class ReleasableMemory(Protocol):
     """The device memory of all ranks."""
 
     def release(self) -> None:
@@ -105,7 +105,7 @@ class CommandScheduler:
         event_log: EventLog,
         control: ControlState,
         concluder: StepConcluder,
-        memory: Memory,
+        memory: ReleasableMemory,
         *,
         obeys: frozenset[type[Command]],
         clock: Callable[[], float] = time.time,

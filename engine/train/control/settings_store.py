@@ -1,4 +1,4 @@
-"""The desired control state on disk, so that a restart honours what was asked last.
+"""Settings store: keeps the settings in force on disk, so that a restart continues with them.
 
 What the configuration said at that time is kept beside it: a value that a person has since changed
 in the configuration counts more than what was asked of the run before.
@@ -29,7 +29,7 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: RunConfig) -> ConfiguredSettings:
-        """What the configuration asks for."""
+        """Return the settings that the configuration asks for."""
         train = config.train
         return cls(
             lr=train.lr,
@@ -40,7 +40,7 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `desired.json` holds."""
+    """The content of `desired.json`."""
 
     desired: RunSettings
     configured: ConfiguredSettings
@@ -52,13 +52,13 @@ class InitialSettings:
 
     desired: RunSettings
     overridden: list[str] = field(default_factory=list)
-    """What the configuration has taken back, for a person to read."""
+    """Changes that the configuration overrides, worded for the log."""
 
 
 def load_desired(
     run: RunDirectory, config: RunConfig, *, restarted: bool = False
 ) -> InitialSettings:
-    """What was asked last in this run, under what the configuration has changed since.
+    """Return the initial settings: the stored ones, unless the configuration has changed since.
 
     A pause is kept by a restart after a crash only: whoever starts a process by hand wants it to
     train.
@@ -103,6 +103,6 @@ def _override(
 
 
 def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:
-    """Keep it for the next process."""
+    """Store the settings for the next process."""
     stored = StoredSettings(desired=desired, configured=ConfiguredSettings.of(config))
     write_atomically(run.path / "desired.json", msgspec.json.encode(stored))

@@ -1,4 +1,4 @@
-"""The lengths that graphs are made for: few enough to capture, close enough to waste little."""
+"""Buckets: the padded lengths for which graphs are captured."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def bucket(length: int, longest: int) -> int:
 
 
 def buckets(longest: int) -> list[int]:
-    """Every length that occurs when rows have at most `longest` tokens."""
+    """Return every bucket up to `longest` tokens."""
     return sorted({bucket(length, longest) for length in range(1, longest + 1)})

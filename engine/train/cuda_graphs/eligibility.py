@@ -1,4 +1,4 @@
-"""Whether a run trains in fast mode, and why not."""
+"""Eligibility: whether a run can use CUDA graphs, and why not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fast_path(
 
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
-    """What stands against static shapes, or on a CUDA device against graphs; None is nothing."""
+    """Return why the model cannot run in static shapes or CUDA graphs; None if it can."""
     return why_not_fast(config, device.type) or _of_model(model, device)
 
 

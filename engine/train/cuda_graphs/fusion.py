@@ -62,7 +62,7 @@ def _replace(module: Any, function: _Replacement) -> None:
 
 
 def _is_plain(layer: Any) -> bool:
-    """One adapter of two matrices on a linear without bias, quantized to 4 bit or not at all."""
+    """Whether a layer is a linear without bias, in 4 bit or unquantized, with one plain adapter."""
     base: Any = layer.get_base_layer()
     return (
         set(layer.lora_A) == {"default"}

@@ -1,4 +1,4 @@
-"""Gradients that stay where they are, so that a graph can add to them again and again."""
+"""Static gradients: buffers at fixed addresses, so that every replay adds to them."""
 
 from __future__ import annotations
 

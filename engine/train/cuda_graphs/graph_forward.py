@@ -1,4 +1,4 @@
-"""The way a trainer takes through a model in fast mode."""
+"""Graph forward: chooses, captures and replays the graph that fits a micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_GRAPHS = 32
 
 
 class GraphForward:
-    """What losses are made of, for a micro-batch, as tensors of an ordinary autograd graph.
+    """Runs a micro-batch through graphs and returns tensors of an ordinary autograd graph.
 
     Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
     forward must be followed by its backward, if it has one, before the next forward.
@@ -80,15 +80,15 @@ class GraphForward:
         return found
 
     def begin(self) -> None:
-        """Every rank starts from rank 0's weights."""
+        """Copy the weights of rank 0 to every rank."""
         self._gradients.share_weights()
 
     def average_gradients(self) -> None:
-        """Over all ranks: nobody else does it, because no DDP module is called."""
+        """Average the gradients over all ranks, because no DDP module does so."""
         self._gradients.average_over_ranks()
 
     def make_room(self) -> None:
-        """Before passes outside of graphs: let these go where the device may not hold both.
+        """Free the graphs before other passes if the device may not hold both.
 
         Graphs keep their memory to themselves. In lean mode there is none beside them, and a pass
         without gradients takes no more than they do.
@@ -159,7 +159,7 @@ def _free(device: torch.device) -> int:
 
 
 def _idle(device: torch.device) -> int:
-    """What the allocator holds and nobody uses between two steps: the graphs' memory, mostly."""
+    """Return the bytes that the allocator holds unused between two steps, mostly for graphs."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
@@ -171,7 +171,7 @@ def _shared(form: Form, other: Form) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong first: the end of a capture that has failed raises an error of its own."""
+    """Return the first error of a failed capture, whose end raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

@@ -1,4 +1,4 @@
-"""One form's forward and backward pass: as graphs on a CUDA device, or directly anywhere."""
+"""Graph passes: the forward and backward pass of one form, as CUDA graphs or directly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Direct:
 
 
 class Graphs:
-    """What the graphs of a model share: memory, a stream, and that the kernels are loaded.
+    """The memory pool and the stream that all graphs of a model share.
 
     No two forms are ever between forward and backward at once, so all use the same memory.
     """
@@ -67,7 +67,7 @@ class Graphs:
 
 
 class Captured:
-    """Both passes recorded once and replayed from then on.
+    """Forward and backward pass, captured once and then replayed.
 
     A replay draws from the device's generator as the recorded calls would. Recomputed activations
     draw the forward pass's numbers again: the backward graph begins with the generator where the

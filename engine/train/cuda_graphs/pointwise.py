@@ -1,4 +1,4 @@
-"""What a layer computes number by number: a gate's product and rotary positions.
+"""Pointwise kernels: the product of a gate and rotary positions, compiled where possible.
 
 Each is one function forward and one backward, so that the compiler makes one kernel of it where
 PyTorch runs several, and nothing in between is kept for the backward pass.
@@ -26,7 +26,7 @@ def product(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def product_gradients(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """By gate and by up."""
+    """Gradients with respect to gate and up projection."""
     return torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)
 
 
@@ -42,7 +42,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotated_gradient(grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """By x."""
+    """Gradient with respect to x."""
     return grad * cos - _quarter_turn(grad * sin)
 
 

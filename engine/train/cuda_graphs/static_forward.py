@@ -1,4 +1,4 @@
-"""What a graph holds: from a batch in static buffers to hidden states and the token loss.
+"""Static forward: from a batch in static buffers to hidden states and the token loss.
 
 The same code runs with and without capture. It waits for nothing on the device and every shape in
 it follows from the batch's form alone.
@@ -39,7 +39,7 @@ class Form:
     way: Way = "trained"
 
     def __str__(self) -> str:
-        """As a person reads it in the log."""
+        """Return the wording for the log."""
         kind = "" if self.trained else ", forward only"
         if self.way == "reference":
             kind = ", without the adapter"
@@ -57,7 +57,7 @@ class StaticBatch:
         self._steps = torch.arange(form.length, device=device).expand(shape)
         self.position_ids = self._steps.clone()
         self.tokens = torch.ones((), device=device)
-        """Of a row of the batch in it, its own padding included."""
+        """Tokens in a row of the batch, including the padding of the batch itself."""
         self.everything = torch.ones(shape, dtype=torch.bool, device=device)
         self.embedded: Tensor | None = None
         """[B, T, H], where the embedding is on the host."""
@@ -118,7 +118,7 @@ class StaticForward:
         return isinstance(self._embedding, HostEmbedding)
 
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
-        """What cannot be part of a graph: look the batch up in an embedding on the host.
+        """Look the batch up in an embedding on the host, which cannot be part of a graph.
 
         The ids are taken from where they came from: asking the device for them would wait for it.
         """

@@ -1,4 +1,4 @@
-"""Restarts by torchrun: one more attempt of the same run, from its last checkpoint."""
+"""Restarts by torchrun: the number of this start of the ranks, and how many are allowed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LaunchAttempt:
-    """Which start of the ranks this is."""
+    """One start of the ranks by torchrun."""
 
     number: int = 0
     """Restarts so far."""
@@ -17,7 +17,7 @@ class LaunchAttempt:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> LaunchAttempt:
-        """As torchrun tells it; without torchrun there is one attempt."""
+        """Return the attempt from the environment of torchrun; without it there is only one."""
         return cls(
             int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
             int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")),
@@ -25,10 +25,10 @@ class LaunchAttempt:
 
     @property
     def repeated(self) -> bool:
-        """An earlier attempt crashed."""
+        """Whether an earlier attempt crashed."""
         return self.number > 0
 
     @property
     def may_repeat(self) -> bool:
-        """If this one crashes, another follows."""
+        """Whether another attempt follows if this one crashes."""
         return self.number < self.limit

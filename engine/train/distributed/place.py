@@ -1,4 +1,4 @@
-"""This rank's device and its place among the ranks."""
+"""Rank place: the device of this rank, its number and the number of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .elastic import LaunchAttempt
 
 @dataclass(frozen=True)
 class RankPlace:
-    """One rank."""
+    """The place of one rank."""
 
     rank: int
     world_size: int
@@ -27,7 +27,7 @@ class RankPlace:
 
     @property
     def description(self) -> str:
-        """The device as a person knows it."""
+        """Name and memory of the device, for the log."""
         if self.device.type != "cuda":
             threads = torch.get_num_threads()
             return f"cpu ({threads} thread{'s' if threads > 1 else ''})"

@@ -1,4 +1,4 @@
-"""Noticing that another rank is gone, even while this one is stuck in a collective of the GPU.
+"""Rank watchdog: detects a lost rank, even while this rank waits in a collective of the GPU.
 
 Rank 0 and every other rank hold an open receive from each other on a group of their own. It ends
 when the peer says good-bye, or, at once, when its process dies and its sockets close. (A host
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _FOREVER = timedelta(days=365)
 _GRACE_S = 4.0
-"""For the main thread to meet the failure itself and end in good order."""
+"""Seconds in which the main thread may still meet the failure itself and end orderly."""
 
 
 class RankWatchdog:
@@ -66,7 +66,7 @@ class RankWatchdog:
         os._exit(self._exit_code)
 
     def take_over(self, wait_s: float) -> int | None:
-        """From here on this rank reports for itself; says which rank was lost, if one was.
+        """Stop the watchdog and return the rank that was lost, or None.
 
         Args:
             wait_s: an error in a collective may be seen a moment before its cause.

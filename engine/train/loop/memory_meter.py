@@ -1,4 +1,4 @@
-"""What a step used of memory and of the device."""
+"""Memory meter: memory, utilisation, temperature and power of this rank at a step."""
 
 from __future__ import annotations
 

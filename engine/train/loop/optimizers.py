@@ -1,4 +1,4 @@
-"""The optimizer with a learning rate for each part of the adapter, and the schedule over it."""
+"""Optimizer with a learning rate per part of the adapter, and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def rate_of(lr: float, ratio: float) -> dict[str, float]:
-    """What a group holds of a learning rate: its own, and its ratio to that of the run."""
+    """Return a group's learning rate and its ratio to that of the run."""
     return {"lr": lr * ratio, "lr_ratio": ratio}
 
 
@@ -85,7 +85,7 @@ def set_lr(optimizer: Any, lr: float) -> None:
 def parameter_groups(
     model: nn.Module, recipe: TrainConfig, decayed: set[str]
 ) -> list[dict[str, Any]]:
-    """What is trained, in groups of one learning rate and weight decay each.
+    """Return the trained parameters in groups of one learning rate and weight decay each.
 
     The groups follow from the model alone, so that a checkpoint fits a run with other ratios. The
     first has the rate of the run itself.

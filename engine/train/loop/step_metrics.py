@@ -1,4 +1,4 @@
-"""One optimizer step as it is measured: losses, counts and times of this rank, then of all."""
+"""Step metrics: losses, counts and times of one optimizer step, on this rank and on all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..distributed.agreement import Agreement, PendingResult
 
 @dataclass
 class StepMetrics:
-    """What one rank collects during one step."""
+    """The measurements of one rank during one step."""
 
     started: float = field(default_factory=time.perf_counter)
     data_s: float = 0.0
@@ -61,7 +61,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class RankStep:
-    """What this rank knows of the step before the others have said theirs."""
+    """The figures of a step on this rank, before the totals over all ranks are known."""
 
     loss: float
     """This rank's share; the mean over ranks is the step's loss."""
@@ -107,9 +107,9 @@ class StepTotals:
     tokens: int
     samples: int
     rank_s: list[float]
-    """Each rank's own time, up to the last backward pass, where the ranks begin to wait."""
+    """Seconds of each rank up to the last backward pass, from which on the ranks wait."""
     rank_mem_bytes: list[int]
-    """Each rank's allocated memory; empty when not every rank knows it, as what follows."""
+    """Allocated memory of each rank; this and the next lists are empty if any rank has no value."""
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]
@@ -121,7 +121,7 @@ class StepTotals:
 
 
 class DeviceReading(NamedTuple):
-    """What a rank tells of its accelerator; None where it has none, or that does not say."""
+    """The readings of a rank's accelerator; None without one or where it reports none."""
 
     mem_bytes: int | None = None
     util: float | None = None

@@ -1,4 +1,4 @@
-"""A step between its last backward pass and its record: what is known, and what is on its way."""
+"""Step record: one optimizer step from its last backward pass to its journal record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepRecord:
     lr_schedule: float
     lr_scale: float
     policy: str
-    """What to do with an update that is not finite."""
+    """The policy for an update that is not finite."""
     memory: MemoryReading
     seen: SeenExamples
     epoch: float
@@ -46,11 +46,11 @@ class StepRecord:
     ended: bool = False
     """The optimizer has been asked for the update, and counters have moved."""
     step_s: float | None = None
-    """By the device's clock; None goes by the host's."""
+    """Seconds by the clock of the device; None uses the clock of the host."""
     own: RankStep | None = None
     totals: PendingResult[StepTotals] | None = None
     verdict: UpdateVerdict | None = None
-    """None while only the device knows it."""
+    """The verdict on the update; None while only the device knows it."""
     loss_scale: float | None = None
 
     @property
@@ -72,7 +72,7 @@ class StepRecord:
 
     @property
     def clip_factor(self) -> float:
-        """What the gradients were multiplied by."""
+        """The factor by which clipping has multiplied the gradients."""
         if self.clip is None or not self.clipped or not math.isfinite(self.known.grad_norm):
             return 1.0
         return self.clip / self.known.grad_norm

@@ -34,7 +34,7 @@ class PairTexts:
     vectors: Tensor
     """[2N + K, H] fp32."""
     texts: Texts
-    """Of the same rows; pairs are numbered from 0 in the order of the anchors."""
+    """The texts of the same rows; pairs are numbered from 0 in the order of the anchors."""
     pairs: int
     """N."""
 
@@ -44,12 +44,12 @@ class PairTexts:
 
     @property
     def anchors(self) -> slice:
-        """Their rows."""
+        """Rows of the anchors."""
         return slice(0, self.pairs)
 
     @property
     def positives(self) -> slice:
-        """Their rows, in the order of the anchors."""
+        """Rows of the positives, in the order of the anchors."""
         return slice(self.pairs, 2 * self.pairs)
 
     @property
@@ -59,7 +59,7 @@ class PairTexts:
 
     @property
     def candidates(self) -> slice:
-        """What an anchor may be compared with: positives, then hard negatives."""
+        """Rows of the candidates of an anchor: positives, then hard negatives."""
         return slice(self.pairs, None)
 
 
@@ -136,7 +136,7 @@ class PairObjective:
         return pair_texts(pool(hidden, mask, self._config.pooling), batch)
 
     def spread(self, own: PairTexts) -> tuple[PairTexts, range]:
-        """What anchors are compared with, and which of its pairs are this rank's."""
+        """Return the texts of all ranks and the indices of this rank's pairs."""
         return across_ranks(own) if self._config.cross_device else (own, range(own.pairs))
 
     def compare(self, everyone: PairTexts, own: range) -> ContrastiveResult:
@@ -144,7 +144,7 @@ class PairObjective:
         return reduce(add, self.blocks(everyone, own))
 
     def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
-        """The same a block of anchors at a time; each result may be freed before the next."""
+        """Yield the results of one block of anchors at a time, so that each can be freed early."""
         size = max(1, COSINES_AT_ONCE // max(1, len(everyone)))
         for start in range(own.start, max(own.stop, own.start + 1), size):
             yield self._block(everyone, slice(start, min(start + size, own.stop)))

@@ -1,4 +1,4 @@
-"""Evaluation and sample generation between steps; leaves every random generator as it was."""
+"""Evaluator: evaluates and generates samples between steps, without changing random generators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Evaluator:
         self._agreement = agreement
         self._progress = progress
         self._weights = weights
-        """Puts the weights to evaluate into the model for a while."""
+        """Context in which the model holds the weights to evaluate."""
 
     def __len__(self) -> int:
         """Held-out examples."""
@@ -124,7 +124,7 @@ class Evaluator:
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
     def _pairs(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
-        """Every held-out anchor against all held-out texts, however many a batch holds."""
+        """Compare every held-out anchor with all held-out texts, across batches."""
         head = lm_head_of(self._trainer.model)
         config, objective = self._config.contrastive, self._trainer.objective
         parts = [self._no_texts()]
@@ -156,7 +156,7 @@ class Evaluator:
         }
 
     def _no_texts(self) -> PairTexts:
-        """What a rank without any example has, so that all ranks gather the same shapes."""
+        """Return empty texts for a rank without examples, so that all ranks gather equal shapes."""
         model = self._trainer.model
         device = self._trainer.args.device
         size = model.config.get_text_config().hidden_size

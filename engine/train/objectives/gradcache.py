@@ -38,7 +38,7 @@ class Randomness:
 
     @classmethod
     def of(cls, device: torch.device) -> Randomness:
-        """As it is now."""
+        """Capture the current state of the generators."""
         cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(device, torch.get_rng_state(), cuda)
 
@@ -58,26 +58,26 @@ class EmbeddedBatch:
 
     randomness: Randomness
     texts: PairTexts
-    """Without a graph."""
+    """Pooled vectors without an autograd graph."""
     hidden: Tensor | None
     """Last hidden states in their graph, where that was kept."""
 
 
 @dataclass(frozen=True)
 class StepCache:
-    """What the second pass over a step needs."""
+    """The results of the first pass that the second pass over a step needs."""
 
     randomness: list[Randomness]
     kept: dict[int, Tensor]
     """Hidden states with their graph, by micro-batch; taken out as they are used."""
     gradients: list[Tensor]
-    """Of the step's scaled loss by the vectors of each micro-batch, [rows, H]."""
+    """Gradients of the scaled step loss by the vectors of each micro-batch, [rows, H]."""
     log_scale_gradient: Tensor | None
-    """The same by the learned temperature's logarithm."""
+    """Gradient with respect to the logarithm of the learned temperature."""
     result: ContrastiveResult
-    """Of this rank's anchors over all candidates, without a graph."""
+    """The loss of this rank's anchors over all candidates, without an autograd graph."""
     scale: float
-    """What the sums were multiplied by."""
+    """The factor by which sums become shares of the step."""
 
     def share(self, number: int, texts: PairTexts, log_scale: Tensor | None) -> Tensor:
         """A micro-batch's share of the loss, with the gradient of its texts' share of it.
@@ -107,7 +107,7 @@ def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> in
 
 
 def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers: int | None) -> int:
-    """What the graph of a forward pass holds per token, about.
+    """Return the approximate bytes per token that the autograd graph of a forward pass holds.
 
     Args:
         architecture: the text model's transformers configuration.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Tensor:
-    """From a micro-batch's sum to its share of the mean over the step's tokens, times the ranks."""
+    """Return a micro-batch's share of the mean over the step, times the number of ranks."""
     known = 0 if num_items_in_batch is None else num_items_in_batch
     items = torch.as_tensor(known, device=ce_sum.device).clamp(min=1)
     share: Tensor = ce_sum / items * trainer.accelerator.num_processes

@@ -62,7 +62,7 @@ class PreferenceObjective:
         self._head = lm_head_of(model)
 
     def log_probs(self, model: Any, batch: Batch) -> LogProbs:
-        """Of the completions of a batch, [rows], by the model as it is (wrapped or not)."""
+        """Return the log-probabilities of the completions of a batch, [rows], by a model."""
         with HiddenStates(self._model) as hidden:
             model(
                 input_ids=batch["input_ids"],
@@ -123,7 +123,7 @@ class PreferenceObjective:
         return Compared(losses.sum(), {**sums, "reward_accuracy": right.sum()})
 
     def see(self, batch: Batch) -> EvaluatedBatch:
-        """What an evaluation keeps of a batch."""
+        """Return the values that an evaluation keeps of a batch."""
         policy, reference = self.log_probs(self._model, batch), self.reference(batch)
         apart = self.divergence_sum(batch) if self.rated else torch.zeros(())
         return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))

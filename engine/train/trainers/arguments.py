@@ -1,4 +1,4 @@
-"""From our configuration to the arguments of the HF and TRL trainers."""
+"""Arguments of the Hugging Face and TRL trainers, derived from the configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPTIMIZERS = {
 _WITH_FLOOR = {"linear": "polynomial", "cosine": "cosine_with_min_lr"}
 """Schedules that transformers gives a floor under another name."""
 _DECAY_SHARE = 0.2
-"""Of a wsd schedule that decays to zero."""
+"""Share of a wsd schedule in which the learning rate decays to zero."""
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, out: Path) -> Any:
@@ -75,7 +75,7 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, o
 
 
 def _optimizer(config: RunConfig, device: torch.device) -> str:
-    """One kernel for all weights on a GPU, unless there is a loss scale for it to know of."""
+    """Return the optimizer name: fused on a GPU, unless fp16 needs a loss scaler."""
     name = _OPTIMIZERS[config.train.optimizer]
     like_a_gpu = device.type == "cuda" or config.train.fast == "static"
     fused = like_a_gpu and not _precision(config, device)["fp16"]

@@ -39,7 +39,7 @@ class EngineTrainer:
 
     @property
     def obeys(self) -> frozenset[type[Command]]:
-        """All commands."""
+        """The commands that this trainer can carry out: all of them."""
         return ALL_COMMANDS
 
     @property

@@ -27,7 +27,7 @@ class DeviceOffload:
         self._device = device
         self._ema = ema
         self._away: list[tuple[UntypedStorage, Tensor]] = []
-        """Emptied storages with the bytes they had."""
+        """Emptied storages, each with its bytes."""
 
     def release(self) -> int:
         """Free device memory; returns how many bytes others can have now."""
@@ -67,7 +67,7 @@ class DeviceOffload:
         self._away.clear()
 
     def _storages(self) -> list[UntypedStorage]:
-        """Each once, however many tensors share it."""
+        """Return every storage once, however many tensors share it."""
         own = [t for t in self._tensors() if t.device.type == self._device.type]
         found = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in own}
         return [s for s in found.values() if s.nbytes() and s.resizable()]
@@ -88,7 +88,7 @@ def _bytes_of(storage: UntypedStorage) -> Tensor:
 
 
 def _tensors_in(quant_state: Any) -> Iterator[Tensor]:
-    """What bitsandbytes keeps beside a quantized weight, its own quantized scales included."""
+    """Return the tensors that bitsandbytes keeps beside a quantized weight, with its scales."""
     for value in vars(quant_state).values() if quant_state is not None else ():
         if isinstance(value, Tensor):
             yield value

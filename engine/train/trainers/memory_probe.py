@@ -1,4 +1,4 @@
-"""A trial step: the longest batch once forward, backward and updated, to know what a run takes.
+"""Memory probe: measures the longest batch with a trial step before the run begins.
 
 It happens before the first step, and everything it touched is put back: the run that follows is
 the same to the last bit.
@@ -68,7 +68,7 @@ def try_longest(
 
 
 def _said(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:
-    """In fast mode the allocator reserves what graphs take, whoever has allocated it."""
+    """Return planned and measured memory; with graphs the reserved memory counts."""
     found, kind = (measured.reserved, " with its graphs") if graphs else (measured.allocated, "")
     before = f"planned {planned.compared / GIB:.2f} GiB, " if planned else ""
     return f"{before}{found / GIB:.2f} GiB measured on the longest batch{kind}"
@@ -118,7 +118,7 @@ def _pass(trainer: Any, batch: Batch) -> None:
 
 
 def _update(trainer: Any) -> None:
-    """What a paged optimizer keeps is not the allocator's, and cannot be given back."""
+    """Run the optimizer, except a paged one, whose memory could not be freed again."""
     if trainer.accelerator.scaler is None and not getattr(_bare(trainer), "is_paged", False):
         _bare(trainer).step()
 

@@ -45,7 +45,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         self._ce: Tensor | None = None
         """Summed cross-entropy that came with the hidden states, if the forward pass had it."""
         self._scale = 1.0
-        """From a sum over this rank's anchors to its share of the step's loss."""
+        """Factor from a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
         self.objective = PairObjective(config.contrastive)
@@ -70,7 +70,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
 
     @property
     def own_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What is trained and belongs to no adapter; part of the exact state."""
+        """Trained parameters that belong to no adapter; part of the exact state."""
         log_scale = self.objective.temperature.log_scale
         return {} if log_scale is None else {"contrastive.log_scale": log_scale}
 
@@ -161,7 +161,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return ce_sum
 
     def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """One pass of [anchors; positives; negatives] → last hidden states [2B + N, T, H].
+        """Return the last hidden states [2B + N, T, H] of [anchors; positives; negatives].
 
         A single pass through the (wrapped) model, so that DDP's hooks are armed once.
         """

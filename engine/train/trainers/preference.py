@@ -29,7 +29,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
 
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._scales: dict[str, float] = {}
-        """From sums over this rank's rows to shares of the step's means, by what they are about."""
+        """Factors from sums over this rank's rows to shares of the step's means, by name."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
         self.objective = PreferenceObjective(config, self.model)

@@ -124,7 +124,7 @@ def text_trainer(
 
 
 def _placeholder() -> Dataset:
-    """What TRL wants to see of the data; the step loop is fed by the batch source.
+    """Return the placeholder dataset that TRL requires; the batch source feeds the step loop.
 
     The fingerprint is given because computing one pickles the table, which not every pair of
     Python and pyarrow survives.
