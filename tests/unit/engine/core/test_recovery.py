@@ -289,3 +289,8 @@ def test_without_a_plan_nothing_was_tried_or_refused() -> None:
     assert RecoveryForecast() == RecoveryForecast(attempt=None, refused="", tried=0)
     assert RecoveryForecast().tried == 0
     assert NOW.refused_at == 0
+
+
+def test_data_skipped_before_the_checkpoint_change_nothing() -> None:
+    past = RecoveryHistory(detours=[Detour(10, 5)])
+    assert plan_recovery(signal(105), [], SAVED, past, NOW).skip == 5 + 20
