@@ -21,7 +21,7 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
             train.fast != "static" and kind != "cuda"
         ),
         "train.activations are on the host": train.activations == "host",
-        f"model.attention {attention} depends on the data, auto does not": (
+        f"model.attention: {attention} cannot be captured in a graph; auto can": (
             attention not in ("auto", "sdpa")
         ),
     }

@@ -28,7 +28,7 @@ All keys of a configuration file, by section. `fttui check FILE` validates a fil
 
 
 def reference_text() -> str:
-    """Return the page as it is committed."""
+    """Return the Markdown text of docs/configuration.md."""
     return "\n".join((_INTRO, *_section(RunConfig, ""))) + "\n"
 
 

@@ -78,7 +78,9 @@ class Guard(msgspec.Struct, kw_only=True):
         if bad is None:
             return GuardDecision(UpdateVerdict.APPLY)
         if policy == "halt":
-            return GuardDecision(UpdateVerdict.HALT, f"{bad} at step {step}; policy is halt")
+            return GuardDecision(
+                UpdateVerdict.HALT, f"{bad} at step {step}; halting, as the nonfinite policy says"
+            )
         if policy == "rollback":
             return self._roll_back(step, bad)
         return self._skip(step, bad)
@@ -104,7 +106,8 @@ class Guard(msgspec.Struct, kw_only=True):
                 f"{bad} at step {step} after {self.rollbacks} rollbacks because of it",
             )
         self.rollbacks += 1
-        return GuardDecision(UpdateVerdict.ROLLBACK, f"{bad} at step {step}; policy is rollback")
+        reason = f"{bad} at step {step}; rolling back, as the nonfinite policy says"
+        return GuardDecision(UpdateVerdict.ROLLBACK, reason)
 
     def rewound(self, saved: Guard) -> Guard:
         """Return the guard after a rollback: skips of the checkpoint, rollbacks of now."""

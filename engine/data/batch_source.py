@@ -22,7 +22,7 @@ class Batches(Protocol):
         ...
 
     def epoch(self, position: int) -> float:
-        """Return the passes over the data at a position."""
+        """Return the number of epochs at a micro-batch position, such as 1.25."""
         ...
 
 

@@ -156,7 +156,7 @@ def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:
         return {}
     total = sum(mix.shares)
     parts = [
-        f"{Path(source.path).name} {share / total:.0%} ({share:,} of its {count:,})"
+        f"{Path(source.path).name} {share / total:.0%} ({share:,} of its {count:,} examples)"
         for source, share, count in zip(config.data.sources, mix.shares, mix.counts, strict=True)
     ]
     return {"mix per epoch": ", ".join(parts)}

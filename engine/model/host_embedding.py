@@ -84,7 +84,7 @@ class QuantizedHead(nn.Module):
         )
 
     def slices(self) -> Iterator[HeadSlice]:
-        """Yield the dequantized slices in the order of the vocabulary."""
+        """Yield the weight of the output head, dequantized slice by slice, in vocabulary order."""
         for number, packed in enumerate(self.packed):
             state: Any = packed.quant_state
             bias = self.biases[number] if len(self.biases) else None

@@ -188,7 +188,9 @@ def open_control(
 
     initial = load_desired(start.run, config, restarted=start.attempt.repeated)
     for change in initial.overridden:
-        event_log.log("warning", f"the configuration overrides what was asked: {change}")
+        event_log.log(
+            "warning", f"the changed configuration replaces a setting made by command: {change}"
+        )
     control = ControlState(
         initial.desired, event_log.position, norm_percentile=monitor.norm_percentile, store=store
     )

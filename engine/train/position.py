@@ -1,4 +1,4 @@
-"""The position of a run in its training: written by the trainer, read by all other parts."""
+"""The optimizer step of a run and the next learning rate of its schedule; set by the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check`: validate a configuration, compute its steps, estimate its memory, check its data."""
+"""`check`: validate a configuration and its data, plan steps and memory; settle `auto` for `run`."""
 
 from __future__ import annotations
 

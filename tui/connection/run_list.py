@@ -1,4 +1,4 @@
-"""Lists of runs: on this machine, in the runs folder or known from before, and on remote hosts."""
+"""Lists the runs of this machine and of remote hosts, and reads another run for a comparison."""
 
 from __future__ import annotations
 

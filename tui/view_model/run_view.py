@@ -87,7 +87,7 @@ class Anomaly:
 
     @property
     def open(self) -> bool:
-        """Whether there is no verdict yet."""
+        """Whether the anomaly is open, that is, has no verdict yet."""
         return not self.verdict
 
 

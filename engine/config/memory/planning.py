@@ -54,7 +54,9 @@ def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
             config.model.id, "config.json", revision=config.model.revision, local_files_only=local
         )
     except LocalEntryNotFoundError:
-        raise FttuiError("it is not in the local cache and the hub cannot be reached") from None
+        raise FttuiError(
+            "it is not in the local cache and the Hugging Face Hub cannot be reached"
+        ) from None
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FttuiError(reason) from None

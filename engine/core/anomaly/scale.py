@@ -1,4 +1,4 @@
-"""The scale on which losses are compared: differences are log ratios in any unit of the loss."""
+"""The scale on which the detector compares losses: asinh(loss / unit), logarithmic if large."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .hub_client import HubClient
 
 
 class RequestRouter:
-    """Routes the requests of one viewer."""
+    """Answers the requests of one remote viewer from the run folder, or passes them to the hub."""
 
     def __init__(self, run: RunDirectory, hub: HubClient, why_read_only: str) -> None:
         self._run = run

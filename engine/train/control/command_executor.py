@@ -1,4 +1,4 @@
-"""Command executor: carries out checkpoint, rollback, evaluate, sample, skip, note and stop."""
+"""Command executor: carries out one-shot commands, and scheduled evaluations and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank watchdog: detects a lost rank, even while this rank waits in a collective of the GPU.
+"""Rank watchdog: ends this process if another rank is lost, even during an NCCL collective.
 
 Rank 0 and every other rank hold an open receive from each other on a group of their own. It ends
 when the peer says good-bye, or, at once, when its process dies and its sockets close. (A host

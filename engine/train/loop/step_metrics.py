@@ -73,7 +73,7 @@ class RankStep:
 
 
 def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
-    """This rank's share of the loss, [] fp32, where it was computed."""
+    """Return the sum of the losses of this rank's micro-batches, [] fp32, on their device."""
     losses = tally.losses or [grad_norm.new_zeros(())]
     return sum(losses, losses[0].new_zeros(())).float()
 

@@ -104,11 +104,11 @@ class TrainingMonitor:
         return self._planner.wanted(mode)
 
     def way_back(self) -> Rollback | None:
-        """Return the guard's own rollback past the step just refused; a collective."""
+        """Return the rollback for a step that the guard has refused, or None; all ranks call this."""
         return self._planner.way_back(self._anomalies.state.alerts)
 
     def recovery(self, anomaly: str, settings: RunSettings) -> Rollback:
-        """Return the rollback that recovers from an anomaly; a collective.
+        """Return the rollback that recovers from an anomaly; all ranks call this together.
 
         Raises:
             NoWayBack: no recovery is possible; the message names the reason.

@@ -1,4 +1,4 @@
-"""Recovery planner: plans rollbacks to recover from anomalies; holds probation and autopilot."""
+"""Recovery planner: plans rollbacks for anomalies, runs the autopilot, judges the outcome."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class RecoveryPlanner:
         return WayBack(next(known, None), RecoveryForecast(attempt=attempt, tried=tried))
 
     def without_recovery(self, alert: Alert, seen: AnomalyMonitorState) -> WayBack:
-        """Return the good checkpoint before an alert that `recover` does not help against."""
+        """Return only the newest good checkpoint, for an alert that the command `recover` ignores."""
         return WayBack(self.good_checkpoint(alert, seen.alerts))
 
     def _plan(

@@ -133,7 +133,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """This micro-batch's share of the step's joint loss."""
+        """Return this micro-batch's share of the weighted contrastive and cross-entropy loss."""
         hidden = self._hidden_states(model, inputs)
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive

@@ -210,7 +210,10 @@ def test_a_halt_calls_for_a_recovery_and_a_skip_does_not(scene: Scene) -> None:
     scene.step(loss=math.nan)
     assert scene.monitor.wanted("act") is None
     assert scene.step(loss=math.nan, policy="halt") is UpdateVerdict.HALT
-    assert scene.monitor.wanted("act") == (Recover(), "loss is nan at step 52; policy is halt")
+    assert scene.monitor.wanted("act") == (
+        Recover(),
+        "loss is nan at step 52; halting, as the nonfinite policy says",
+    )
 
 
 def test_alerts_of_steps_and_evaluations_call_for_a_recovery(scene: Scene) -> None:
