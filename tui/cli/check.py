@@ -1,4 +1,4 @@
-"""`check`: validate a configuration and its data, plan steps and memory; settle `auto` for `run`."""
+"""`check`: validate a configuration and its data, plan steps and memory; also used by `run`."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class GraphStrategy:
         return nullcontext()
 
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
-        """Return a training step without DDP that calls `model.train()`, which is slow, only if needed."""
+        """Return a training step without DDP that calls `model.train()` only where needed."""
 
         def step(model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
             if not trainer.model.training:

@@ -104,7 +104,7 @@ class TrainingMonitor:
         return self._planner.wanted(mode)
 
     def way_back(self) -> Rollback | None:
-        """Return the rollback for a step that the guard has refused, or None; all ranks call this."""
+        """Return the rollback for a step that the guard refused, or None; all ranks call this."""
         return self._planner.way_back(self._anomalies.state.alerts)
 
     def recovery(self, anomaly: str, settings: RunSettings) -> Rollback:

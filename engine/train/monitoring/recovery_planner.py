@@ -184,7 +184,7 @@ class RecoveryPlanner:
         return WayBack(next(known, None), RecoveryForecast(attempt=attempt, tried=tried))
 
     def without_recovery(self, alert: Alert, seen: AnomalyMonitorState) -> WayBack:
-        """Return only the newest good checkpoint, for an alert that the command `recover` ignores."""
+        """Return only the newest good checkpoint, for an alert that `recover` does not handle."""
         return WayBack(self.good_checkpoint(alert, seen.alerts))
 
     def _plan(

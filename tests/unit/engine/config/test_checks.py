@@ -192,7 +192,7 @@ def test_sound_configurations_pass(changes):
         (
             ({"train": {"fast": "on"}, "model": {"attention": "eager"}},),
             "train.fast",
-            "model.attention eager depends on the data",
+            "model.attention: eager cannot be captured in a graph",
         ),
         (
             ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0, "at_start": False}},),
