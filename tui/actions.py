@@ -1,4 +1,4 @@
-"""The action table: every action with its key, label, help and commands.
+"""The action table: key, label, help and commands of every action, and when it is possible.
 
 Key bindings, footer, help screen and palette are generated from it; `HANDLERS` in
 `screens.handlers.action_handlers` maps an action's id to the function that performs it.

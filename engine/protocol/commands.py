@@ -189,7 +189,7 @@ class CommandSpec:
         return self.title or self.verb
 
     def why_illegal(self, state: RunState) -> str | None:
-        """Return why the run does not accept it in a state, or None when it does."""
+        """Return why a run in a state does not accept this command, or None if it does."""
         if state in self.legal:
             return None
         if state.ended:

@@ -92,7 +92,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """One folder per checkpoint."""
+        """The folder with one subfolder per checkpoint."""
         return self.path / "checkpoints"
 
     @property

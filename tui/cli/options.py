@@ -67,7 +67,7 @@ def say(line: str) -> None:
 
 
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
-    """Return the run that the options name; without a name the newest one, with `live` a live one.
+    """Return the run that the options name; without a name the newest run, or newest live run.
 
     Raises:
         NoSuchRun: no run or several runs match the name.

@@ -1,4 +1,4 @@
-"""Reading of a long journal on this machine from its file: a preview first, then all records."""
+"""Reads a long local journal from its file: a preview, then all of it with old steps thinned."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             yield f"Gradient clip (max norm) {old} → {new}, {begins}."
         case Evaluate():
             took = run.evaluation.seconds if run.evaluation else None
-            span = f"; the last one took {fmt.duration(took)}" if took else ""
+            span = f" The last evaluation took {fmt.duration(took)}." if took else ""
             held = state.state in _HELD
             then = f"the run stays {state.state.value}" if held else "then training continues"
-            yield f"Evaluates on the held-out data now, {then}{span}."
+            yield f"Evaluates on the held-out data now; {then}.{span}"
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"
             yield f"Measures where the time of {them} goes; training is not affected."

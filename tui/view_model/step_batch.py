@@ -100,7 +100,7 @@ class RecordBatch:
 
 
 def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
-    """Decode journal payloads; runs of finished steps become columns."""
+    """Decode journal payloads; consecutive step records become one array per field."""
     table = _Table(payloads)
     table.fill()
     parts: list[Record | Steps] = []

@@ -1,4 +1,4 @@
-"""Detection of sudden faults: loss spikes, gradient explosions, non-finite values."""
+"""Detection of instability: loss spikes, divergence, gradient explosions, non-finite values."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Throughput(msgspec.Struct):
     count: int = 0
 
     def update(self, rate: float) -> tuple[float, float] | None:
-        """Add a rate; return the rates now and before in the record where it counts as low.
+        """Add a throughput; return the present and the usual one when a lasting drop is found.
 
         The long window takes no values while the rate is low; after a long time the low rate
         becomes the usual one.

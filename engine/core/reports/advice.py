@@ -210,7 +210,7 @@ _PAUSE_TO_LOOK = _action("pause", "holds training while you look at the samples"
 _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
         _action("stop", "more steps make it worse; the best checkpoint is kept"),
-        _action("eval", "confirms it with a fresh evaluation"),
+        _action("eval", "checks it with a fresh evaluation"),
     ),
     "straggler": (
         _action("profile 2", "shows where each rank's time goes, before you change anything"),

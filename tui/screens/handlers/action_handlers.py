@@ -39,7 +39,10 @@ POLICY_FORMS = "skip · halt · rollback, or: autopilot off · propose · act"
 
 
 def perform(app: AppBase, action_id: str) -> None:
-    """Perform an action, or say why it is not possible now; a digit after `;` extends the count."""
+    """Perform an action, or show why it is not possible now.
+
+    While a count is typed, after the key of `app.count`, a digit key appends to the count instead.
+    """
     action = ACTION_OF[action_id]
     if app.counting and action.key.isdigit():
         app.count = f"{app.count}{action.key}"[:MOST_DIGITS]
