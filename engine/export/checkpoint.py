@@ -54,7 +54,7 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {manifest.name} was removed while it was read ({error.strerror}): the run "
-            "keeps only its newest ones; choose another, or pin one with: "
-            "fttui ctl checkpoint pin"
+            "keeps only its newest ones; choose another, or, while the run is live, write one that "
+            "is never removed with: fttui ctl checkpoint pin"
         ) from None
     return AdapterFiles(manifest, weights, settings, averaged=ema)
