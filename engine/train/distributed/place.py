@@ -1,12 +1,10 @@
-"""Rank place: the device of this rank, its number and the number of ranks."""
+"""Rank place: chooses the device of this rank, joins the process group of all ranks, leaves it."""
 
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -71,44 +69,6 @@ def _join(device: torch.device, timeout: timedelta) -> None:
 
 
 def leave_place() -> None:
-    """Part from the other ranks."""
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-class StepClock:
-    """Times one step on the device that does it, without waiting for it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._began = self._lapped = self._ended = self._mark()
-
-    def _mark(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
-        event.record()
-        return event
-
-    def lap(self) -> None:
-        """The work of this rank alone ends here, unless it is called again."""
-        self._lapped = self._mark()
-
-    def end(self) -> None:
-        """The step ends here."""
-        self._ended = self._mark()
-
-    def lapped_s(self) -> float:
-        """Seconds from the beginning to the last `lap`; the device must have come that far."""
-        return self._since_began(self._lapped)
-
-    def took_s(self) -> float:
-        """Seconds from the beginning to the end; waits until the device has come that far."""
-        if self._cuda:
-            self._ended.synchronize()
-        return self._since_began(self._ended)
-
-    def _since_began(self, mark: Any) -> float:
-        if self._cuda:
-            return float(self._began.elapsed_time(mark)) / 1e3
-        return float(mark - self._began)

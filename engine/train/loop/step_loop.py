@@ -22,10 +22,10 @@ from ...core.profile import VERDICT
 from ...data.batch_source import Batch, BatchSource
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
-from ..distributed.place import StepClock
 from ..monitoring.profiler import StepProfiler
 from ..profiler_spans import span
 from .memory_meter import MemoryMeter
+from .step_clock import StepClock
 from .step_conclusion import StepConclusion
 from .step_metrics import StepMetrics, settle, summed
 from .step_record import StepRecord

@@ -13,8 +13,8 @@ from ...core.guard import UpdateVerdict
 from ...data.batch_source import SeenExamples
 from ...protocol.events import StepFinished
 from ..distributed.agreement import PendingResult
-from ..distributed.place import StepClock
 from .memory_meter import MemoryReading
+from .step_clock import StepClock
 from .step_metrics import RankStep, StepMetrics, StepTotals
 from .update_gate import Gradients
 
