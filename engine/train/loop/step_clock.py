@@ -31,7 +31,7 @@ class StepClock:
         self._ended = self._mark()
 
     def lapped_s(self) -> float:
-        """Return the seconds from the start to the last `lap`, which the device must have reached."""
+        """Return the seconds from the start to the last `lap`; the device must have reached it."""
         return self._since_began(self._lapped)
 
     def took_s(self) -> float:
