@@ -1,1 +1,1 @@
-"""Fast mode: a micro-batch as two CUDA graphs, one forward and one backward, on static shapes."""
+"""Fast mode: runs a micro-batch as two CUDA graphs, forward and backward, on static shapes."""

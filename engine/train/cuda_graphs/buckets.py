@@ -4,12 +4,16 @@ from __future__ import annotations
 
 SHORTEST = 64
 DOUBLING_UP_TO = 512
-"""Below, a step is short whatever its length; above, four lengths per octave waste under 20 %."""
+"""Longest bucket reached by doubling; a step of this length or less is short in any case.
+
+Longer buckets come in four lengths per octave, which wastes less than 20 % on padding.
+"""
 PER_OCTAVE = 4
+"""Buckets per octave above `DOUBLING_UP_TO`."""
 
 
 def bucket(length: int, longest: int) -> int:
-    """Tokens per row of the smallest graph that holds `length`; `longest` is such a length too."""
+    """Return the tokens per row of the smallest bucket for `length`; `longest` is a bucket too."""
     if length <= DOUBLING_UP_TO:
         fitting = max(SHORTEST, 1 << (length - 1).bit_length())
     else:

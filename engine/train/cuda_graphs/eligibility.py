@@ -1,4 +1,4 @@
-"""Eligibility: whether a run can use CUDA graphs, and why not."""
+"""Eligibility: decides whether a run can use CUDA graphs, and builds its graph forward."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .static_forward import StaticForward
 def fast_path(
     config: RunConfig, trainer: Any, pad_id: int, log: Callable[[str, str], None]
 ) -> tuple[GraphForward | None, str]:
-    """The fast path of a run, or None, and what to say about it.
+    """Return the graph forward of a run, or None, and the text that reports the choice.
 
     Raises:
-        ConfigError: `train.fast: on`, and it is impossible here.
+        ConfigError: `train.fast` is on, but the run cannot use CUDA graphs.
     """
     mode = config.train.fast
     device = trainer.args.device
@@ -40,7 +40,7 @@ def fast_path(
     precision = functools.partial(trainer.accelerator.autocast, no_cache)
     kernels, failed = kernels_for(device)
     if failed:
-        log("info", f"fast mode: layers are not compiled, which costs some percent: {failed}")
+        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
     path = GraphForward(
         StaticForward(
             trainer.model,
@@ -66,6 +66,7 @@ def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> 
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
+    """Return why this model cannot run in CUDA graphs; None if it can."""
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
     if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):

@@ -1,7 +1,7 @@
-"""Fewer and larger kernels for the same arithmetic: linears with adapters, norms, gates, positions.
+"""Fusion: replaces adapted linears, norms, gated MLPs and rotary positions by fewer kernels.
 
-A layer is replaced only where its replacement computes the same; everything else stays as it is.
-A layer that is not in training mode is as it was.
+A layer is replaced only if the replacement computes the same result; all other layers are left
+unchanged. Outside training mode a replaced layer runs its own forward.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..patches import replace_forward
 from .pointwise import Kernels
 
 CLOSE = 1e-5
-"""Largest difference, relative to its size, between a result and that of a replacement in fp32."""
+"""Largest relative difference in fp32 between the result of a layer and of its replacement."""
 _Replacement = Callable[[Any, Tensor], Tensor | None]
 _GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
 
 
 def fuse(model: nn.Module, kernels: Kernels) -> list[nn.Module]:
-    """Replace what can be replaced, in place; returns those layers."""
+    """Replace every layer that has a replacement, in place, and return the replaced layers."""
     fused: list[nn.Module] = []
     gated: dict[type, bool] = {}
     for module in model.modules():
@@ -51,7 +51,7 @@ def _replacement(module: Any, kernels: Kernels, gated: dict[type, bool]) -> _Rep
 
 
 def _replace(module: Any, function: _Replacement) -> None:
-    """Call `function` first; where it returns None the module's own forward counts."""
+    """Make a module call `function`, and its own forward if that returns None."""
     original = module.forward
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def _replace(module: Any, function: _Replacement) -> None:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether a layer is a linear without bias, in 4 bit or unquantized, with one plain adapter."""
+    """Return whether a layer is a 4-bit or plain linear without bias, with one plain adapter."""
     base: Any = layer.get_base_layer()
     return (
         set(layer.lora_A) == {"default"}
@@ -81,7 +81,7 @@ def _quant_state(base: Any) -> Any:
 
 
 def _adapted(layer: Any, x: Tensor) -> Tensor | None:
-    """`base(x) + scaling · B A dropout(x)`; None where formats are mixed or the adapter is off."""
+    """Return `base(x) + scaling · B A dropout(x)`; None for mixed dtypes or a disabled adapter."""
     down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     kind = x.device.type
     mixed = torch.is_autocast_enabled(kind)
@@ -95,7 +95,10 @@ def _adapted(layer: Any, x: Tensor) -> Tensor | None:
 
 
 class _Adapted(torch.autograd.Function):
-    """The sums go into matrix products instead of passing over all outputs once more each."""
+    """An adapted linear whose sums are part of its matrix products.
+
+    Each separate sum would read and write all outputs once more.
+    """
 
     @staticmethod
     def forward(
@@ -141,7 +144,7 @@ class _Adapted(torch.autograd.Function):
 
 
 def _product(base: Any, flat: Tensor) -> Tensor:
-    """The frozen linear of [n, in], in the dtype of that."""
+    """Return the output of the frozen linear for [n, in], in the dtype of its input."""
     if _quant_state(base) is None:
         return F.linear(flat, base.weight.to(flat.dtype))
     product: Tensor = base(flat).to(flat.dtype)
@@ -149,7 +152,7 @@ def _product(base: Any, flat: Tensor) -> Tensor:
 
 
 def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
-    """The frozen matrix [out, in], dequantized for the moment."""
+    """Return the frozen matrix [out, in], dequantized into a temporary tensor."""
     state = _quant_state(base)
     if state is None:
         weight: Tensor = base.weight.to(dtype)
@@ -161,7 +164,7 @@ def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _is_rms_norm(module: Any) -> bool:
-    """Whether it computes what torch's own does, found out by trying."""
+    """Return whether a module equals torch's RMS norm on a trial input."""
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if not type(module).__name__.endswith("RMSNorm") or weight is None or eps is None:
         return False
@@ -173,7 +176,7 @@ def _is_rms_norm(module: Any) -> bool:
 
 
 def _is_gated(mlp: Any) -> bool:
-    """Whether it computes `down(SiLU(gate(x)) · up(x))`, found out by trying."""
+    """Return whether an MLP equals `down(SiLU(gate(x)) · up(x))` on a trial input."""
     weight = mlp.gate_proj.weight
     dtype = weight.dtype if weight.is_floating_point() else torch.float32
     x = torch.linspace(-2, 3, 2 * mlp.gate_proj.in_features, device=weight.device, dtype=dtype)
@@ -195,7 +198,10 @@ def _product_of(kernels: Kernels, mlp: Any, x: Tensor) -> Tensor:
 
 @contextmanager
 def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
-    """The model's code turns queries and keys in one kernel each, if it does what ours does."""
+    """Replace the model's rotary embedding by one kernel each for queries and keys in the block.
+
+    A model whose function computes something else keeps it.
+    """
     code = vars(sys.modules[type(model).__module__])
     usual = code.get("apply_rotary_pos_emb")
     if usual is None or not _is_rotary(usual):
@@ -215,12 +221,12 @@ def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
 
 @cache
 def _is_rotary(function: Any) -> bool:
-    """Whether it turns pairs that are half a head apart, found out by trying."""
+    """Return whether a function equals the rotation of `pointwise` on a trial input."""
     q, k = torch.linspace(-2, 3, 96).view(2, 1, 1, 6, 8)
     angles = torch.linspace(0, 3, 24).view(1, 6, 4).repeat(1, 1, 2)
     try:
         found = function(q, k, angles.cos(), angles.sin())
-    except Exception:  # noqa: BLE001 -- it takes other arguments
+    except Exception:  # noqa: BLE001 -- the function takes other arguments
         return False
     cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
     right = [Kernels().rotated(x, cos, sin) for x in (q, k)]
@@ -228,6 +234,7 @@ def _is_rotary(function: Any) -> bool:
 
 
 def _normed(module: Any, x: Tensor) -> Tensor | None:
+    """Return the RMS norm of x; None if its dtype differs from that of the weight."""
     if x.dtype != module.weight.dtype:
         return None
     with torch.autocast(x.device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""Static gradients: buffers at fixed addresses, so that every replay adds to them."""
+"""Static gradients: gradient buffers at fixed addresses, to which every graph replay adds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class StaticGradients:
     """One flat buffer per dtype; each trained parameter's `.grad` is a view into one.
 
-    Everybody else may treat gradients as ever. In particular `zero_grad` may set them to None:
-    what is None when the next micro-batch comes counts as zero.
+    Other code may treat gradients as usual. In particular, `zero_grad` may set them to None: a
+    gradient that is None at the next micro-batch counts as zero.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -22,12 +22,12 @@ class StaticGradients:
         self._views: list[Tensor] = []
 
     def allocate(self) -> None:
-        """Take the memory, if that is not done."""
+        """Allocate the buffers, unless they are already allocated."""
         if not self._views:
             self._allocate()
 
     def attach(self) -> None:
-        """Make every `.grad` its view, with the value it had."""
+        """Point every `.grad` to its view and keep its value."""
         self.allocate()
         pairs = zip(self.parameters, self._views, strict=True)
         strangers = [(p, view) for p, view in pairs if p.grad is not view]
@@ -41,22 +41,22 @@ class StaticGradients:
             parameter.grad = view
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add the gradients of a micro-batch; a parameter it does not depend on has None."""
+        """Add the gradients of a micro-batch; None for a parameter that its loss does not use."""
         found = [(v, g) for v, g in zip(self._views, gradients, strict=True) if g is not None]
         if found:
             views, values = zip(*found, strict=True)
             torch._foreach_add_(list(views), list(values))
 
     def share_weights(self) -> None:
-        """Give every rank what rank 0 has, as DDP does when it begins."""
+        """Copy the trained parameters of rank 0 to every rank, as DDP does at its start."""
         if dist.is_initialized() and dist.get_world_size() > 1:
             for parameter in self.parameters:
                 dist.broadcast(parameter.data, src=0)
 
     def average_over_ranks(self) -> None:
-        """The mean over all ranks, in place: one collective per dtype instead of DDP's buckets.
+        """Average over all ranks in place, by one collective per dtype instead of DDP's buckets.
 
-        On a GPU it is only put in the queue, behind the backward pass and before what comes after.
+        On a GPU the call only queues the collective, between the backward pass and later work.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
@@ -68,7 +68,7 @@ class StaticGradients:
                 flat /= dist.get_world_size()
 
     def release(self) -> None:
-        """Give the memory back; the next `attach` takes it again."""
+        """Free the buffers; the next `attach` allocates them again."""
         for parameter in self.parameters:
             parameter.grad = None
         self._flats, self._views = [], []

@@ -16,14 +16,14 @@ from .graph_pass import Captured, Direct, GraphPass, Graphs
 from .static_forward import Form, StaticBatch, StaticForward
 
 MOST_GRAPHS = 32
-"""Forms with graphs of their own, each way; each costs seconds to capture and some memory."""
+"""Most forms with graphs of their own, per way; each costs seconds to capture and some memory."""
 
 
 class GraphForward:
-    """Runs a micro-batch through graphs and returns tensors of an ordinary autograd graph.
+    """Runs a micro-batch through CUDA graphs and returns tensors with an autograd graph.
 
-    Its backward pass adds to the parameters' gradients, which stay in place. A micro-batch's
-    forward must be followed by its backward, if it has one, before the next forward.
+    The backward pass adds to the parameters' gradients, which stay in place. If a micro-batch has a
+    backward pass, it must run before the next forward pass.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GraphForward:
         self._passes: dict[Form, GraphPass] = {}
         self._graphs: Graphs | None = None
         self._anchor = torch.zeros((), device=device, requires_grad=True)
-        """Ties the outputs into autograd; the parameters are reached behind its back."""
+        """Input that connects the outputs to autograd, which does not see the parameters."""
 
     def __call__(
         self, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
@@ -54,10 +54,10 @@ class GraphForward:
         """Run a micro-batch forward.
 
         Args:
-            inputs: On the device: `input_ids` [B, T], `labels` unless hidden states are all that
-                is wanted, and `position_ids` when rows are packed.
-            wants: What to return.
-            way: In which the model is meant.
+            inputs: `input_ids` [B, T], `labels` unless only hidden states are wanted, and
+                `position_ids` if rows are packed; all on the device.
+            wants: Names of the tensors to return.
+            way: Form of the model: trained, reference (without the adapter) or still (no dropout).
         """
         rows, length = inputs["input_ids"].shape
         form = Form(
@@ -75,7 +75,7 @@ class GraphForward:
         if "hidden" in found:
             found["hidden"] = found["hidden"][:rows, :length]
         if "log_probs" in found:
-            # Kept for longer than until the next forward pass, which may overwrite it.
+            # The caller keeps it beyond the next forward pass, which may overwrite it.
             found["log_probs"] = found["log_probs"][:rows].clone()
         return found
 
@@ -84,14 +84,14 @@ class GraphForward:
         self._gradients.share_weights()
 
     def average_gradients(self) -> None:
-        """Average the gradients over all ranks, because no DDP module does so."""
+        """Average the gradients over all ranks, which no DDP module does here."""
         self._gradients.average_over_ranks()
 
     def make_room(self) -> None:
         """Free the graphs before other passes if the device may not hold both.
 
-        Graphs keep their memory to themselves. In lean mode there is none beside them, and a pass
-        without gradients takes no more than they do.
+        No other pass can use the memory of the graphs. In lean mode no other memory is left, and a
+        pass without gradients needs no more than the graphs do.
         """
         if self._program.is_lean or (
             self._device.type == "cuda" and _free(self._device) < _idle(self._device)
@@ -99,7 +99,7 @@ class GraphForward:
             self.release()
 
     def release(self) -> None:
-        """Give all memory back and forget addresses; graphs are made again when needed."""
+        """Free all memory and its addresses; graphs are captured again when needed."""
         self._passes.clear()
         self._graphs = None
         self._gradients.release()
@@ -122,7 +122,7 @@ class GraphForward:
     def _make(self, batch: StaticBatch) -> GraphPass:
         if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:
             self._capture = False
-            self._say(batch.form, f"there are {MOST_GRAPHS} graphs already")
+            self._warn(batch.form, f"there are {MOST_GRAPHS} graphs already")
         if self._capture:
             try:
                 self._graphs = self._graphs or Graphs()
@@ -130,16 +130,16 @@ class GraphForward:
             except torch.OutOfMemoryError:
                 larger = self._larger(batch.form)
                 if larger is not None:
-                    self._log("warning", _shared(batch.form, larger.batch.form))
+                    self._log("warning", _shared_graph_text(batch.form, larger.batch.form))
                     return larger
-                self._say(batch.form, "not enough free GPU memory for its graph")
+                self._warn(batch.form, "not enough free GPU memory for its graph")
             except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything
                 self._capture = False
-                self._say(batch.form, _cause(error))
+                self._warn(batch.form, _cause(error))
         return Direct(self._program, batch, self._gradients)
 
     def _larger(self, form: Form) -> GraphPass | None:
-        """The graph with the least padding that a form fits in: it needs no memory of its own."""
+        """Return the captured graph with the least padding that holds a form; None without one."""
         fitting = [
             one
             for known, one in self._passes.items()
@@ -149,8 +149,8 @@ class GraphForward:
         ]
         return min(fitting, key=lambda one: one.batch.form.length, default=None)
 
-    def _say(self, form: Form, reason: str) -> None:
-        self._log("warning", f"fast mode: no CUDA graph for {form}, which run as usual: {reason}")
+    def _warn(self, form: Form, reason: str) -> None:
+        self._log("warning", f"fast mode: {form} run without a CUDA graph: {reason}")
 
 
 def _free(device: torch.device) -> int:
@@ -163,22 +163,22 @@ def _idle(device: torch.device) -> int:
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _shared(form: Form, other: Form) -> str:
+def _shared_graph_text(form: Form, other: Form) -> str:
     return (
-        f"fast mode: not enough free GPU memory for a graph for {form}; they go through that for "
-        f"{other}"
+        f"fast mode: not enough free GPU memory for a graph for {form}; they use the graph "
+        f"for {other}"
     )
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first error of a failed capture, whose end raises another one."""
+    """Return the first error of a failed capture; ending the capture raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 class _Handover(torch.autograd.Function):
-    """A pass as one node of an autograd graph."""
+    """A whole pass as a single node of an autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, one: GraphPass) -> tuple[Tensor, ...]:

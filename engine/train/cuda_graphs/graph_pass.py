@@ -15,19 +15,19 @@ from .static_forward import StaticBatch, StaticForward
 
 
 class GraphPass(Protocol):
-    """Forward over what is in the batch's buffers, then at most one backward."""
+    """A forward pass over the buffers of a batch, followed by at most one backward pass."""
 
     batch: StaticBatch
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Outputs without a graph; the next forward of any form may overwrite them."""
+        """Return the outputs without a graph; the next forward of any form may overwrite them."""
 
     def backward(self, gradients: Sequence[Tensor]) -> None:
-        """Add to the trained parameters' gradients, from those by the outputs."""
+        """Add to the parameters' gradients, given the gradients with respect to the outputs."""
 
 
 class Direct:
-    """The program called as it is."""
+    """A pass that runs the program directly, without CUDA graphs."""
 
     def __init__(
         self, program: StaticForward, batch: StaticBatch, gradients: StaticGradients
@@ -38,12 +38,12 @@ class Direct:
         self._outputs: tuple[Tensor, ...] = ()
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Run the forward pass and keep its graph."""
+        """Run the forward pass and keep its autograd graph."""
         self._outputs = self._program(self.batch)
         return tuple(output.detach() for output in self._outputs)
 
     def backward(self, gradients: Sequence[Tensor]) -> None:
-        """Run the backward pass and let the graph go."""
+        """Run the backward pass and free the autograd graph."""
         self._gradients.attach()
         found = self._program.differentiate(self._outputs, self._gradients.parameters, gradients)
         self._gradients.add(found)
@@ -53,7 +53,7 @@ class Direct:
 class Graphs:
     """The memory pool and the stream that all graphs of a model share.
 
-    No two forms are ever between forward and backward at once, so all use the same memory.
+    At most one form is between its forward and its backward pass, so all share the same memory.
     """
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class Graphs:
 
 
 class Captured:
-    """Forward and backward pass, captured once and then replayed.
+    """A forward and a backward pass that are captured once and then replayed.
 
     A replay draws from the device's generator as the recorded calls would. Recomputed activations
-    draw the forward pass's numbers again: the backward graph begins with the generator where the
-    forward graph found it, and leaves it where the forward graph left it.
+    draw the numbers of the forward pass again: the backward graph starts from the generator state
+    before the forward graph and ends with the state after it.
 
     Raises:
-        Exception: whatever the model does that cannot be recorded; the device is as before.
+        Exception: the model does something that cannot be captured; the device is unchanged.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Captured:
         self._outputs: tuple[Tensor, ...] = ()
         self._incoming: tuple[Tensor, ...] = ()
         self._randomness: Tensor | None = None
-        if batch.form.trained:  # they may still hold what the step before has left
+        if batch.form.trained:  # the buffers may hold gradients of the previous step
             gradients.allocate()
         with torch.random.fork_rng(devices=[self._device]):
             self._rehearse(program, graphs)
@@ -113,42 +113,42 @@ class Captured:
         torch.cuda.set_rng_state(later, self._device)
 
     def _rehearse(self, program: StaticForward, graphs: Graphs) -> None:
-        """Load kernels, and find what cannot be captured while that is still harmless."""
+        """Load the kernels, and detect calls that cannot be captured before the capture begins."""
         graphs.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(graphs.stream):
             if not graphs.warm or program.kernels.compiled:  # for this shape
                 with as_in_a_capture("default"):
-                    self._once(program)
+                    self._run_once(program)
                 graphs.mark_warm()
             with as_in_a_capture("error"):
-                self._once(program)
+                self._run_once(program)
         torch.cuda.current_stream().wait_stream(graphs.stream)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
-    def _once(self, program: StaticForward) -> None:
+    def _run_once(self, program: StaticForward) -> None:
         outputs = program(self.batch)
         if self.batch.form.trained:
             zeros = [torch.zeros_like(output) for output in outputs]
             program.differentiate(outputs, self._gradients.parameters, zeros)
 
     def _record(self, program: StaticForward, graphs: Graphs) -> None:
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "pool": graphs.pool,
             "stream": graphs.stream,
             "capture_error_mode": "thread_local",
         }
-        with _sound_generator(self._device):
-            with torch.cuda.graph(self._forward, **how):
+        with _generator_restored(self._device):
+            with torch.cuda.graph(self._forward, **options):
                 outputs = program(self.batch)
             if self.batch.form.trained:
                 self._incoming = tuple(torch.zeros_like(output) for output in outputs)
-                with torch.cuda.graph(self._backward, **how):
+                with torch.cuda.graph(self._backward, **options):
                     found = program.differentiate(
                         outputs, self._gradients.parameters, self._incoming
                     )
                     self._gradients.add(found)
-                    # A graph that draws nothing would not be told where the generator stands.
+                    # Without a draw, the graph would not receive the state of the generator.
                     torch.rand(1, device=self._device)
         self._outputs = tuple(output.detach() for output in outputs)
 
@@ -158,7 +158,7 @@ def as_in_a_capture(on_wait: str) -> Iterator[None]:
     """Let Python code take the branches that it takes during a capture.
 
     Args:
-        on_wait: what a wait for the device does: `default` allows it, `error` raises.
+        on_wait: effect of a wait for the device: `default` allows it, `error` raises.
     """
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode(on_wait)
@@ -170,8 +170,11 @@ def as_in_a_capture(on_wait: str) -> Iterator[None]:
 
 
 @contextmanager
-def _sound_generator(device: torch.device) -> Iterator[None]:
-    """A capture that fails may leave the generator believing that it goes on: give it a new one."""
+def _generator_restored(device: torch.device) -> Iterator[None]:
+    """Replace the generator if the capture in the block fails.
+
+    Otherwise the generator may still be in its capture state.
+    """
     state = torch.cuda.get_rng_state(device)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Pointwise kernels: the product of a gate and rotary positions, compiled where possible.
+"""Pointwise kernels: the product of a gated MLP and rotary positions, compiled where possible.
 
-Each is one function forward and one backward, so that the compiler makes one kernel of it where
-PyTorch runs several, and nothing in between is kept for the backward pass.
+Each has one forward and one backward function. The compiler makes a single kernel of each where
+PyTorch would run several, and no intermediate result is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch.nn import functional as F
 from ..patches import allow_shapes
 
 MOST_SHAPES = 256
-"""That one function may be compiled for; beyond them it would silently stay uncompiled."""
+"""Most shapes per compiled function; further shapes would silently run uncompiled."""
 
 
 def product(gate: Tensor, up: Tensor) -> Tensor:
-    """SiLU(gate) · up, of any shape."""
+    """Return SiLU(gate) · up for tensors of any shape."""
     return F.silu(gate) * up
 
 
 def product_gradients(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to gate and up projection."""
+    """Return the gradients of `product` with respect to gate and up projection."""
     return torch.ops.aten.silu_backward(grad * up, gate), grad * F.silu(gate)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of numbers, half a head apart, turned by their position's angles.
+    """Return x with pairs of elements half a head apart rotated by the angles of their position.
 
     Args:
         x: [B, heads, T, D].
@@ -42,7 +42,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotated_gradient(grad: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Gradient with respect to x."""
+    """Return the gradient of `rotated` with respect to x."""
     return grad * cos - _quarter_turn(grad * sin)
 
 
@@ -53,7 +53,7 @@ def _quarter_turn(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Kernels:
-    """These functions, as they are or compiled."""
+    """The pointwise functions of this module, plain or compiled."""
 
     product: Callable[[Tensor, Tensor], Tensor] = product
     product_gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = product_gradients
@@ -62,20 +62,21 @@ class Kernels:
     compiled: bool = False
 
     def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
-        """`product` in an autograd graph, which keeps its factors alone."""
+        """Return `product` with an autograd graph that keeps only the two factors."""
         apply: Callable[..., Tensor] = _Product.apply
         return apply(gate, up, self)
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`rotated` in an autograd graph, by angles that are not trained."""
+        """Return `rotated` with an autograd graph; the angles are not trained."""
         apply: Callable[..., Tensor] = _Rotated.apply
         return apply(x, cos, sin, self)
 
 
 def kernels_for(device: torch.device) -> tuple[Kernels, str]:
-    """Compiled ones on a CUDA device, and why not where that fails: it needs a C compiler.
+    """Return compiled kernels on a CUDA device, or plain ones and the error of the compiler.
 
-    They are compiled anew for every shape, which takes a second, or a moment once it is cached.
+    Compiling needs a C compiler. It is repeated for every shape and takes about a second, less if
+    the result is cached.
     """
     if device.type != "cuda":
         return Kernels(), ""

@@ -1,7 +1,7 @@
-"""Static forward: from a batch in static buffers to hidden states and the token loss.
+"""Static forward: computes hidden states and the token loss of a batch in static buffers.
 
-The same code runs with and without capture. It waits for nothing on the device and every shape in
-it follows from the batch's form alone.
+The same code runs with and without capture. It never waits for the device, and every shape in it
+follows from the form of the batch alone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .pointwise import Kernels
 
 @dataclass(frozen=True)
 class Form:
-    """Everything that makes one graph fit a micro-batch and another not."""
+    """The properties of a micro-batch that decide which graph it can use."""
 
     rows: int
     length: int
     packed: bool
-    """Rows hold several documents, kept apart by their positions."""
+    """Whether rows hold several documents, kept apart by their positions."""
     wants: tuple[Want, ...]
     trained: bool
-    """A backward pass follows."""
+    """Whether a backward pass follows."""
     way: Way = "trained"
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Form:
 
 
 class StaticBatch:
-    """Buffers of a form; a smaller batch is put in their corner and padded."""
+    """The input buffers of a form; a smaller batch fills their upper left corner, padded."""
 
     def __init__(self, form: Form, device: torch.device, pad_id: int) -> None:
         shape = (form.rows, form.length)
@@ -57,14 +57,14 @@ class StaticBatch:
         self._steps = torch.arange(form.length, device=device).expand(shape)
         self.position_ids = self._steps.clone()
         self.tokens = torch.ones((), device=device)
-        """Tokens in a row of the batch, including the padding of the batch itself."""
+        """Tokens per row of the batch, [] fp32, including the padding of the batch itself."""
         self.everything = torch.ones(shape, dtype=torch.bool, device=device)
         self.embedded: Tensor | None = None
-        """[B, T, H], where the embedding is on the host."""
+        """Embedded tokens [B, T, H]; None unless the embedding is on the host."""
         self._pad_id = pad_id
 
     def fill(self, inputs: dict[str, Any]) -> None:
-        """Take a batch over: `input_ids`, and what the form needs of `labels`, `position_ids`."""
+        """Copy `input_ids` of a batch, and `labels` and `position_ids` if the form needs them."""
         self._put(self.input_ids, inputs["input_ids"], self._pad_id)
         self.tokens.fill_(inputs["input_ids"].shape[1])
         if self.form.wants != ("hidden",):
@@ -78,7 +78,7 @@ class StaticBatch:
         self.embedded = rows if self.embedded is None else self.embedded.copy_(rows)
 
     def padded(self, ids: Tensor) -> Tensor:
-        """Token ids in the form's shape, wherever they are."""
+        """Return token ids padded to the shape of the form, on the device that they are on."""
         rows, length = ids.shape
         more = (0, self.form.length - length, 0, self.form.rows - rows)
         return F.pad(ids, more, value=self._pad_id)
@@ -92,7 +92,7 @@ class StaticBatch:
 
 
 class StaticForward:
-    """Calls the backbone and the head of a model directly, below what trainers wrap around it."""
+    """Calls the backbone and the head of a model directly, inside the wrappers of the trainer."""
 
     def __init__(
         self,
@@ -110,17 +110,18 @@ class StaticForward:
         self._head = lm_head_of(model)
         self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
         self._precision: Any = precision
-        """Makes the context manager of mixed precision, without a cache of cast weights."""
+        """Factory of the context manager of mixed precision, without a cache of cast weights."""
 
     @property
     def is_lean(self) -> bool:
-        """The embedding is on the host, because the device has no memory to spare."""
+        """Whether the embedding is on the host, to save memory on the device."""
         return isinstance(self._embedding, HostEmbedding)
 
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
-        """Look the batch up in an embedding on the host, which cannot be part of a graph.
+        """Look up the tokens in an embedding on the host, which cannot be part of a graph.
 
-        The ids are taken from where they came from: asking the device for them would wait for it.
+        The ids are read from their host copy, because reading them from the device would wait for
+        it.
         """
         if not self.is_lean:
             return
@@ -129,7 +130,7 @@ class StaticForward:
         batch.put_embedded(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
-        """Return what the batch's form wants, in its order."""
+        """Return the tensors that the form of the batch wants, in its order."""
         form, labels = batch.form, batch.labels
         with (
             torch.set_grad_enabled(form.trained),
@@ -152,16 +153,20 @@ class StaticForward:
         parameters: Sequence[nn.Parameter],
         gradients: Sequence[Tensor],
     ) -> tuple[Tensor | None, ...]:
-        """The gradient by every parameter; None where the outputs do not depend on it.
+        """Return the gradients by the parameters; None where the outputs do not depend on one.
 
-        A layer that is computed again here has to be computed as it was.
+        The rotary kernels apply here too, because checkpointed layers are recomputed and must give
+        the same results as in the forward pass.
         """
         with rotary(self._backbone, self.kernels):
             return torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
 
     @contextmanager
     def _in(self, way: Way) -> Iterator[None]:
-        """Layers that are fused stay so: what is compared is then computed in the same way."""
+        """Put the model in the given form for the block.
+
+        Fused layers stay in training mode, so that all forms to be compared use the same kernels.
+        """
         if way == "trained":
             yield
             return
@@ -180,7 +185,11 @@ class StaticForward:
         return context
 
     def _hidden(self, batch: StaticBatch) -> Tensor:
-        """Positions keep packed documents apart; a mask of ones says that there are none."""
+        """Return the last hidden states [B, T, H].
+
+        Positions keep packed documents apart. In rows that are not packed, a mask of ones states
+        that there is only one document.
+        """
         packed = batch.form.packed
         embedded = self._noisy(batch) if self._noise else batch.embedded
         output = self._backbone(
@@ -194,7 +203,9 @@ class StaticForward:
         return hidden
 
     def _noisy(self, batch: StaticBatch) -> Tensor | None:
-        """Embedded tokens ± α/√(T·H), evenly; T is that of the batch, not of the buffers.
+        """Return the embedded tokens plus uniform noise within ±α/√(T·H).
+
+        T is the row length of the batch, not of the buffers.
 
         Source: Jain et al. 2023 (NEFTune).
         """
@@ -210,10 +221,10 @@ class StaticForward:
 
 @contextmanager
 def padding_is_at_the_right() -> Iterator[None]:
-    """Attention masks are left out where they only hide padding and the future.
+    """Omit attention masks in the block where they would only hide padding and later tokens.
 
-    Padding is at the right, so no token before it attends to it, and what attends to it carries no
-    loss. Without a mask attention has its fastest kernel, and nothing depends on the data.
+    Padding is at the right, so no token before it attends to it, and the tokens that do carry no
+    loss. Without a mask, attention uses its fastest kernel and does not depend on the data.
     """
     functions: Any = ALL_MASK_ATTENTION_FUNCTIONS
     functions["sdpa"] = _mask_of_documents

@@ -13,7 +13,7 @@ from .graph_forward import GraphForward
 
 
 class GraphStrategy:
-    """Replays graphs, and does in their place what DDP and the Hugging Face loop do otherwise."""
+    """Replays graphs, and replaces the parts of DDP and the Hugging Face loop that they exclude."""
 
     uses_graphs = True
 
@@ -56,11 +56,11 @@ class GraphStrategy:
         self._graphs.begin()
 
     def average_gradients(self) -> None:
-        """Average the gradients over all ranks: there is no DDP module that does it."""
+        """Average the gradients over all ranks, which no DDP module does here."""
         self._graphs.average_gradients()
 
     def make_room(self) -> None:
-        """Free the memory of the graphs where the device may not hold an evaluation beside it."""
+        """Free the graphs if the device may not hold both them and an evaluation."""
         self._graphs.make_room()
 
     def release(self) -> None:
