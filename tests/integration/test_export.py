@@ -135,7 +135,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
         records = [PairRecord(word, word, word) for word in WORDS]
         examples = tokenize_records(records, self._tokenizer, options, lambda *_: None).examples
         batch = self._collate(examples)
-        with self._quietly():
+        with self._evaluation_mode():
             hidden = self._trainer._forward(self._trainer.model, batch)
             texts = self._trainer.objective.pool(hidden, batch)
         vectors.append(torch.nn.functional.normalize(texts.vectors[texts.anchors]))

@@ -1,7 +1,7 @@
-"""The contrastive objective over pooled texts: of a micro-batch, of a step, of all ranks.
+"""The contrastive objective over the pooled texts of a micro-batch, a step or all ranks.
 
-Texts come as vectors and as what the masks must know about them. Joining and gathering keep one
-layout, so the same loss runs over one micro-batch, over a whole optimizer step and over the ranks.
+A text is a vector and the facts that the exclusion masks need. Joining and gathering keep the same
+layout, so one loss serves a micro-batch, a whole optimizer step, and the texts of all ranks.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from ...losses.retrieval import retrieval_sums, triplet_sums
 from ...losses.temperature import Temperature
 
 COSINES_AT_ONCE = 2**22
-"""Elements of one block of the cosine matrix: 16 MB in fp32, some ten of them at a time."""
+"""Elements of one block of the cosine matrix: 16 MB in fp32, about ten of which exist at once."""
 
 
 @dataclass(frozen=True)
 class PairTexts:
-    """Pooled texts of N pairs, as rows: N anchors, N positives, K hard negatives."""
+    """The pooled texts of N pairs, as rows: N anchors, N positives, K hard negatives."""
 
     vectors: Tensor
-    """[2N + K, H] fp32."""
+    """Pooled vectors, [2N + K, H] fp32."""
     texts: Texts
     """The texts of the same rows; pairs are numbered from 0 in the order of the anchors."""
     pairs: int
-    """N."""
+    """Number of pairs N."""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return len(self.vectors)
 
     @property
     def anchors(self) -> slice:
-        """Rows of the anchors."""
+        """The rows of the anchors."""
         return slice(0, self.pairs)
 
     @property
     def positives(self) -> slice:
-        """Rows of the positives, in the order of the anchors."""
+        """The rows of the positives, in the order of the anchors."""
         return slice(self.pairs, 2 * self.pairs)
 
     @property
     def negatives(self) -> slice:
-        """The hard negatives' rows."""
+        """The rows of the hard negatives."""
         return slice(2 * self.pairs, None)
 
     @property
     def candidates(self) -> slice:
-        """Rows of the candidates of an anchor: positives, then hard negatives."""
+        """The rows of the candidates of an anchor: positives, then hard negatives."""
         return slice(self.pairs, None)
 
 
 def pair_texts(pooled: Tensor, batch: dict[str, Any]) -> PairTexts:
-    """The texts of one micro-batch as the pair collator lays them out.
+    """Return the texts of one micro-batch, in the layout of the pair collator.
 
     Args:
-        pooled: [2B + N, H].
-        batch: as the pair collator makes it.
+        pooled: pooled vectors [2B + N, H].
+        batch: a batch of the pair collator.
     """
     pairs = int(batch["pair_count"])
     owner, label = batch["negative_owner"], batch["label"]
@@ -83,7 +83,7 @@ def pair_texts(pooled: Tensor, batch: dict[str, Any]) -> PairTexts:
 
 
 def join(parts: Sequence[PairTexts]) -> PairTexts:
-    """Texts of several micro-batches or ranks as those of one, in the same order."""
+    """Join the texts of several micro-batches or ranks into one, in the same order."""
     numbered, pairs = [], 0
     for part in parts:
         texts = replace(part.texts, pair=part.texts.pair + pairs)
@@ -97,7 +97,10 @@ def join(parts: Sequence[PairTexts]) -> PairTexts:
 
 
 def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
-    """The texts of all ranks and which pairs are this rank's; a collective, backward as well."""
+    """Return the texts of all ranks and the range of this rank's pairs.
+
+    A collective in the forward and in the backward pass.
+    """
     if world_size() == 1:
         return own, range(own.pairs)
     counts = gather_counts((own.pairs, len(own)))
@@ -113,7 +116,7 @@ def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
 
 
 class PairObjective:
-    """Pools hidden states and compares texts, as configured."""
+    """Pools hidden states and computes the configured contrastive loss over texts."""
 
     def __init__(self, config: ContrastiveConfig) -> None:
         self._config = config
@@ -140,7 +143,7 @@ class PairObjective:
         return across_ranks(own) if self._config.cross_device else (own, range(own.pairs))
 
     def compare(self, everyone: PairTexts, own: range) -> ContrastiveResult:
-        """The contrastive sums of some pairs' anchors over everyone's candidates."""
+        """Return the contrastive sums of the anchors in a range over all candidates."""
         return reduce(add, self.blocks(everyone, own))
 
     def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
@@ -170,11 +173,11 @@ class PairObjective:
 
 
 def retrieval(everyone: PairTexts, own: range) -> dict[str, float]:
-    """How well some pairs' anchors find their texts, as sums over those anchors.
+    """Return the retrieval metrics of the anchors in a range, as sums over these anchors.
 
-    The corpus is every distinct positive. A text is relevant when it is the anchor's positive,
-    equals it or the anchor, or has the anchor's label. `right_triplets` of `triplets` hard
-    negatives are farther from their anchor than its positive.
+    The corpus consists of all distinct positives. A text is relevant to an anchor if it is its
+    positive, equals the positive or the anchor, or has the label of the anchor. `triplets` counts
+    the hard negatives, `right_triplets` those farther from their anchor than its positive.
     """
     rows = slice(own.start, own.stop)
     vectors, texts = everyone.vectors, everyone.texts
@@ -193,7 +196,7 @@ def retrieval(everyone: PairTexts, own: range) -> dict[str, float]:
 
 
 def _first_of_each(hashes: Tensor) -> Tensor:
-    """Ascending indices of the first occurrence of every value."""
+    """Return the ascending indices of the first occurrence of every value."""
     values, group = torch.unique(hashes, return_inverse=True)
     index = torch.arange(len(hashes), device=hashes.device)
     first = torch.full((len(values),), len(hashes), device=hashes.device)

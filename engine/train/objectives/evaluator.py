@@ -1,4 +1,4 @@
-"""Evaluator: evaluates and generates samples between steps, without changing random generators."""
+"""Evaluator: evaluates and generates samples between steps; random generators are restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .preference import evaluate_preferences
 
 
 class Evaluator:
-    """Evaluates the present adapter on held-out examples, each rank on its share."""
+    """Evaluates the current adapter on held-out examples, each rank on its share."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Evaluator:
         """Context in which the model holds the weights to evaluate."""
 
     def __len__(self) -> int:
-        """Held-out examples."""
+        """Return the number of held-out examples."""
         return len(self._examples)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
         """Return the loss and the metrics of the task over all held-out examples.
 
         Args:
-            interrupted: asked before each batch by all ranks together; True ends the evaluation.
+            interrupted: called before each batch by all ranks together; True ends the evaluation.
 
         Raises:
             EvaluationInterrupted: the run is to stop; nothing was changed.
         """
         started = time.monotonic()
         batches = self._batches(interrupted)
-        with self._quietly(), HiddenStates(self._trainer.model) as hidden:
+        with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in PREFERENCE_TASKS:
                 metrics = evaluate_preferences(self._trainer.objective, batches, self._sums)
             elif self._config.task == "contrastive":
@@ -75,7 +75,8 @@ class Evaluator:
         return EvalResult(metrics, time.monotonic() - started)
 
     @contextmanager
-    def _quietly(self) -> Iterator[None]:
+    def _evaluation_mode(self) -> Iterator[None]:
+        """Prepare the model for evaluation in the block; restore mode and generators after it."""
         self._trainer.forward.make_room()
         rng = capture_rng()
         model = self._trainer.model
@@ -89,7 +90,7 @@ class Evaluator:
             restore_rng(rng)
 
     def _batches(self, interrupted: Callable[[], bool]) -> Iterator[Batch]:
-        """This rank's batches; as many rounds as the rank with the most, which is rank 0."""
+        """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs."""
         size = self._config.eval.batch or self._config.train.batch
         ranks = self._agreement.world_size
         own = self._examples[self._agreement.rank :: ranks]
@@ -124,7 +125,7 @@ class Evaluator:
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
     def _pairs(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
-        """Compare every held-out anchor with all held-out texts, across batches."""
+        """Return the metrics of every held-out anchor over all held-out texts, across batches."""
         head = lm_head_of(self._trainer.model)
         config, objective = self._config.contrastive, self._trainer.objective
         parts = [self._no_texts()]
@@ -168,8 +169,8 @@ class Evaluator:
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def sample(self, prompt: str) -> str:
-        """Greedy text from the present adapter."""
-        with self._quietly():
+        """Generate text from the current adapter by greedy decoding."""
+        with self._evaluation_mode():
             inputs = self._encode(prompt).to(self._trainer.args.device)
             output = self._trainer.model.generate(
                 **inputs,

@@ -1,11 +1,11 @@
-"""A contrastive batch as large as the optimizer step, in the memory of one micro-batch.
+"""GradCache: a contrastive batch as large as the step, in the memory of one micro-batch.
 
-First the micro-batches of the step are embedded without a graph and their random numbers kept.
-The loss over all of them, on all ranks, gives the gradient by every vector. Then the ordinary loop
-runs each micro-batch again, with the same random numbers, and sends its share of those gradients
-through it. The sum over the micro-batches is the gradient of the whole step, not an approximation.
-Where a graph is small, as with activation checkpointing, the first micro-batches keep theirs and
-need no second pass.
+The first pass embeds the micro-batches of the step without an autograd graph and keeps the states
+of the random generators. The loss over all vectors, on all ranks, gives the gradient with respect
+to each vector. The second pass is the usual training loop: it runs each micro-batch again with the
+same random numbers and backpropagates these gradients through it. The sum over the micro-batches is
+the exact gradient of the whole step. If graphs are small, as with activation checkpointing, the
+first micro-batches keep theirs and need no second pass.
 
 Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
 """
@@ -30,7 +30,7 @@ from .contrastive import PairObjective, PairTexts, join
 
 @dataclass(frozen=True)
 class Randomness:
-    """The state of the generators a forward pass draws from."""
+    """The state of the generators that a forward pass draws from."""
 
     device: torch.device
     cpu: Tensor
@@ -44,7 +44,7 @@ class Randomness:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draw the same numbers inside; outside the generators are as if nothing was drawn."""
+        """Draw the captured numbers again in the block, and restore the generators after it."""
         with torch.random.fork_rng(devices=[self.device] if self.cuda is not None else []):
             torch.set_rng_state(self.cpu)
             if self.cuda is not None:
@@ -54,13 +54,13 @@ class Randomness:
 
 @dataclass(frozen=True)
 class EmbeddedBatch:
-    """A micro-batch embedded ahead."""
+    """A micro-batch as the first pass has embedded it."""
 
     randomness: Randomness
     texts: PairTexts
     """Pooled vectors without an autograd graph."""
     hidden: Tensor | None
-    """Last hidden states in their graph, where that was kept."""
+    """Last hidden states in their graph; None if the graph was not kept."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +69,23 @@ class StepCache:
 
     randomness: list[Randomness]
     kept: dict[int, Tensor]
-    """Hidden states with their graph, by micro-batch; taken out as they are used."""
+    """Hidden states with their graph, by micro-batch; removed when the second pass uses them."""
     gradients: list[Tensor]
-    """Gradients of the scaled step loss by the vectors of each micro-batch, [rows, H]."""
+    """Gradients of the scaled step loss with respect to each micro-batch's vectors, [rows, H]."""
     log_scale_gradient: Tensor | None
-    """Gradient with respect to the logarithm of the learned temperature."""
+    """Gradient with respect to the logarithm of the learned temperature; None if not learned."""
     result: ContrastiveResult
     """The loss of this rank's anchors over all candidates, without an autograd graph."""
     scale: float
-    """The factor by which sums become shares of the step."""
+    """Factor from sums over anchors to shares of the step's loss."""
 
     def share(self, number: int, texts: PairTexts, log_scale: Tensor | None) -> Tensor:
-        """A micro-batch's share of the loss, with the gradient of its texts' share of it.
+        """Return a micro-batch's share of the loss, whose backward pass gives the cached gradients.
 
         Args:
-            number: the micro-batch's place in the step.
-            texts: the same texts again, with a graph.
-            log_scale: the learned temperature's parameter.
+            number: index of the micro-batch in the step.
+            texts: the texts of the micro-batch from the second pass, with a graph.
+            log_scale: parameter of the learned temperature; None if it is not learned.
         """
         parts = len(self.gradients)
         carrier = (texts.vectors * self.gradients[number]).sum()
@@ -95,12 +95,12 @@ class StepCache:
 
 
 def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> int:
-    """How many micro-batches keep their graph: the first always, the next while there is room.
+    """Return how many micro-batches keep their graph: the first, and more while memory allows.
 
     Args:
-        tokens: of each micro-batch, padding included.
-        bytes_per_token: what a graph holds for one.
-        at_most: the loop can use.
+        tokens: tokens of each micro-batch, padding included.
+        bytes_per_token: bytes of a graph per token.
+        at_most: most graphs that the training loop can use.
     """
     sizes = accumulate(count * bytes_per_token for count in tokens)
     return min(at_most, max(1, sum(size <= KEPT_GRAPH_BYTES for size in sizes)))
@@ -112,7 +112,7 @@ def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers:
     Args:
         architecture: the text model's transformers configuration.
         element_size: bytes of an activation.
-        whole_layers: that keep more than their input; None is all.
+        whole_layers: number of layers that keep more than their input; None means all.
     """
     layers, hidden = int(architecture.num_hidden_layers), int(architecture.hidden_size)
     inner = int(getattr(architecture, "intermediate_size", None) or 4 * hidden)
@@ -127,14 +127,14 @@ def look_ahead(
     may_go_on: Callable[[], bool],
     keep: int,
 ) -> list[EmbeddedBatch] | None:
-    """Embed the micro-batches of a step; None where the step was dropped on the way.
+    """Run the first pass: embed the micro-batches of a step; None if the step is dropped meanwhile.
 
     Args:
-        count: micro-batches.
-        embed: from a micro-batch's number to its hidden states and pooled texts.
-        device: whose random numbers count.
-        may_go_on: asked before each.
-        keep: how many keep their graph; the result does not depend on it.
+        count: number of micro-batches.
+        embed: maps the index of a micro-batch to its hidden states and pooled texts.
+        device: device whose generator the forward passes draw from.
+        may_go_on: called before each micro-batch; False ends the pass.
+        keep: number of micro-batches that keep their graph; the result does not depend on it.
     """
     seen = []
     for number in range(count):
@@ -149,12 +149,12 @@ def look_ahead(
 
 
 def cache_step(seen: Sequence[EmbeddedBatch], objective: PairObjective, scale: float) -> StepCache:
-    """Take the loss over a whole step and its gradient by every vector; a collective.
+    """Compute the loss over a whole step and its gradient by every vector; a collective.
 
     Args:
-        seen: the step's micro-batches of this rank.
-        objective: what compares the texts.
-        scale: from sums over this rank's anchors to what is optimized.
+        seen: this rank's micro-batches of the step, from the first pass.
+        objective: computes the loss over the texts.
+        scale: factor from sums over this rank's anchors to the loss that is optimized.
     """
     leaves = [replace(one.texts, vectors=one.texts.vectors.requires_grad_()) for one in seen]
     everyone, own = objective.spread(join(leaves))

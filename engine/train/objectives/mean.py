@@ -1,4 +1,4 @@
-"""The share of a micro-batch in the mean over an optimizer step."""
+"""The share that a micro-batch has in the mean loss over an optimizer step."""
 
 from __future__ import annotations
 

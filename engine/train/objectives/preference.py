@@ -1,7 +1,7 @@
 """Preference objective (dpo, kto): log-probabilities of model and reference, losses, evaluation.
 
-The reference is the model with its adapter disabled. So there is no second model in memory and no
-state of its own to save: a checkpoint of the adapter is enough.
+The reference is the model with its adapter disabled. It needs no second model in memory, and a
+checkpoint of the adapter covers its state.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ Loss = TypeVar("Loss", float, Tensor)
 
 @dataclass(frozen=True)
 class EvaluatedBatch:
-    """A batch as an evaluation keeps it until all are seen."""
+    """The values of one evaluation batch that are kept until all batches have run."""
 
     policy: LogProbs
     reference: Tensor
     desirable: Tensor
     apart: float
-    """Sum of log π − log ρ over its mismatched completions."""
+    """Sum of log π − log ρ over the mismatched completions of the batch."""
 
     def counts(self) -> tuple[float, float, float, float]:
-        """Chosen, rejected, tokens of the chosen, and how far the model is from its reference."""
+        """Return the numbers of chosen, rejected and chosen tokens, and the sum `apart`."""
         chosen, rows = int(self.desirable.sum()), len(self.desirable)
         tokens = int(self.policy.tokens[self.desirable].sum())
         return float(chosen), float(rows - chosen), float(tokens), self.apart
 
 
 class PreferenceObjective:
-    """Log-probabilities of model and reference, and how they compare, as configured."""
+    """Computes log-probabilities of model and reference, and the configured loss of both."""
 
     def __init__(self, config: RunConfig, model: PeftModel) -> None:
         self._config = config.preference
         self.rated = config.task == "kto"
-        """Completions are judged one by one, not in pairs."""
+        """Whether completions are rated one by one instead of compared in pairs."""
         self._model = model
         self._head = lm_head_of(model)
 
@@ -72,19 +72,19 @@ class PreferenceObjective:
             return completion_log_probs(hidden.take(), batch["labels"], self._head)
 
     def reference(self, batch: Batch) -> Tensor:
-        """Log-probabilities of the completions without the adapter, [rows]; no gradient."""
+        """Return the log-probabilities of the completions without the adapter, [rows], detached."""
         with without_gradients(self._model), self._model.disable_adapter():
             return self.log_probs(self._model, batch).total
 
     def divergence_sum(self, batch: Batch) -> Tensor:
-        """Sum over a batch of log π − log ρ of completions that do not belong to their prompt."""
+        """Return the sum of log π − log ρ over the mismatched completions of a batch."""
         other = batch["mismatched"]
         with without_gradients(self._model):
             now = self.log_probs(self._model, other).total
         return (now - self.reference(other)).sum()
 
     def desirable(self, batch: Batch) -> Tensor:
-        """Which rows are wanted: the first half where completions come in pairs."""
+        """Return which rows are desirable, [rows]; of pairs it is the first half."""
         if self.rated:
             wanted: Tensor = batch["desirable"]
             return wanted
@@ -94,13 +94,13 @@ class PreferenceObjective:
     def compare(
         self, policy: LogProbs, reference: Tensor, desirable: Tensor, divergence: Tensor
     ) -> Compared:
-        """Loss and figures of a batch, summed.
+        """Return the loss and the metrics of a batch, as sums.
 
         Args:
-            policy: of the model, [rows].
+            policy: log-probabilities of the model, [rows].
             reference: log-probabilities of the reference, [rows].
-            desirable: which rows are wanted.
-            divergence: of the whole step; not used for pairs.
+            desirable: whether each row is desirable, [rows].
+            divergence: mean divergence of the whole step, []; not used for pairs.
         """
         config, ratio = self._config, policy.total - reference
         if self.rated:
@@ -129,12 +129,12 @@ class PreferenceObjective:
         return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))
 
     def total(self, loss: Loss, ce: Loss) -> Loss:
-        """The loss that is optimized, of its parts."""
+        """Return the optimized loss from the preference loss and the next-token loss."""
         return loss + self._config.ce_weight * ce
 
     @property
     def has_ce(self) -> bool:
-        """The next-token loss of chosen completions is a part of the loss."""
+        """Whether the next-token loss of the chosen completions is a part of the loss."""
         return self._config.ce_weight > 0
 
 
@@ -143,11 +143,11 @@ def evaluate_preferences(
     batches: Iterable[Batch],
     over_ranks: Callable[[list[float]], list[float]],
 ) -> dict[str, float]:
-    """The task's metrics over all held-out completions.
+    """Return the metrics of the task over all held-out completions.
 
     Args:
-        objective: whose loss is meant.
-        batches: this rank's, ready for the device; perhaps none.
+        objective: computes the loss and the metrics.
+        batches: batches of this rank, on the device; may be empty.
         over_ranks: sums lists of numbers over the ranks; a collective.
     """
     seen = [objective.see(batch) for batch in batches]
@@ -175,7 +175,7 @@ def evaluate_preferences(
 
 @contextmanager
 def without_gradients(model: PeftModel) -> Iterator[None]:
-    """Switch off dropout and gradients; such passes must not draw random numbers."""
+    """Switch off dropout and gradients in the block, so that passes draw no random numbers."""
     was_training = model.training
     model.eval()
     try:
