@@ -1,1 +1,1 @@
-"""The Hugging Face trainers of every task, and what is needed to build them."""
+"""The Hugging Face trainers of every task, their arguments, and the parts around them."""

@@ -32,18 +32,18 @@ _OPTIMIZERS = {
     "lamb": "adamw_torch",
     "sgd": "sgd",
 }
-"""one_cycle and lamb, which transformers lacks, are made in `optimizers`."""
+"""Names in transformers; `loop.optimizers` makes lamb and one_cycle, which it lacks."""
 _WITH_FLOOR = {"linear": "polynomial", "cosine": "cosine_with_min_lr"}
-"""Schedules that transformers gives a floor under another name."""
+"""Schedules that have another name in transformers if they end at a floor."""
 _DECAY_SHARE = 0.2
 """Share of a wsd schedule in which the learning rate decays to zero."""
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, out: Path) -> Any:
-    """Keyword arguments both trainers understand.
+    """Return keyword arguments for both the Hugging Face and the TRL trainer.
 
-    Logging, saving and evaluating are switched off there: the step loop does all three itself,
-    exactly and under control. The loop only ever sees a fixed number of steps.
+    Their logging, saving and evaluating are switched off, because fttui does all three itself. The
+    Hugging Face loop runs a fixed number of steps.
     """
     train = config.train
     return {

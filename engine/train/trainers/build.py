@@ -1,4 +1,4 @@
-"""Builds the trainer of a task from the configuration."""
+"""Builds the trainer of a task from the configuration, and checks the number of ranks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def build_trainer(
     """Build the trainer of the configured task.
 
     Args:
-        config: the run.
-        model: with its adapter.
-        tokenizer: of the model.
+        config: configuration of the run.
+        model: the model with its adapter.
+        tokenizer: tokenizer of the model.
         arguments: keyword arguments of the Hugging Face and TRL trainers.
-        position: moved by the trainer as it trains.
+        position: position of training, which the trainer updates.
         log: writes a line (level, text) to the log of the run.
         lr_factor: replaces the configured schedule; None keeps it.
     """
@@ -58,14 +58,14 @@ def build_trainer(
 
 
 def require_ranks(got: int, asked: int) -> None:
-    """Refuse to train on another number of ranks than the configuration counts with.
+    """Refuse to train on another number of ranks than `train.devices`.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: the numbers differ.
     """
     if got != asked:
         raise ConfigError(
-            f"train.devices asks for {asked} rank{'s' * (asked != 1)}, but {got} came up; start "
+            f"train.devices asks for {asked} rank{'s' * (asked != 1)}, but {got} started; start "
             f"with `fttui run`, or with torchrun --nproc-per-node {asked}, or set train.devices: "
             f"{got}"
         )

@@ -1,4 +1,4 @@
-"""The engine's own trainer as control, checkpoints and monitoring see it."""
+"""The engine's own implementation of `ControlledTrainer`, used by control and monitoring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .device_offload import DeviceOffload
 
 
 class EngineTrainer:
-    """Implements `ControlledTrainer` by a Hugging Face trainer and the parts around it."""
+    """Implements `ControlledTrainer` with a Hugging Face trainer and the parts around it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EngineTrainer:
 
     @property
     def position(self) -> Position:
-        """Finished optimizer steps and the learning rate of the schedule."""
+        """The number of finished optimizer steps and the learning rate of the schedule."""
         return self._trainer.position
 
     @property

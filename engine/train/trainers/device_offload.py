@@ -1,8 +1,8 @@
 """Device offload: moves all tensors of a paused run to host memory and back.
 
-Only the bytes behind the tensors move: each storage is resized to zero in place and filled again
-later. So it does not matter who else holds or views a tensor (DDP, an autograd graph, the cache of
-a library): the memory is free in any case, no object has to be rebuilt, and no bit changes.
+Only the bytes of the tensors move: each storage is resized to zero in place and filled again later.
+The memory is therefore freed even if other objects (DDP, an autograd graph, the cache of a library)
+hold or view a tensor, no object has to be rebuilt, and no bit changes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class DeviceOffload:
         self._trainer = trainer
         self._device = device
         self._ema = ema
-        self._away: list[tuple[UntypedStorage, Tensor]] = []
-        """Emptied storages, each with its bytes."""
+        self._emptied: list[tuple[UntypedStorage, Tensor]] = []
+        """Emptied storages, each with the copy of its bytes on the host."""
 
     def release(self) -> int:
-        """Free device memory; returns how many bytes others can have now."""
+        """Free device memory and return how many bytes other processes can use now."""
         if self._device.type != "cuda":
             return 0
         before = torch.cuda.memory_reserved(self._device)
@@ -40,31 +40,31 @@ class DeviceOffload:
         return int(before - torch.cuda.memory_reserved(self._device))
 
     def empty(self) -> int:
-        """Move every storage's bytes to the host; returns how many they are."""
-        if not self._away:
+        """Move the bytes of every storage to the host and return their number."""
+        if not self._emptied:
             self._trainer.forward.release()
             self._model.zero_grad(set_to_none=True)
             for storage in self._storages():
-                self._away.append((storage, _bytes_of(storage).to("cpu", copy=True)))
+                self._emptied.append((storage, _bytes_of(storage).to("cpu", copy=True)))
                 storage.resize_(0)
-        return sum(host.numel() for _, host in self._away)
+        return sum(host.numel() for _, host in self._emptied)
 
     def reclaim(self) -> None:
-        """Put everything back.
+        """Move everything back to the device.
 
         Raises:
-            torch.OutOfMemoryError: somebody else has the memory; what had returned is away again.
+            torch.OutOfMemoryError: another process uses the memory; all storages are empty again.
         """
         try:
-            for storage, host in self._away:
+            for storage, host in self._emptied:
                 storage.resize_(host.numel())
                 _bytes_of(storage).copy_(host)
         except torch.OutOfMemoryError:
-            for storage, _ in self._away:
+            for storage, _ in self._emptied:
                 storage.resize_(0)
             torch.cuda.empty_cache()
             raise
-        self._away.clear()
+        self._emptied.clear()
 
     def _storages(self) -> list[UntypedStorage]:
         """Return every storage once, however many tensors share it."""
@@ -88,7 +88,7 @@ def _bytes_of(storage: UntypedStorage) -> Tensor:
 
 
 def _tensors_in(quant_state: Any) -> Iterator[Tensor]:
-    """Return the tensors that bitsandbytes keeps beside a quantized weight, with its scales."""
+    """Yield the tensors that bitsandbytes keeps for a quantized weight, such as its scales."""
     for value in vars(quant_state).values() if quant_state is not None else ():
         if isinstance(value, Tensor):
             yield value
@@ -97,5 +97,5 @@ def _tensors_in(quant_state: Any) -> Iterator[Tensor]:
 
 
 def _paged(tensor: Tensor) -> bool:
-    """Managed memory: the driver moves it by itself."""
+    """Return whether a tensor is in managed memory, which the driver moves by itself."""
     return bool(getattr(tensor, "is_paged", False))

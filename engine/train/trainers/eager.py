@@ -1,4 +1,4 @@
-"""Eager forward strategies: a micro-batch passes through the model's own code and autograd."""
+"""Eager forward strategies: run a micro-batch through the model's own code and autograd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..objectives.preference import without_gradients
 
 
 class EagerForward:
-    """The parts that are equal for every task: the Hugging Face loop does all the work."""
+    """The part of the eager strategy that all tasks share; the Hugging Face loop does its work."""
 
     uses_graphs = False
 
@@ -38,7 +38,7 @@ class EagerForward:
         return plain
 
     def prepare(self, accelerator: Any) -> None:
-        """Do nothing: the accelerator wraps the model in DDP where there are several ranks."""
+        """Do nothing: the accelerator wraps the model in DDP if there are several ranks."""
 
     def average_gradients(self) -> None:
         """Do nothing: DDP averages the gradients during the backward pass."""
@@ -57,7 +57,7 @@ def _without_adapter(model: PeftModel) -> Iterator[None]:
 
 
 class EagerTextForward(EagerForward):
-    """Next-token training: TRL's fused head, or the model's own head where that is not possible."""
+    """The forward strategy of next-token training: TRL's fused head, or the model's own head."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class EagerTextForward(EagerForward):
             if self._hidden is not None:
                 found["hidden"] = self._hidden.take()
             return found
-        assert self._hidden is not None, "attached for the own head"
+        assert self._hidden is not None, "HiddenStates is attached whenever the own head is used"
         rest = {name: value for name, value in inputs.items() if name != "labels"}
         model(**rest, use_cache=False, logits_to_keep=1)
         hidden = self._hidden.take()
@@ -94,7 +94,7 @@ class EagerTextForward(EagerForward):
 
 
 class EagerPairForward(EagerForward):
-    """Contrastive training: the last hidden states of anchors, positives and negatives."""
+    """The forward strategy of contrastive training: the last hidden states of all texts."""
 
     def __init__(self, model: PeftModel, fact: str, *, hidden: HiddenStates) -> None:
         super().__init__(model, fact)
@@ -113,7 +113,7 @@ class EagerPairForward(EagerForward):
 
 
 class EagerPreferenceForward(EagerForward):
-    """Preference training: log-probabilities of whole completions."""
+    """The forward strategy of preference training: log-probabilities of whole completions."""
 
     def __init__(
         self, model: PeftModel, fact: str, *, log_probs: Callable[[Any, dict[str, Any]], LogProbs]

@@ -1,7 +1,7 @@
 """Memory probe: measures the longest batch with a trial step before the run begins.
 
-It happens before the first step, and everything it touched is put back: the run that follows is
-the same to the last bit.
+The trial runs before the first step and restores everything it changes, so that the run is bitwise
+the same as without it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..checkpoint.rng import capture_rng, restore_rng
 
 @dataclass(frozen=True)
 class Peak:
-    """Most bytes at once on the device; 0 on a CPU."""
+    """Peak bytes on the device; 0 on a CPU."""
 
     allocated: int
     reserved: int
 
 
 def may_try(trainer: Any, world_size: int, examples_known: bool) -> bool:
-    """A trial tells something, and changes nothing for others: with several ranks none is alone."""
+    """Return whether a trial is possible: on a CUDA device, a single rank, with known examples."""
     return trainer.args.device.type == "cuda" and world_size == 1 and examples_known
 
 
@@ -40,19 +40,19 @@ def try_longest(
     examples: Sequence[Any],
     collate: Callable[[Sequence[Any]], Batch],
 ) -> dict[str, str]:
-    """Measure the longest batch before a run of one device begins; what to say about it.
+    """Measure the longest batch before a run on one device begins, and return the fact to show.
 
-    In fast mode this makes the graph of the longest batch, which the run then has: the shorter
-    ones that come later find their memory there.
+    In fast mode the trial captures the graph of the longest batch, which the run keeps; graphs of
+    shorter batches reuse its memory.
 
     Args:
-        config: The run.
-        trainer: With its optimizer, before anything was trained or restored.
-        examples: All training examples; a `length` tells the longest.
-        collate: From examples to a batch.
+        config: Configuration of the run.
+        trainer: The trainer with its optimizer, before anything was trained or restored.
+        examples: All training examples; their `length` decides which are the longest.
+        collate: Makes a batch of examples.
 
     Raises:
-        ModelError: It does not fit; the text says what to change.
+        ModelError: The batch does not fit; the text names the settings to change.
     """
     device = trainer.args.device
     planned = planned_of(config, trainer)
@@ -62,20 +62,20 @@ def try_longest(
     except torch.OutOfMemoryError as error:
         raise ModelError(_too_large(config, planned, device)) from error
     except RuntimeError as error:
-        # All is put back; if it is more than the trial that fails, the first step will say so.
-        return {"memory of a step": f"not tried: {str(error).splitlines()[0]}"}
-    return {"memory of a step": _said(planned, measured, graphs=trainer.forward.uses_graphs)}
+        # Everything is restored; if training itself is broken, the first step raises the error.
+        return {"memory of a step": f"not measured: {str(error).splitlines()[0]}"}
+    return {"memory of a step": _memory_fact(planned, measured, graphs=trainer.forward.uses_graphs)}
 
 
-def _said(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:
-    """Return planned and measured memory; with graphs the reserved memory counts."""
+def _memory_fact(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:
+    """Return the text with planned and measured memory; with graphs, reserved memory counts."""
     found, kind = (measured.reserved, " with its graphs") if graphs else (measured.allocated, "")
     before = f"planned {planned.compared / GIB:.2f} GiB, " if planned else ""
     return f"{before}{found / GIB:.2f} GiB measured on the longest batch{kind}"
 
 
 def trial_step(trainer: Any, batch: Batch) -> Peak:
-    """Run a micro-batch forward, backward and through the optimizer, and again; take it back."""
+    """Run two micro-batches with an update between them, undo both, and return the peak."""
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(getattr(trainer, "own_parameters", {}).values())
@@ -85,7 +85,7 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
     try:
         _pass(trainer, {**batch})
         _update(trainer)
-        # Later micro-batches find gradients and the optimizer's state there.
+        # Later micro-batches run with gradients and optimizer state already in memory.
         if trainer.args.gradient_accumulation_steps == 1:
             trainer.model.zero_grad(set_to_none=True)
         _pass(trainer, {**batch})
@@ -131,7 +131,7 @@ def _put_back(trainer: Any, trained: list[Tensor], before: list[Tensor]) -> None
 
 
 def _bare(trainer: Any) -> Any:
-    """The optimizer inside accelerate's wrapper."""
+    """Return the optimizer inside accelerate's wrapper."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
@@ -143,7 +143,7 @@ def _reset_peak(device: torch.device) -> None:
 
 
 def planned_of(config: RunConfig, trainer: Any) -> MemoryEstimate | None:
-    """The estimate by the loaded model's own configuration; None where there is none."""
+    """Return the estimate for the loaded model; None if its configuration cannot be read."""
     try:
         arch = read_architecture(trainer.model.config.to_dict())
     except FttuiError:
@@ -158,4 +158,4 @@ def _too_large(config: RunConfig, planned: MemoryEstimate | None, device: torch.
     free, _ = torch.cuda.mem_get_info(device)
     have = free + torch.cuda.memory_reserved(device)
     lines = advice(planned, min(have, planned.high - 1), config)
-    return "\n  ".join([f"{text}; what to change, each on top of the ones before:", *lines])
+    return "\n  ".join([f"{text}; apply these changes in order until it fits:", *lines])

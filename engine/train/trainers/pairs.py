@@ -1,4 +1,4 @@
-"""The trainer for contrastive pairs, joint with next-token training."""
+"""The trainer for contrastive pairs, combined with next-token training if configured."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from .eager import EagerPairForward
 
 
 class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformers is untyped
-    """`ce_weight × CE + weight × contrastive`, per token and per anchor over the optimizer step.
+    """Trains on `ce_weight × CE + weight × contrastive`, means over the optimizer step.
 
-    Anchors are compared within a micro-batch, or, when looking ahead, over the whole step.
-    Shares are multiplied by the number of ranks, because DDP averages.
+    CE is a mean over tokens, the contrastive part a mean over anchors. Anchors are compared within
+    a micro-batch or, with GradCache, over the whole step. Shares are multiplied by the number of
+    ranks, because DDP averages the gradients.
     """
 
     loss_is_scaled_for_ga = True
@@ -43,7 +44,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         self._uses_gradcache = uses_gradcache(config)
         self._cache: StepCache | None = None
         self._ce: Tensor | None = None
-        """Summed cross-entropy that came with the hidden states, if the forward pass had it."""
+        """Summed cross-entropy of the last forward pass; None if the pass did not compute it."""
         self._scale = 1.0
         """Factor from a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
@@ -58,7 +59,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return EagerPairForward(self.model, fact, hidden=self._hidden)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """The adapter's groups, and one without weight decay for a learned temperature."""
+        """Return the optimizer; a learned temperature gets a group without weight decay."""
         optimizer = super().create_optimizer(model)
         temperature = self.objective.temperature
         if temperature.log_scale is not None:
@@ -75,7 +76,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return {} if log_scale is None else {"contrastive.log_scale": log_scale}
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Count the step's anchors; when looking ahead, compare all of its texts."""
+        """Count the anchors of the step; with GradCache, run the first pass over the step."""
         own = sum(int(batch["pair_count"]) for batch in batches)
         anchors = sum(gather_sizes(own))
         self._scale = self.accelerator.num_processes / max(anchors, 1)
@@ -83,14 +84,15 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         for parameter in self.own_parameters.values():
             parameter.grad = None
         temperature = self.objective.temperature.now()
-        if not isinstance(temperature, Tensor):  # made on the device: sending it would wait for it
+        if not isinstance(temperature, Tensor):  # created on the device: a copy would wait for it
             temperature = torch.full((), temperature, device=self.args.device)
         self.step_loop.tally.add_parts(temperature=temperature)
         if self._uses_gradcache:
             with self.step_loop.tally.time("compute"):
-                self._cache = self._look_ahead(batches)
+                self._cache = self._first_pass(batches)
 
-    def _look_ahead(self, batches: list[Any]) -> StepCache | None:
+    def _first_pass(self, batches: list[Any]) -> StepCache | None:
+        """Embed all texts of the step and cache their gradients; None if the step is dropped."""
         self.model.train()
         for number, batch in enumerate(batches):
             batch["number"] = number
@@ -112,8 +114,8 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
     def _graphs_kept(self, batches: list[Any]) -> int:
         """Return how many micro-batches keep their autograd graph until the backward pass.
 
-        The last one passes through DDP, which averages the gradients behind it. CUDA graphs keep
-        none, because all micro-batches use the same memory.
+        With DDP the last one runs again, because DDP averages the gradients of its own pass. CUDA
+        graphs keep none, because all micro-batches use the same memory.
         """
         if self.forward.uses_graphs:
             return 0
@@ -133,7 +135,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """Return this micro-batch's share of the weighted contrastive and cross-entropy loss."""
+        """Return this micro-batch's share of the joint loss of the step."""
         hidden = self._hidden_states(model, inputs)
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive
@@ -163,7 +165,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
     def _forward(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """Return the last hidden states [2B + N, T, H] of [anchors; positives; negatives].
 
-        A single pass through the (wrapped) model, so that DDP's hooks are armed once.
+        It is a single pass through the wrapped model, so that DDP prepares its hooks once.
         """
         with_ce = torch.is_grad_enabled() and self._contrastive.ce_weight > 0
         found = self.forward(model, inputs, *(("hidden", "ce") if with_ce else ("hidden",)))
@@ -178,12 +180,12 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return result.loss_sum * self._scale
 
     def _publish(self, result: ContrastiveResult) -> None:
-        """Add to the step's figures, each a mean over all of the step's anchors."""
+        """Add to the metrics of the step, each a mean over all anchors of the step."""
         shares = {name: total * self._scale for name, total in result.sums.items()}
         self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Average over ranks what DDP does not know of, then judge the step."""
+        """Average the gradients outside of DDP over all ranks, then clip and judge the step."""
         self._cache = None
         for parameter in self.own_parameters.values():
             if parameter.grad is not None:

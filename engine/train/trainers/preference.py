@@ -20,9 +20,9 @@ from .eager import EagerPreferenceForward
 
 
 class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformers is untyped
-    """The loss is the mean over all pairs, or rated completions, of the optimizer step.
+    """Trains on the mean loss over all pairs, or rated completions, of the optimizer step.
 
-    Shares are multiplied by the number of ranks, because DDP averages.
+    Shares are multiplied by the number of ranks, because DDP averages the gradients.
     """
 
     loss_is_scaled_for_ga = True
@@ -40,39 +40,39 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return EagerPreferenceForward(self.model, fact, log_probs=self.objective.log_probs)
 
     def prepare_step(self, batches: list[Batch]) -> None:
-        """Count what the step's means are over, and see what the reference says of all of it.
+        """Count the rows of the step and compute the log-probabilities of the reference.
 
-        At once for the step: without graphs, switching a model's adapters off takes a while.
+        They are computed for the whole step, because without graphs it is slow to disable adapters.
         """
         self._scales = self._count(batches)
         with self.step_loop.tally.time("compute"), self.compute_loss_context_manager():
-            moved = self._look_back(batches)
+            moved = self._add_reference(batches)
         if self.objective.rated and moved is not None:
             mean = self.accelerator.reduce(moved * self._scales["all"], reduction="mean")
             self._divergence = mean.clamp_min(0)
             self.step_loop.tally.add_parts(kl=self._divergence)
 
-    def _look_back(self, batches: Sequence[Batch]) -> Tensor | None:
-        """Put `reference` into every batch; for kto, how far the model has moved, summed.
+    def _add_reference(self, batches: Sequence[Batch]) -> Tensor | None:
+        """Add `reference` to every batch; return the summed divergence, which is 0 except for kto.
 
-        None where the step is dropped on the way.
+        Returns None if the step is dropped meanwhile.
         """
         rated, moved = self.objective.rated, torch.zeros((), device=self.args.device)
         with self.forward.without_gradients():
             for batch in batches if rated else ():
                 if not self.step_loop.may_continue():
                     return None
-                moved += self._looked_at(batch["mismatched"], "still").sum()
+                moved += self._compared_log_probs(batch["mismatched"], "still").sum()
             with self.forward.reference():
                 for batch in batches:
                     if not self.step_loop.may_continue():
                         return None
-                    batch["reference"] = self._looked_at(batch, "reference")
+                    batch["reference"] = self._compared_log_probs(batch, "reference")
                     if rated:
-                        moved -= self._looked_at(batch["mismatched"], "reference").sum()
+                        moved -= self._compared_log_probs(batch["mismatched"], "reference").sum()
         return moved
 
-    def _looked_at(self, batch: Batch, way: Way) -> Tensor:
+    def _compared_log_probs(self, batch: Batch, way: Way) -> Tensor:
         """Return log-probabilities [rows] without a gradient, inside the contexts of `forward`."""
         inputs = self._prepare_inputs(batch)
         return self.forward(self.model, inputs, "log_probs", way=way)["log_probs"]
@@ -102,7 +102,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """This micro-batch's share of the step's loss."""
+        """Return this micro-batch's share of the loss of the step."""
         desirable = self.objective.desirable(inputs)
         policy = self._log_probs(model, inputs)
         compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)
@@ -115,7 +115,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return loss
 
     def _publish(self, compared: Compared) -> None:
-        """Add to the step's figures; a kind of completion that the step has none of has no mean."""
+        """Add to the metrics of the step; a kind of completion that does not occur has no mean."""
         shares = {
             name: total * self._scales[about(name)]
             for name, total in compared.sums.items()

@@ -24,7 +24,7 @@ from .eager import EagerTextForward
 
 
 class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is untyped
-    """Next-token loss through TRL's fused head, with SimCTG over the hidden states if asked for."""
+    """Trains on the next-token loss, with SimCTG over the hidden states if configured."""
 
     loss_is_scaled_for_ga = True
 
@@ -43,7 +43,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             self._hidden = HiddenStates(self.model).attach()
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Count the token pairs of the step, which the token-level part is the mean over."""
+        """Count the token pairs of the step, over which the SimCTG part is a mean."""
         if self._contrastive.kind == "simctg":
             lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
             pairs = int((lengths * (lengths - 1)).sum())
@@ -56,12 +56,12 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """Per-token share of this micro-batch, plus its share of the token-level part."""
+        """Return this micro-batch's share of the next-token loss, plus its SimCTG share."""
         ce, hidden = self._cross_entropy(model, inputs, num_items_in_batch)
         self.step_loop.tally.add_parts(ce=ce)
         loss: Tensor = self._contrastive.ce_weight * ce
         if self._contrastive.kind == "simctg":
-            assert hidden is not None, "attached for it"
+            assert hidden is not None, "HiddenStates is attached for SimCTG"
             pair_sum, _ = simctg(hidden, inputs["attention_mask"], self._contrastive.margin)
             share = pair_sum * (self.accelerator.num_processes / self._token_pairs)
             self.step_loop.tally.add_parts(contrastive=share)
@@ -103,8 +103,8 @@ def text_trainer(
     """Build the trainer for next-token training.
 
     Args:
-        config: the run.
-        tokenizer: of the model.
+        config: configuration of the run.
+        tokenizer: tokenizer of the model.
         arguments: keyword arguments of the Hugging Face and TRL trainers.
         common: arguments that the trainers of all tasks share.
     """
@@ -134,7 +134,7 @@ def _placeholder() -> Dataset:
 
 
 def _restore_dtypes(model: PeftModel, dtypes: dict[str, torch.dtype]) -> None:
-    """TRL makes adapters of quantized models bf16; the configuration decides here."""
+    """Restore the configured dtypes, because TRL casts adapters of quantized models to bf16."""
     for name, parameter in model.named_parameters():
         if name in dtypes:
             parameter.data = parameter.data.to(dtypes[name])
