@@ -1,1 +1,1 @@
-"""Ranks: device placement, agreement between ranks, lost ranks, restarts."""
+"""Ranks: device placement, agreement between ranks, detection of lost ranks, restarts."""

@@ -68,7 +68,7 @@ class SingleRank:
     alone = True
 
     def start_max(self, values: list[int]) -> PendingResult[list[int]]:
-        """Return the values themselves, as a result that is already there."""
+        """Return the values themselves as a finished result."""
         return PendingResult(lambda: values)
 
     def max(self, values: list[int]) -> list[int]:
@@ -76,7 +76,7 @@ class SingleRank:
         return values
 
     def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
-        """Return one row with the values, as a result that is already there."""
+        """Return one row with the values as a finished result."""
         return PendingResult(lambda: [values])
 
     def rows(self, values: list[float]) -> list[list[float]]:
@@ -88,11 +88,11 @@ class SingleRank:
         return data
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return the bytes as those of the only rank."""
+        """Return a list with the bytes of the only rank."""
         return [data]
 
     def errors(self, error: str | None) -> list[str]:
-        """Return the error of the only rank, without its number."""
+        """Return the error of the only rank, without a rank number; empty if there is none."""
         return [error] if error else []
 
 
@@ -102,6 +102,6 @@ def attempt(action: Callable[[], object]) -> str | None:
         action()
     except FttuiError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 -- every rank has to learn of any error
+    except Exception as error:  # noqa: BLE001 -- every rank must receive any error
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,4 +1,4 @@
-"""Restarts by torchrun: the number of this start of the ranks, and how many are allowed."""
+"""Restarts by torchrun: the number of restarts so far and how many are allowed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class LaunchAttempt:
     """One start of the ranks by torchrun."""
 
     number: int = 0
-    """Restarts so far."""
+    """Number of restarts so far."""
     limit: int = 0
-    """Restarts allowed."""
+    """Number of restarts allowed."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> LaunchAttempt:
-        """Return the attempt from the environment of torchrun; without it there is only one."""
+        """Return the attempt from the environment of torchrun, or the only one without torchrun."""
         return cls(
             int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
             int(environment.get("TORCHELASTIC_MAX_RESTARTS", "0")),

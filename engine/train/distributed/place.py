@@ -1,4 +1,4 @@
-"""Rank place: chooses the device of this rank, joins the process group of all ranks, leaves it."""
+"""Rank place: the device of this rank, its number, the number of ranks, and the step clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .elastic import LaunchAttempt
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The place of one rank."""
+    """The number and the device of one rank, and the number of ranks."""
 
     rank: int
     world_size: int
@@ -25,7 +25,7 @@ class RankPlace:
 
     @property
     def description(self) -> str:
-        """Name and memory of the device, for the log."""
+        """The name and memory of the device, for the log."""
         if self.device.type != "cuda":
             threads = torch.get_num_threads()
             return f"cpu ({threads} thread{'s' if threads > 1 else ''})"
@@ -39,7 +39,7 @@ def take_place(timeout_s: float) -> RankPlace:
     """Choose the device and join the other ranks, if torchrun started any.
 
     Args:
-        timeout_s: longest a rank waits in a collective of the training group.
+        timeout_s: longest wait of a rank in a collective of the training group, in seconds.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -55,8 +55,8 @@ def take_place(timeout_s: float) -> RankPlace:
 
 def _join(device: torch.device, timeout: timedelta) -> None:
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-    # The store outlives a crash, and with it the addresses of ranks that are dead: every attempt
-    # has names of its own.
+    # The store outlives a crash and still holds the addresses of dead ranks, so each attempt has
+    # its own prefix.
     attempt = LaunchAttempt.of(os.environ).number
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
@@ -69,6 +69,44 @@ def _join(device: torch.device, timeout: timedelta) -> None:
 
 
 def leave_place() -> None:
-    """Destroy the process group, if there is one."""
+    """Leave the process group of the ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class StepClock:
+    """Measures the duration of one step on its device, without waiting for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._began = self._lapped = self._ended = self._mark()
+
+    def _mark(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
+        event.record()
+        return event
+
+    def lap(self) -> None:
+        """Mark the end of the work that needs no other rank; the last call counts."""
+        self._lapped = self._mark()
+
+    def end(self) -> None:
+        """Mark the end of the step."""
+        self._ended = self._mark()
+
+    def lapped_s(self) -> float:
+        """Return the seconds from the start to the last `lap`, which must have been reached."""
+        return self._since_began(self._lapped)
+
+    def took_s(self) -> float:
+        """Return the seconds from the start to the end; waits until the device reaches the end."""
+        if self._cuda:
+            self._ended.synchronize()
+        return self._since_began(self._ended)
+
+    def _since_began(self, mark: Any) -> float:
+        if self._cuda:
+            return float(self._began.elapsed_time(mark)) / 1e3
+        return float(mark - self._began)

@@ -1,8 +1,8 @@
 """Agreement of several ranks over a gloo side group, separate from the training group.
 
-Every method is entered by every rank at the same point of a step. What is needed at every step is
-started early and read late, so that it travels while the rank computes; only the payload of a
-command is waited for at once.
+Every rank enters every method at the same point of a step. Collectives of every step are started
+early and read late, so that they run while the rank computes; only the payload of a command is
+waited for at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from .agreement import Agreement, PendingResult, SingleRank
 
 TIMEOUT_S = float(os.environ.get("FTTUI_AGREEMENT_TIMEOUT_S", "120"))
-"""Longest silence of a rank in seconds; a paused run enters a collective far more often."""
+"""Longest wait for a rank in seconds; a paused run enters a collective far more often."""
 
 
 def agreement_of(rank: int, world_size: int) -> Agreement:

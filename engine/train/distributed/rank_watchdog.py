@@ -1,8 +1,9 @@
 """Rank watchdog: ends this process if another rank is lost, even during an NCCL collective.
 
-Rank 0 and every other rank hold an open receive from each other on a group of their own. It ends
-when the peer says good-bye, or, at once, when its process dies and its sockets close. (A host
-that vanishes closes nothing; that is what the timeout of the agreement is for.)
+Rank 0 and every other rank hold an open receive from each other on a separate group. The receive
+completes if the peer sends its goodbye, and fails at once if the process of the peer dies and its
+sockets close. A host that loses its network closes no socket; the timeout of the agreement detects
+that case.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ log = logging.getLogger(__name__)
 
 _FOREVER = timedelta(days=365)
 _GRACE_S = 4.0
-"""Seconds in which the main thread may still meet the failure itself and end orderly."""
+"""Seconds for the main thread to fail in a collective by itself and end in order."""
 
 
 class RankWatchdog:
-    """Ends this process when a peer is lost and nothing else does."""
+    """Ends this process if a peer is lost and the main thread does not end it in time."""
 
     def __init__(
         self, rank: int, world_size: int, on_lost: Callable[[int], None], exit_code: int
     ) -> None:
         self.lost: int | None = None
-        """The rank whose process ended without a word."""
+        """The rank whose process ended without a goodbye; None if there is none."""
         self._rank = rank
         self._on_lost = on_lost
         self._exit_code = exit_code
         self._leaving = threading.Event()
         self._noticed = threading.Event()
-        self._parted = False
+        self._said_goodbye = False
         self._group = dist.new_group(backend="gloo", timeout=_FOREVER) if world_size > 1 else None
         self._peers = [] if world_size == 1 else [0] if rank else list(range(1, world_size))
         for peer in self._peers:
@@ -51,12 +52,13 @@ class RankWatchdog:
         try:
             receive.wait()
         except RuntimeError:
-            if not self._parted:
-                self._mourn(peer)
+            if not self._said_goodbye:
+                self._handle_loss(peer)
 
-    def _mourn(self, peer: int) -> None:
+    def _handle_loss(self, peer: int) -> None:
+        """Record a lost rank and end this process if the main thread does not."""
         self.lost = peer if self.lost is None else self.lost
-        log.error("rank %d is gone", peer)
+        log.error("rank %d is lost: its process has ended", peer)
         self._noticed.set()
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline:
@@ -69,16 +71,17 @@ class RankWatchdog:
         """Stop the watchdog and return the rank that was lost, or None.
 
         Args:
-            wait_s: an error in a collective may be seen a moment before its cause.
+            wait_s: seconds to wait for the loss, since a collective may fail a moment before it is
+                noticed here.
         """
         self._leaving.set()
         self._noticed.wait(wait_s if self._peers else 0.0)
         return self.lost
 
     def say_goodbye(self) -> None:
-        """Tell the peers that this rank ends in good order."""
+        """Send the peers a message that this rank ends in order."""
         self._leaving.set()
-        self._parted = True
+        self._said_goodbye = True
         for peer in self._peers:
             with suppress(RuntimeError):
                 dist.send(torch.zeros(1), dst=peer, group=self._group)
