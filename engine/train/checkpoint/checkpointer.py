@@ -21,7 +21,7 @@ from .counters import Counters
 from .exact_state import ExactState
 
 _SPARE = 1.2
-"""Free space asked for, as a multiple of the last checkpoint."""
+"""Free space required, as a multiple of the size of the last checkpoint."""
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
 
 
@@ -33,10 +33,11 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint just written."""
+    """A checkpoint that has just been written."""
 
     manifest: Manifest
     seconds: float
+    """Duration of the writing."""
 
 
 class Checkpointer:
@@ -48,20 +49,20 @@ class Checkpointer:
         self.ledger = CheckpointStore(run)
         self._incarnation = incarnation
         self._names: set[str] = set()
-        """Given out by this process; never again, not even after retention."""
+        """Names this process has used; never reused, even after retention removes a checkpoint."""
         self._state = state
         self._agreement = agreement
 
     @property
     def leads(self) -> bool:
-        """This rank changes the ledger."""
+        """Whether this rank, rank 0, changes the checkpoint store."""
         return self._agreement.rank == 0
 
     def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:
-        """Write one checkpoint; on any rank's failure nothing of it stays.
+        """Write one checkpoint; if any rank fails, its folder is removed.
 
         Raises:
-            CheckpointError: what failed on which rank; training can go on.
+            CheckpointError: a rank failed, which the text names; training can continue.
         """
         started = time.monotonic()
         name = self._fresh_name(counters.step, timeline)
@@ -133,11 +134,11 @@ class Checkpointer:
         sealed.append(manifest)
 
     def restore(self, wanted: str) -> tuple[Manifest, Counters]:
-        """Verify a checkpoint on every rank, then go back to it in place.
+        """Verify a checkpoint on every rank, then restore it in place.
 
         Raises:
-            CheckpointError: nothing was changed on any rank.
-            TrainingFailed: the ranks came back to different states.
+            CheckpointError: the checkpoint is not usable; no rank has changed anything.
+            TrainingFailed: the ranks have restored different states.
         """
         found: tuple[Manifest, Any] | None = None
         error: str | None = None
@@ -159,20 +160,20 @@ class Checkpointer:
         return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)
 
     def _require_same_state(self, name: str, counters: Counters) -> None:
-        """Ranks that went back to different states would train different models from here on."""
+        """Fail if the ranks restored different states; they would train different models."""
         prints = self._agreement.gather(self._state.fingerprint(counters))
         if len(set(prints)) > 1:
             listed = ", ".join(f"rank {rank}: {p.hex()[:8]}" for rank, p in enumerate(prints))
             raise TrainingFailed(
-                f"after going back to {name} the ranks hold different states ({listed}), so the "
-                "run ends here; its checkpoints are untouched: see that every rank reads the same "
-                "run folder, then resume"
+                f"after restoring {name} the ranks hold different states ({listed}), so the run "
+                "ends; its checkpoints are unchanged: make sure that every rank reads the same run "
+                "folder, then resume"
             )
 
     def _check(self, manifest: Manifest) -> None:
         if manifest.world_size != self._agreement.world_size:
             raise CheckpointError(
-                f"checkpoint {manifest.name} was made by {manifest.world_size} ranks, this run has "
-                f"{self._agreement.world_size}; start with train.devices={manifest.world_size}"
+                f"checkpoint {manifest.name} was written by {manifest.world_size} ranks, this run "
+                f"has {self._agreement.world_size}; start with train.devices={manifest.world_size}"
             )
         self.ledger.verify(manifest)

@@ -1,4 +1,4 @@
-"""The plain part of a checkpoint: step, data position, settings and the state of monitoring."""
+"""The counters of a checkpoint: step, data position, settings and the state of monitoring."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of the training state that is not a tensor; field names are a file format."""
 
     step: int
-    """Optimizer steps finished."""
+    """Number of finished optimizer steps."""
     position: int
-    """Micro-batches that each rank has consumed."""
+    """Number of micro-batches that each rank has consumed."""
     desired: RunSettings
     """The settings in force."""
     watch: dict[str, Any] = {}
-    """State of detector, guard and meters."""
+    """State of the anomaly detector, the guard and the meters."""
     owes_evaluation: bool = False
-    """Whether the evaluation of this step was interrupted and has to be made up for."""
+    """Whether the evaluation of this step was interrupted and has to run after a resume."""

@@ -1,4 +1,4 @@
-"""Moving average of the adapter, which is evaluated and exported if `train.ema` is set."""
+"""The moving average of the adapter, which is evaluated and exported if `train.ema` is set."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ Weights = Mapping[str, Tensor]
 
 
 class AdapterEma:
-    """`average ← decay × average + (1 − decay) × weights` after each applied update, in fp32.
+    """Exponential moving average of the weights after each applied update, in fp32.
 
-    The first updates use the smaller decay (1 + n) / (10 + n), so that the average of a short run
-    is not that of its untrained start.
+    Each update sets `average ← decay × average + (1 − decay) × weights`. The first updates use the
+    smaller decay (1 + n) / (10 + n), so that in a short run the untrained weights do not dominate
+    the average.
     """
 
     def __init__(self, weights: Weights, decay: float) -> None:
         self._weights = weights
         self._decay = decay
         self.updates = 0
-        """Updates taken in."""
+        """Number of updates in the average."""
         self.average: dict[str, Tensor] = {}
         """The averaged weights by name."""
         self.restart()
 
     def restart(self) -> None:
-        """Begin with the weights as they are."""
+        """Restart the average from the current weights."""
         self.updates = 0
         self.average = {name: _widened(w).clone() for name, w in self._weights.items()}
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights of the update just applied in."""
+        """Add the weights after the update that has just been applied."""
         self.updates += 1
         decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
         now = [_widened(weight) for weight in self._weights.values()]
@@ -44,14 +45,14 @@ class AdapterEma:
 
     @torch.no_grad()
     def restore(self, average: Weights, updates: int) -> None:
-        """Take a saved average over, in place."""
+        """Restore a saved average, in place."""
         self.updates = updates
         for name, value in average.items():
             self.average[name].copy_(value)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """The model has the averaged weights inside, and exactly its own again after."""
+        """Put the averaged weights into the model in the block, and restore its own after it."""
         own = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._put(self.average)
         try:

@@ -16,7 +16,7 @@ class ExactState(Protocol):
     """Everything that training changes: capture it, write it, read it and put it back."""
 
     def mark(self, position: int) -> Boundary:
-        """Return what a step that starts at this data position may have to give back."""
+        """Return the boundary of a step that starts at this data position, to undo the step."""
 
     def return_to(self, boundary: Boundary) -> None:
         """Undo a step that was started but not applied."""

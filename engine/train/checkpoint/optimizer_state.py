@@ -1,8 +1,8 @@
 """Optimizer state: copied to plain values and restored into the live optimizer in place.
 
-The loaders of torch and bitsandbytes put new tensors where the old ones were: during a rollback
-both exist, paged buffers come back as plain device memory, and state is cast to the dtype of its
-weight. Here the live tensors stay and take the saved values.
+The loaders of torch and bitsandbytes replace the live tensors by new ones: during a rollback both
+exist, paged buffers become plain device memory, and state is cast to the dtype of its weight. Here
+the live tensors are kept and the saved values are copied into them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 OptimizerState = dict[str, Any]
-"""`kind`, `groups` (their settings) and `state` (of each weight in group order, or None)."""
+"""Keys `kind`, `groups` (settings of each) and `state` (of each weight in group order, or None)."""
 
 _CONFIGURED = frozenset({"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "fused"})
 """Group options that follow the configuration and the schedule instead of the checkpoint."""
@@ -32,12 +32,12 @@ class _Weight:
 
 
 def bare(optimizer: Any) -> Any:
-    """The optimizer itself, without accelerate's wrapper."""
+    """Return the optimizer inside accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
 def kind_of(optimizer: Any) -> str:
-    """Return the kind of an optimizer: its class and number of bits, whether paged or not."""
+    """Return the kind of an optimizer: its class and number of bits, equal for paged variants."""
     own = bare(optimizer)
     package = type(own).__module__.partition(".")[0]
     bits = getattr(getattr(own, "args", None), "optim_bits", None)
@@ -45,7 +45,7 @@ def kind_of(optimizer: Any) -> str:
 
 
 def capture_optimizer(optimizer: Any) -> OptimizerState:
-    """The state as it is now; its tensors share memory with the live ones."""
+    """Return the current state; its tensors share memory with the live ones."""
     own = bare(optimizer)
     wait_for_device()
     return {
@@ -59,14 +59,14 @@ def capture_optimizer(optimizer: Any) -> OptimizerState:
 
 
 def _capture(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A paged tensor is marked by an attribute, which `detach` leaves behind."""
+    """Return the state of a weight, with tensors detached, which drops the mark of paged ones."""
     if not state:
         return None
     return {k: v.detach() if isinstance(v, Tensor) else v for k, v in state.items()}
 
 
 def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
-    """Why a saved state cannot be put into this optimizer; None when it can."""
+    """Return why a saved state does not fit this optimizer; None if it does."""
     own = bare(optimizer)
     if saved["kind"] != kind_of(own):
         return (
@@ -85,7 +85,7 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
 
 @torch.no_grad()
 def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
-    """Put a state that fits into the live optimizer; tensors stay where they are."""
+    """Restore a fitting state into the live optimizer, keeping its tensors in place."""
     own = bare(optimizer)
     wait_for_device()
     for group, stored in zip(own.param_groups, saved["groups"], strict=True):
@@ -98,7 +98,7 @@ def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
 
 
 def _restore_group(group: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Some optimizers count their steps in the group, from the first step on."""
+    """Restore the options of a group, which for some optimizers include the number of steps."""
     for name in group.keys() - stored.keys() - _CONFIGURED:
         del group[name]
     group.update({k: v for k, v in stored.items() if k not in _CONFIGURED})
@@ -127,7 +127,7 @@ def _home(weight: _Weight, name: str) -> torch.device:
 
 
 def _forget(own: Any, weight: _Weight) -> None:
-    """Reset an optimizer to its first step; paged buffers cannot be freed, so they are zeroed."""
+    """Reset the state of a weight; paged buffers cannot be freed, so they are zeroed."""
     state = own.state.get(weight.tensor)
     if not state or not _makes_buffers(own):
         own.state.pop(weight.tensor, None)
@@ -140,7 +140,7 @@ def _forget(own: Any, weight: _Weight) -> None:
 
 
 def _makes_buffers(own: Any) -> bool:
-    """A bitsandbytes optimizer, which allocates (paged) buffers of its own."""
+    """Return whether this is a bitsandbytes optimizer, which allocates its own (paged) buffers."""
     return hasattr(own, "get_state_buffer")
 
 
@@ -151,19 +151,19 @@ def _weights(own: Any) -> Iterator[_Weight]:
 
 
 def wait_for_device() -> None:
-    """Paged memory is read and written from the host: let kernels that use it finish first."""
+    """Wait for all kernels, because the host reads and writes paged memory that they use."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def state_tensors(saved: OptimizerState) -> Iterator[Tensor]:
-    """Return every tensor of a state, in a fixed order."""
+    """Yield every tensor of a state, in a fixed order."""
     for stored in saved["state"]:
         yield from (value for value in (stored or {}).values() if isinstance(value, Tensor))
 
 
 def state_scalars(saved: OptimizerState) -> list[Any]:
-    """Everything else of a state, in order."""
+    """Return the names and values of a state that are not tensors, in a fixed order."""
     values = ((stored or {}).items() for stored in saved["state"])
     return [item for items in values for item in items if not isinstance(item[1], Tensor)]
 

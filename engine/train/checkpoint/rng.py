@@ -1,4 +1,4 @@
-"""Random generators of a training step: capture, restore and convert to tensors."""
+"""Random generators: capture their states, restore them and convert them to tensors."""
 
 from __future__ import annotations
 

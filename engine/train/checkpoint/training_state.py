@@ -1,13 +1,13 @@
 """Exact training state: captures and restores everything that training changes.
 
-The base model is not part of it: it never changes. The state of a step is taken at the boundary
-before its first micro-batch.
+The base model never changes and is not part of the state. The state of a step is captured at the
+boundary before its first micro-batch.
 
-Going back has two phases, so that a bad file on one rank changes nothing on any:
+A restore has two phases, so that a damaged file on one rank changes nothing on any rank:
 
-    staged = state.stage(folder, rank)   # reads and checks every file; raises, touches nothing
+    staged = state.stage(folder, rank)   # reads and checks every file; changes nothing
     ...                                  # all ranks agree that none of them failed
-    counters = state.apply(staged)       # files can no longer make this fail
+    counters = state.apply(staged)       # reads no files, so that no file can make it fail
     ...                                  # all ranks compare state.fingerprint(counters)
 """
 
@@ -59,7 +59,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class StagedState:
-    """A checkpoint read and checked, on the host; ready to be applied."""
+    """A checkpoint that has been read to the host and checked, ready to be applied."""
 
     adapter: dict[str, Tensor]
     machinery: dict[str, Any]
@@ -70,7 +70,7 @@ class StagedState:
 
 
 def rng_file(rank: int) -> str:
-    """The file with one rank's generators."""
+    """Return the name of the file with the random generators of a rank."""
     return f"rng-{rank}.pt"
 
 
@@ -82,7 +82,7 @@ class StatefulTrainer(Protocol):
 
     @property
     def position(self) -> Position:
-        """Finished optimizer steps and the learning rate of the schedule."""
+        """The number of finished optimizer steps and the learning rate of the schedule."""
 
     @property
     def scaler(self) -> Any:
@@ -93,11 +93,11 @@ class StatefulTrainer(Protocol):
         """Trained parameters that belong to no adapter, by name."""
 
     def return_to_step(self, step: int) -> None:
-        """Set the step counter; the schedule has been restored before."""
+        """Set the step counter after the schedule has been restored."""
 
 
 class TrainingState:
-    """Copies the live state of a run to a folder and back, in place."""
+    """Writes the live state of a run to a folder and restores it from there in place."""
 
     def __init__(
         self, trainer: StatefulTrainer, model: PeftModel, ema: AdapterEma | None = None
@@ -109,7 +109,7 @@ class TrainingState:
         self._others = trainer.own_parameters
 
     def mark(self, position: int) -> Boundary:
-        """Remember the boundary before a step."""
+        """Return the boundary before a step."""
         return Boundary(
             step=self._trainer.position.step,
             position=position,
@@ -118,13 +118,13 @@ class TrainingState:
         )
 
     def return_to(self, boundary: Boundary) -> None:
-        """Undo a step that was started but not applied: same generators, schedule and counter."""
+        """Undo a step that was not applied: restore random generators, schedule and counter."""
         self._trainer.lr_scheduler.load_state_dict(boundary.scheduler)
         self._trainer.return_to_step(boundary.step)
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Rank 0's part: adapter, its average, optimizer, schedule, scaler, counters."""
+        """Write the part of rank 0: adapter, its average, optimizer, schedule, scaler, counters."""
         _save_weights(self._adapter, folder / ADAPTER)
         if self._ema is not None:
             _save_weights(self._ema.average, folder / EMA)
@@ -133,7 +133,7 @@ class TrainingState:
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
 
     def save_own(self, folder: Path, rank: int) -> None:
-        """This rank's part: its random generators."""
+        """Write the part of this rank: its random generators."""
         torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
 
     def _machinery(self) -> dict[str, Any]:
@@ -147,10 +147,10 @@ class TrainingState:
         }
 
     def stage(self, folder: Path, rank: int) -> StagedState:
-        """Read and check a checkpoint; nothing live is touched.
+        """Read and check a checkpoint without changing the live state.
 
         Raises:
-            CheckpointError: naming the file that cannot be read or does not fit.
+            CheckpointError: a file cannot be read or does not fit; the text names it.
         """
         read = _Reader(folder)
         staged = StagedState(
@@ -177,7 +177,7 @@ class TrainingState:
             raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
 
     def apply(self, staged: StagedState) -> Counters:
-        """Put everything in place; returns what belongs to others: position, settings, watch."""
+        """Apply a staged checkpoint and return its counters for the other parts of the session."""
         with torch.no_grad():
             for name, weight in self._adapter.items():
                 weight.copy_(staged.adapter[name])
@@ -195,9 +195,9 @@ class TrainingState:
         return staged.counters
 
     def fingerprint(self, counters: Counters) -> bytes:
-        """A checksum of the live state that is equal on every rank when their states are.
+        """Return a checksum of the live state, equal on all ranks if their states are equal.
 
-        Random generators are left out: each rank has its own.
+        Random generators are left out, because each rank has its own.
         """
         machinery = self._machinery()
         average = list(self._ema.average.values()) if self._ema else []
@@ -233,7 +233,7 @@ class TrainingState:
 
 
 def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
-    """The live adapter weights by the names PEFT saves them under."""
+    """Return the live adapter weights by the names under which PEFT saves them."""
     trained = {p.data_ptr(): p for p in model.parameters() if p.requires_grad}
     saved = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
@@ -246,17 +246,17 @@ def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
         plain = tensor.detach().to("cpu").contiguous()
         if not torch.isfinite(plain).all():
             raise CheckpointError(
-                f"{name} is not finite, so {file.name} would be of no use: "
-                "go back to an earlier checkpoint"
+                f"{name} is not finite, so {file.name} is not written; "
+                "roll back to an earlier checkpoint"
             )
-        # The format holds no tied weights, so those are written twice.
+        # The format cannot store tied weights, so each of them is written separately.
         host[name] = plain.clone() if plain.data_ptr() in seen else plain
         seen.add(plain.data_ptr())
     safetensors.torch.save_file(host, file, metadata={"format": "pt"})
 
 
 def _weights(file: Path) -> dict[str, Tensor]:
-    """Read into memory: a mapped file could still change under the staged state."""
+    """Read weights into memory, because a mapped file could change after it was staged."""
     weights: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
     return weights
 
@@ -277,7 +277,7 @@ def _machinery(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads files of one checkpoint and names the one that fails."""
+    """Reads files of one checkpoint and names the file in every error."""
 
     folder: Path
 
@@ -296,7 +296,7 @@ class _Reader:
 
 
 def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
-    """A checkpoint made without an average starts one from its adapter."""
+    """Restore the average; a checkpoint without one restarts it from the restored adapter."""
     if staged.average is None:
         ema.restart()
     else:
@@ -304,10 +304,10 @@ def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
 
 
 def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
-    """Go back to a step of the schedule as it is configured now.
+    """Return to a step of the schedule in its current configuration.
 
-    Only the position comes from the checkpoint: a learning rate changed in the configuration of a
-    resumed run counts, and an unchanged one gives the same values again.
+    Only the position comes from the checkpoint: a learning rate that was changed in the
+    configuration of a resumed run takes effect, and an unchanged one gives the same values again.
     """
     base_lrs = list(schedule.base_lrs)
     schedule.load_state_dict({**saved, "base_lrs": base_lrs})
@@ -316,5 +316,5 @@ def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
 
 
 def read_counters(folder: Path) -> Counters:
-    """The plain part of a checkpoint's state."""
+    """Return the counters of a checkpoint."""
     return msgspec.msgpack.decode((folder / COUNTERS).read_bytes(), type=Counters)
