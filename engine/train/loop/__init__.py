@@ -1,1 +1,1 @@
-"""The training step: the hooks into the Hugging Face loop, update gate, metrics, record."""
+"""The optimizer step: hooks into the Hugging Face loop, step loop, update gate, metrics, record."""

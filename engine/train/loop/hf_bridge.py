@@ -1,17 +1,17 @@
 """The hooks of the Hugging Face training loop and the step hooks that they call.
 
-In the order of one optimizer step:
+The hooks of one optimizer step, in order:
 
-| Hugging Face hook | step hook | what it may change |
+| Hugging Face hook | step hook | possible effect |
 |---|---|---|
 | `TrainerCallback.on_train_begin` | `StepLoop.begin_training` | return to a checkpoint |
 | `Trainer.get_batch_samples` | `begin_step`, `fetch` | run commands; end the run |
 | `Trainer.training_step` | `may_continue`, `record_loss` | drop the step |
 | `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
-| `Trainer._clip_grad_norm` | `check_update` | learning rate, clipping, the verdict |
+| `Trainer._clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update |
-| `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | moving average of the weights |
-| `TrainerCallback.on_step_end` | `end_step` | journal the step, or take it back |
+| `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | update the moving average |
+| `TrainerCallback.on_step_end` | `end_step` | journal the step, or undo it |
 
 `training_step` and `backward` are called once per micro-batch. `tests/integration/test_hook_order`
 asserts this order. The Hugging Face loop keeps forward, backward, accumulation, DDP, precision and
@@ -49,7 +49,7 @@ class SteppedTrainer(OwnOptimizer):
 
     step_loop: StepLoop
     forward: Forward
-    """How micro-batches pass through the model."""
+    """The strategy by which micro-batches pass through the model."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SteppedTrainer(OwnOptimizer):
         """Choose between CUDA graphs and the model's own code.
 
         Raises:
-            ConfigError: `train.fast: on`, and it is impossible here.
+            ConfigError: `train.fast` is on, but the run cannot use CUDA graphs.
         """
         graphs, fact = fast_path(config, self, pad_id, log)
         self.forward = self.eager_forward(fact) if graphs is None else GraphStrategy(graphs, fact)
@@ -84,7 +84,7 @@ class SteppedTrainer(OwnOptimizer):
 
         Args:
             step_loop: the step hooks to call.
-            begin: called once, when optimizer and schedule exist.
+            begin: called once, after optimizer and schedule have been created.
         """
         trainer: Any = self
         self.step_loop = step_loop
@@ -102,19 +102,19 @@ class SteppedTrainer(OwnOptimizer):
         return self.accelerator.scaler  # type: ignore[attr-defined]  # of the trainer
 
     def report_position(self) -> None:
-        """Let the rest of the engine know the step and the learning rate of the schedule."""
+        """Copy the step and the learning rate of the schedule to the shared position."""
         trainer: Any = self
         step, lr = int(trainer.state.global_step), float(trainer.lr_scheduler.get_last_lr()[0])
         self.position.move_to(step, lr)
 
     def return_to_step(self, step: int) -> None:
-        """Set the step counter; the schedule has been restored before."""
+        """Set the step counter after the schedule has been restored."""
         trainer: Any = self
         trainer.state.global_step = step
         self.report_position()
 
     def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
-        """Prepare model and optimizer, and patch what slows the loop down."""
+        """Prepare model and optimizer, and make `zero_grad` visit only trained parameters."""
         self.forward.prepare(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
         model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
         zero_grad_of_trained(model)
@@ -151,7 +151,7 @@ class SteppedTrainer(OwnOptimizer):
         return total
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Compute whatever the loss over a whole step needs before its first micro-batch."""
+        """Compute the values that the loss over a whole step needs before its first micro-batch."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run one micro-batch forward and backward, unless the step is being dropped."""
@@ -185,12 +185,12 @@ class SteppedTrainer(OwnOptimizer):
         return grad_norm
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return 0: counting walks over all parameters at every micro-batch."""
+        """Return 0, because counting would visit all parameters at every micro-batch."""
         return 0
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Calls the step hooks at the start of training and when the counters of a step have moved."""
+    """Calls the step hooks at the start of training and after the counters of a step have moved."""
 
     def __init__(
         self, step_loop: StepLoop, trainer: SteppedTrainer, begin: Callable[[], None]
@@ -202,7 +202,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Patch optimizer and backward pass, which exist now, and begin the session."""
+        """Patch optimizer and backward pass, which have been created, and begin the session."""
         step_loop, optimizer, trainer = self._step_loop, kwargs["optimizer"], self._trainer
         trainer.report_position()
         guard_optimizer(optimizer, step_loop)
@@ -218,14 +218,14 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Report that the weights have changed, unless guard or loss scaler refused."""
+        """Report that the weights have changed, unless guard or loss scaler refused the update."""
         if not kwargs["optimizer"].step_was_skipped:
             self._step_loop.optimizer_stepped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Journal the step; one that was dropped is taken back and does not count."""
+        """Journal the step; a dropped step is undone and does not count."""
         self._trainer.report_position()
         planned = state.global_step < args.max_steps
         counted = self._step_loop.end_step(last=not planned)

@@ -1,4 +1,4 @@
-"""Memory meter: memory, utilisation, temperature and power of this rank at a step."""
+"""Memory meter: reads memory, utilisation, temperature and power of this rank at a step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...telemetry.process import rss_bytes
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """Memory and device figures of a step, by the names of their `StepFinished` fields.
+    """Memory and device readings of a step, named after their `StepFinished` fields.
 
-    A figure that this device does not report is None.
+    A reading that this device does not report is None.
     """
 
     mem_allocated_bytes: int | None
-    """Peak since the previous reading."""
+    """Peak allocated memory since the previous reading."""
     mem_reserved_bytes: int | None
     mem_total_bytes: int | None
     rss_bytes: int
@@ -40,7 +40,7 @@ class MemoryMeter:
             self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
 
     def read(self) -> MemoryReading:
-        """The reading of the step that is judged now."""
+        """Return the reading of the current step and reset the peak."""
         if self._gpu is None:
             return MemoryReading(None, None, self._host_bytes, rss_bytes())
         known = torch.cuda.memory_stats_as_nested_dict(self._device)

@@ -15,10 +15,13 @@ from ...config.schema import TrainConfig
 from ...errors import ConfigError
 
 ONE_CYCLE_START = 1 / 25
-"""Share of the rate that one_cycle begins with. Source: Smith, Topin 2018, as fast.ai sets it."""
+"""Share of the learning rate at which one_cycle begins.
+
+Source: Smith, Topin 2018, with the value of fast.ai.
+"""
 
 Factor = Callable[[int], float]
-"""Optimizer steps done → what the rate is multiplied by."""
+"""Function from finished optimizer steps to the factor on the learning rate."""
 
 
 class OwnOptimizer:
@@ -29,7 +32,7 @@ class OwnOptimizer:
     """Replaces the configured schedule; None keeps it."""
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """The configured optimizer over the groups of the model."""
+        """Return the configured optimizer over the parameter groups of the model."""
         trainer: Any = self
         if trainer.optimizer is None:
             trained = model if model is not None else trainer.model
@@ -39,7 +42,7 @@ class OwnOptimizer:
         return trainer.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The configured schedule, or the one that takes its place."""
+        """Return the configured schedule, or the one of `lr_factor` if that is set."""
         trainer: Any = self
         factor = self.lr_factor
         if factor is None and self.recipe.schedule == "one_cycle":
@@ -64,8 +67,8 @@ def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
             "train.optimizer: lamb is in the package pytorch-optimizer, which is not installed; "
             "pip install pytorch-optimizer, or choose adamw"
         )
-    # bitsandbytes has a LAMB too, but its trust ratio of a zero matrix is zero, and LoRA's B is one
-    # at the start: it would never move.
+    # The LAMB of bitsandbytes has a trust ratio of zero for a zero matrix, which LoRA's B is at the
+    # start, so that B would never change.
     from pytorch_optimizer import Lamb
 
     return Lamb, {"lr": trainer.args.learning_rate}
@@ -87,13 +90,13 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the trained parameters in groups of one learning rate and weight decay each.
 
-    The groups follow from the model alone, so that a checkpoint fits a run with other ratios. The
-    first has the rate of the run itself.
+    The groups depend on the model alone, so that a checkpoint fits a run with other ratios. The
+    first group has the learning rate of the run.
 
     Args:
-        model: with adapters; what requires a gradient is trained.
-        recipe: rates and weight decay.
-        decayed: names that weight decay is for.
+        model: model with adapters; parameters that require a gradient are trained.
+        recipe: learning rates and weight decay.
+        decayed: names of the parameters with weight decay.
     """
     parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -111,14 +114,14 @@ def parameter_groups(
 
 
 def _part(name: str) -> int:
-    """2 for modules trained whole, 1 for LoRA's B matrices, 0 for all else."""
+    """Return 2 for fully trained modules, 1 for LoRA's B matrices, 0 for all other parameters."""
     if "modules_to_save" in name:
         return 2
     return int("lora_B" in name or "lora_embedding_B" in name)
 
 
 def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
-    """Along a cosine from `ONE_CYCLE_START` up to 1 during warm-up, then down to the floor."""
+    """Return the factor of one_cycle: cosines from `ONE_CYCLE_START` to 1, then to the floor."""
     if step < warmup:
         return _between(ONE_CYCLE_START, 1.0, step / warmup)
     return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))

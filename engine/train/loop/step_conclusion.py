@@ -1,9 +1,9 @@
-"""Step conclusion: gives a step its verdict, journals it, and lets the anomaly monitor observe it.
+"""Step conclusion: gives a step its verdict, journals it, and passes it to the monitor.
 
-Where the device itself can let an update pass, the figures of a step are read during the first
-forward pass of the next step, or at the boundary if anything else is to be done there. So the
-device never waits for the host. If the late verdict leaves something to do at the boundary, the
-step in progress is dropped, so that the result is the same as with a verdict at the boundary.
+With an update gate, the figures of a step are read during the first forward pass of the next step,
+or at the boundary if other work is due there, so that the device never waits for the host. If the
+late verdict requires work at the boundary, the step in progress is dropped, so that the result is
+the same as with a verdict at the boundary.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Flow(Protocol):
 
     @property
     def measuring(self) -> bool:
-        """Whether the update at hand is being measured."""
+        """Whether the current update is being measured."""
 
     def before(self, reason: str, *, scale: float) -> None:
         """Measure the gradients before the optimizer uses them."""
 
     def after(self) -> GradientsMeasured:
-        """Measure what the update has changed."""
+        """Measure the changes that the update has made."""
 
 
 class StepConclusion:
-    """Holds the step whose update was asked for, until its verdict is known and journaled."""
+    """Holds a step from its last backward pass until its verdict is known and journaled."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class StepConclusion:
         self._set_lr = set_lr
         self._flow = flow
         self._memory_plan = memory_plan
-        """Reports when steps take more memory than planned; None without a plan."""
+        """Comparison of steps with the memory plan; None without a plan."""
         self._after_update = after_update
-        """Called whenever an update has changed the weights."""
+        """Functions to call after each update that has changed the weights."""
         self.gate: UpdateGate | None = None
-        """Lets updates pass without the host; None waits for every verdict."""
+        """The gate by which the device applies updates; None if the host decides on each."""
         self._loss_scale: Callable[[], float] | None = None
         self.step: StepRecord | None = None
-        """The step being judged, or the step before while its verdict is still to come."""
+        """The step that is judged or waits for its verdict; None once it is journaled."""
         self._held_bytes: int | None = None
-        """Peak memory of the step before."""
+        """Peak memory of the previous step; None before the first one."""
 
     def begin(self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None) -> None:
         """Start with an optimizer: its gate, and the loss scale of fp16 training."""
@@ -80,7 +80,7 @@ class StepConclusion:
         return self._monitor.limits()
 
     def take(self, step: StepRecord) -> None:
-        """Take a step whose gradients are ready; without a gate it is judged at once."""
+        """Hold a step whose gradients are ready, and set the learning rate of its update."""
         self.step = step
         self._set_lr(step.lr)
 
@@ -100,14 +100,14 @@ class StepConclusion:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
 
     def updated(self) -> None:
-        """Call everything that follows a change of the weights."""
+        """Call the functions that follow a change of the weights."""
         for follow in self._after_update:
             follow()
 
     def conclude(self) -> None:
-        """Journal the step whose update has been asked for; nothing if there is none.
+        """Conclude the step that has ended, if there is one, and journal it.
 
-        If that leaves something to do at its boundary, the step in progress is dropped.
+        If its verdict requires work at the boundary, the step in progress is dropped.
         """
         step = self.step
         if step is None or not step.ended:
@@ -146,7 +146,7 @@ class StepConclusion:
         self._act(step)
 
     def _compare(self, event: StepFinished) -> None:
-        """Warn where a step takes more memory than planned."""
+        """Log a warning if the step takes more memory than planned."""
         if self._memory_plan is None:
             return
         own = event.mem_reserved_bytes if self._reserves else event.mem_allocated_bytes
@@ -156,11 +156,11 @@ class StepConclusion:
 
     @property
     def _reserves(self) -> bool:
-        """Whether reserved memory counts: graphs keep theirs, so allocated memory misses it."""
+        """Whether reserved memory is compared, because allocated memory excludes that of graphs."""
         return self._memory_plan is not None and self._memory_plan.measure == "reserved"
 
     def _act(self, step: StepRecord) -> None:
-        """Queue what guard and autopilot demand because of this step."""
+        """Queue the commands of guard and autopilot that follow from this step."""
         back = self._monitor.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
         if back is not None:
             self._control.demand(back)

@@ -3,8 +3,8 @@
 begin_step → fetch → (may_continue, forward, may_backward, backward) × accumulate → check_update
 → may_update → optimizer step → optimizer_stepped → end_step
 
-A trainer calls the hooks in this order (`control.controlled_trainer`); `hf_bridge` maps those of
-the Hugging Face loop to them.
+A trainer calls the hooks in this order (see `control.controlled_trainer`); `hf_bridge` calls them
+from the hooks of the Hugging Face loop.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StepLoop:
         self._conclusion.begin(gate, loss_scale)
 
     def begin_step(self) -> bool:
-        """Handle everything due at this boundary; False if the run ends here."""
+        """Handle everything due at this boundary; return False if the run ends here."""
         if not self._commands.at_boundary(self._executor):
             return False
         self._profiler.begin_step()
@@ -97,8 +97,8 @@ class StepLoop:
     def may_backward(self) -> bool:
         """Return False, before a backward pass, if the step is being dropped.
 
-        The first backward pass would overwrite the gradients of the step before, so that step is
-        concluded here at the latest. From the last one on, this rank waits for the others.
+        The first backward pass overwrites the gradients of the previous step, which is therefore
+        concluded here at the latest. After the last one, this rank waits for the other ranks.
         """
         with span(VERDICT):
             self._conclusion.conclude()
@@ -106,10 +106,10 @@ class StepLoop:
         return not self._control.dropped
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Apply late settings, clip, judge; return the gradient norm before clipping.
+        """Apply late settings, clip and judge; return the gradient norm before clipping.
 
-        The verdict needs no message from the other ranks: a loss that is not finite on one of them
-        has made the gradients, and so their norm, not finite on all of them.
+        The verdict needs no message from other ranks: a loss that is not finite on one rank makes
+        the averaged gradients, and so their norm, not finite on every rank.
         """
         if self._control.dropped:
             return torch.zeros(())
@@ -126,7 +126,7 @@ class StepLoop:
         return norm
 
     def _record(self, norm: Tensor, limit: float | None, started: float) -> StepRecord:
-        """Begin the record of a step whose gradients are ready."""
+        """Return the record of a step whose gradients are ready."""
         gate, settings = self._conclusion.gate, self._control.settings
         position = self._control.position
         loss = summed(self.tally, norm)
@@ -149,7 +149,7 @@ class StepLoop:
         )
 
     def may_update(self) -> bool:
-        """Return False if the optimizer must not change the weights, as far as the host knows."""
+        """Return False if the host already knows that the optimizer must not change the weights."""
         step = self._conclusion.step
         refused = step is None or step.verdict not in (None, UpdateVerdict.APPLY)
         return not refused and not self._control.dropped
@@ -161,15 +161,15 @@ class StepLoop:
         return nullcontext() if gate is None or held is None else gate.closed_if(held)
 
     def optimizer_stepped(self) -> None:
-        """Take note that the weights have changed; behind a gate that is not known yet."""
+        """Report that the weights have changed; with a gate, the conclusion does so later."""
         if self._conclusion.gate is None and self.may_update():
             self._conclusion.updated()
 
     def end_step(self, *, last: bool = False) -> bool:
-        """Journal the step after its counters have moved; False if it was dropped and taken back.
+        """Journal the step after its counters have moved; return False if it was undone instead.
 
         Args:
-            last: no other step follows.
+            last: whether no other step follows.
         """
         if self._commands.after_step(self._executor):
             self._profiler.end_step(self.tally.tokens, counted=False, conclude=self.conclude)
@@ -183,5 +183,5 @@ class StepLoop:
         return True
 
     def conclude(self) -> None:
-        """Journal the step whose update has been asked for; nothing if there is none."""
+        """Conclude the step that has ended, if there is one, and journal it."""
         self._conclusion.conclude()

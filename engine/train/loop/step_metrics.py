@@ -30,7 +30,7 @@ class StepMetrics:
 
     @contextmanager
     def time(self, what: str) -> Iterator[None]:
-        """Add the time spent inside to `<what>_s`."""
+        """Add the time spent in the block to `<what>_s`."""
         started = time.perf_counter()
         try:
             yield
@@ -39,9 +39,9 @@ class StepMetrics:
             setattr(self, name, getattr(self, name) + time.perf_counter() - started)
 
     def count(self, batch: dict[str, Any]) -> None:
-        """Count a micro-batch's real tokens and its samples; called before it leaves the host.
+        """Count the tokens without padding and the samples of a micro-batch that is on the host.
 
-        Packed rows bring the counts along, which the model must not see.
+        Packed rows carry their counts, which are removed before the model receives the batch.
         """
         tokens = batch.pop("token_count", None)
         self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
@@ -61,19 +61,19 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class RankStep:
-    """The figures of a step on this rank, before the totals over all ranks are known."""
+    """The loss, gradient norm and metrics of a step on this rank, before totals are known."""
 
     loss: float
-    """This rank's share; the mean over ranks is the step's loss."""
+    """This rank's share of the loss; the mean over ranks is the loss of the step."""
     grad_norm: float
-    """After the all-reduce and before clipping: the same on every rank."""
+    """Gradient norm after the all-reduce and before clipping, the same on every rank."""
     parts: dict[str, float]
     held: bool = False
-    """The device has not made the update, because the host has to look at it first."""
+    """Whether the device has held the update back for the host to decide."""
 
 
 def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
-    """Return the sum of the losses of this rank's micro-batches, [] fp32, on their device."""
+    """Return this rank's share of the loss, [] fp32, on the device of the losses."""
     losses = tally.losses or [grad_norm.new_zeros(())]
     return sum(losses, losses[0].new_zeros(())).float()
 
@@ -81,7 +81,7 @@ def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
 def settle(
     loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
 ) -> PendingResult[RankStep]:
-    """Bring the step's figures to the host: the one wait for the device in a step, when read."""
+    """Start to copy the figures of a step to the host; reading them waits for the device."""
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
     sent = torch.stack([loss, norm, flag, *parts.values()]).to("cpu", non_blocking=True)
@@ -100,23 +100,23 @@ def settle(
 
 @dataclass(frozen=True)
 class StepTotals:
-    """The step over all ranks."""
+    """The losses, counts and readings of a step over all ranks."""
 
     loss: float
     parts: dict[str, float]
     tokens: int
     samples: int
     rank_s: list[float]
-    """Seconds of each rank up to the last backward pass, from which on the ranks wait."""
+    """Seconds of each rank up to its last backward pass, after which it waits for the others."""
     rank_mem_bytes: list[int]
-    """Allocated memory of each rank; this and the next lists are empty if any rank has no value."""
+    """Memory of each rank; this list and the following are empty if any rank has no value."""
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]
 
     @property
     def skew_s(self) -> float:
-        """Slowest minus fastest rank."""
+        """Seconds of the slowest rank minus those of the fastest."""
         return max(self.rank_s) - min(self.rank_s)
 
 
@@ -136,10 +136,10 @@ def start_total(
     agreement: Agreement,
     device: DeviceReading,
 ) -> PendingResult[StepTotals]:
-    """Begin to combine the ranks' steps; read it when the update is done."""
+    """Start to combine the figures of all ranks; the result is read after the update."""
     counts = [float(tally.tokens), float(tally.samples)]
-    told = [math.nan if value is None else float(value) for value in device]
-    mine = [own.loss, *own.parts.values(), *counts, own_s, *told]
+    readings = [math.nan if value is None else float(value) for value in device]
+    mine = [own.loss, *own.parts.values(), *counts, own_s, *readings]
     rows = agreement.start_rows(mine)
     return PendingResult(lambda: _combine(rows.read(), list(own.parts)))
 
@@ -147,7 +147,7 @@ def start_total(
 def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
     losses, *columns = (list(column) for column in zip(*rows, strict=True))
     parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
-    memory, util, temp_c, power_w = ([] if any(map(math.isnan, told)) else told for told in device)
+    memory, util, temp_c, power_w = ([] if any(map(math.isnan, row)) else row for row in device)
     return StepTotals(
         loss=_mean(losses),
         parts=dict(zip(names, map(_mean, parts), strict=True)),

@@ -1,4 +1,4 @@
-"""Step record: one optimizer step from its last backward pass to its journal record."""
+"""Step record: one optimizer step from its last backward pass to its journal event."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
 
 @dataclass
 class StepRecord:
-    """Everything of a step that its record is made of, and its update, should it come late."""
+    """The data for the event of a step, and its gradients in case the update is held back."""
 
     number: int
     tally: StepMetrics
     clock: StepClock
     figures: PendingResult[RankStep]
     held: Tensor | None
-    """[] fp32, on the device: 1 where it does not make the update; None where the host decides."""
+    """1 if the device holds the update back and 0 if not, [] fp32; None if the host decides."""
     gradients: Gradients
-    """Clipped, for an update that is held back."""
+    """Clipped gradients, for an update that is held back."""
     clip: float | None
-    """Max grad norm; None is off."""
+    """Largest gradient norm; None if clipping is off."""
     lr_schedule: float
     lr_scale: float
     policy: str
@@ -44,9 +44,9 @@ class StepRecord:
     epoch: float
     judged_at: float
     ended: bool = False
-    """The optimizer has been asked for the update, and counters have moved."""
+    """Whether the optimizer step is done and the counters have moved."""
     step_s: float | None = None
-    """Seconds by the clock of the device; None uses the clock of the host."""
+    """Duration by the clock of the device; None uses the clock of the host."""
     own: RankStep | None = None
     totals: PendingResult[StepTotals] | None = None
     verdict: UpdateVerdict | None = None
@@ -55,19 +55,19 @@ class StepRecord:
 
     @property
     def lr(self) -> float:
-        """The learning rate of its update."""
+        """The learning rate of the update."""
         return self.lr_schedule * self.lr_scale
 
     @property
     def known(self) -> RankStep:
-        """This rank's figures; waits for them when they are asked for first."""
+        """The figures of this rank; the first read waits for the device."""
         if self.own is None:
             self.own = self.figures.read()
         return self.own
 
     @property
     def clipped(self) -> bool:
-        """The gradient was longer than allowed."""
+        """Whether the gradient norm was above the limit."""
         return self.clip is not None and self.known.grad_norm > self.clip
 
     @property
@@ -91,17 +91,17 @@ class StepRecord:
         self.step_s = step_s
 
     def end(self) -> None:
-        """The update has been asked for."""
+        """Mark the end of the optimizer step."""
         self.clock.end()
         self.tally.add_optimizer_time(time.perf_counter() - self.judged_at)
         self.ended = True
 
     def held_bytes(self, *, reserves: bool) -> int | None:
-        """The memory that counts as this rank's."""
+        """Return the reserved memory of this rank, or the allocated memory."""
         return self.memory.mem_reserved_bytes if reserves else self.memory.mem_allocated_bytes
 
     def event(self) -> StepFinished:
-        """The record; waits for the other ranks' figures."""
+        """Return the event of the step; waits for the figures of the other ranks."""
         assert self.totals is not None, "the verdict comes first"
         totals, tally = self.totals.read(), self.tally
         step_s = time.perf_counter() - tally.started if self.step_s is None else self.step_s

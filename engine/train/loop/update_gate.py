@@ -1,9 +1,9 @@
-"""Update gate: the device applies an update by itself while loss and norm are within limits.
+"""Update gate: lets the device apply an update by itself while loss and norm are within limits.
 
-So the host need not know the loss of a step before the device goes on. The fused optimizers accept
-a tensor, made for loss scaling, that says that the gradients are unusable: then they change neither
-weights nor state. Here it holds an update back. The gradients stay in place, and the host decides
-when it has read the figures.
+The device then continues before the host has read the loss of a step. The fused optimizers accept a
+tensor, made for loss scaling, that marks the gradients as unusable, in which case they change
+neither weights nor state. Here this tensor holds an update back: the gradients stay in place, and
+the host decides after it has read the figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 
 
 class UpdateGate:
-    """The gate in front of one optimizer."""
+    """The update gate of one optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer
@@ -33,9 +33,9 @@ class UpdateGate:
         """Return 1 if the update is held back and 0 if not, [] fp32, the same on every rank.
 
         Args:
-            loss: [], the loss of this rank.
-            grad_norm: [], before clipping.
-            limits: largest loss and norm of an update that may pass.
+            loss: loss of this rank, [].
+            grad_norm: gradient norm before clipping, [].
+            limits: largest loss and gradient norm of an update that may pass.
         """
         passes = (loss.float() <= limits.loss) & (grad_norm.float() <= limits.grad_norm)
         held = (~passes).float()
@@ -60,7 +60,7 @@ class UpdateGate:
 def gate_of(optimizer: Any) -> UpdateGate | None:
     """Return the gate for an optimizer prepared by accelerate, or None if the host has to decide.
 
-    Only fused optimizers have the tensor, and a loss scaler uses it for itself.
+    Only fused optimizers accept the tensor, and a loss scaler needs it for its own purpose.
     """
     inner = optimizer.optimizer
     fused = isinstance(inner, Adam) and all(group["fused"] for group in inner.param_groups)
