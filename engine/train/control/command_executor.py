@@ -1,4 +1,4 @@
-"""Command executor: carries out one-shot commands, and scheduled evaluations and checkpoints."""
+"""Command executor: carries out one-shot commands and scheduled evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
 
 class Profiler(Protocol):
-    """Takes a profile when asked."""
+    """Takes a profile of the next steps on request."""
 
     def ask(self, steps: int) -> None:
-        """Profile the next steps."""
+        """Profile this number of steps, from the next one on."""
 
 
 class CommandExecutor:
@@ -80,21 +80,21 @@ class CommandExecutor:
         self._monitor = monitor
         self._profiler = profiler
         self._ends_evaluation = ends_evaluation
-        """Whether the run is to stop; asked between batches by all ranks together."""
+        """Returns whether the evaluation must end; called between batches by all ranks together."""
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
         self._owed_at = -1
-        """Step at which a planned evaluation was interrupted."""
+        """Step of the scheduled evaluation that was interrupted; -1 if there is none."""
         self._saved_at = -1
-        """Step of the last scheduled checkpoint, or of the checkpoint returned to."""
+        """Step of the newest checkpoint of this process, or of the one that was restored."""
         self._saved: Manifest | None = None
 
     def mark(self) -> None:
-        """Remember the boundary from which the next step starts."""
+        """Store the boundary from which the next step starts."""
         self._boundary = self._trainer.state.mark(self._data.position)
 
     def rewind(self) -> None:
-        """Undo a step that was started and not applied."""
+        """Undo a step that was started but not applied."""
         assert self._boundary is not None, "a step starts with mark()"
         self._trainer.state.return_to(self._boundary)
         self._data.rewind_to(self._boundary.position)
@@ -109,11 +109,11 @@ class CommandExecutor:
         """Run the evaluation and write the checkpoint that are scheduled for this step."""
         step, config = self._event_log.step, self._config
         evaluate = is_due(config.eval.every, step, at_start=config.eval.at_start)
-        if evaluate and not self._evaluate_unasked():
+        if evaluate and not self._evaluate_scheduled():
             return
         save = is_due(config.checkpoint.every, step, at_start=config.checkpoint.at_start)
         if (save or self._monitor.is_best()) and self._saved_at != step:
-            self._save_unasked()
+            self._save_scheduled()
         if reason := self._monitor.reason_to_stop():
             self._control.demand(Stop(), "early stop", reason)
 
@@ -121,7 +121,7 @@ class CommandExecutor:
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
-            Impossible: nothing was changed.
+            Impossible: the command cannot be carried out; nothing was changed.
         """
         match command:
             case SaveCheckpoint(pin=pin, note=note):
@@ -129,11 +129,11 @@ class CommandExecutor:
             case Rollback():
                 outcome = self._roll_back(command)
             case Recover(anomaly=anomaly):
-                outcome = self._roll_back(self._way_back(anomaly))
+                outcome = self._roll_back(self._recovery_rollback(anomaly))
             case MeasureGradients() | ProfileSteps():
                 outcome = self._measure(command)
             case Evaluate():
-                outcome = "", self._evaluate_asked()
+                outcome = "", self._evaluate_on_command()
             case GenerateSample(prompt=prompt):
                 outcome = "", self._sample(prompt)
             case SkipBatches(steps=steps):
@@ -148,11 +148,11 @@ class CommandExecutor:
         return outcome
 
     def finish(self) -> bool:
-        """Evaluate and save after the last planned step; False if a stop interrupted it."""
+        """Evaluate and write a checkpoint after the last step; False if a stop interrupts it."""
         self.mark()
-        if self._trainer.can_evaluate and not self._evaluate_unasked():
+        if self._trainer.can_evaluate and not self._evaluate_scheduled():
             return False
-        self._save_unasked()
+        self._save_scheduled()
         return True
 
     @property
@@ -162,7 +162,7 @@ class CommandExecutor:
 
     @property
     def newest(self) -> str | None:
-        """Name of the newest complete checkpoint; None without one."""
+        """The name of the newest complete checkpoint; None without one."""
         known = self._checkpointer.ledger.all()
         return known[-1].name if known else None
 
@@ -172,7 +172,8 @@ class CommandExecutor:
         self._adopt(manifest, counters)
         return manifest
 
-    def _save_unasked(self) -> Manifest | None:
+    def _save_scheduled(self) -> Manifest | None:
+        """Write a scheduled checkpoint; log the error and return None if that fails."""
         try:
             return self._save()
         except Impossible as error:
@@ -180,7 +181,7 @@ class CommandExecutor:
             return None
 
     def _save(self, *, pinned: bool = False, note: str = "") -> Manifest:
-        if self._saved and self._is_here(self._saved) and not pinned and not note:
+        if self._saved and self._matches_state(self._saved) and not pinned and not note:
             return self._saved
         before = self._event_log.state
         self._event_log.enter(RunState.SAVING)
@@ -195,11 +196,11 @@ class CommandExecutor:
         finally:
             self._event_log.enter(before)
         self._saved, self._saved_at = saved.manifest, saved.manifest.step
-        self._tell_saved(saved)
+        self._record_saved(saved)
         self._retain()
         return saved.manifest
 
-    def _is_here(self, manifest: Manifest) -> bool:
+    def _matches_state(self, manifest: Manifest) -> bool:
         here = (self._event_log.step, self._event_log.timeline)
         counters = self._counters()
         return (manifest.step, manifest.timeline) == here and manifest.control == _plain(counters)
@@ -213,7 +214,7 @@ class CommandExecutor:
             owes_evaluation=self.owes_evaluation,
         )
 
-    def _tell_saved(self, saved: Saved) -> None:
+    def _record_saved(self, saved: Saved) -> None:
         manifest = saved.manifest
         self._event_log.record(
             CheckpointSaved(
@@ -265,11 +266,11 @@ class CommandExecutor:
         return f"{from_step}", f"{manifest.step}, timeline {self._event_log.timeline}"
 
     def _apply_settings_of(self, command: Rollback) -> None:
-        """Put the settings that a rollback brings in force; a halt ends."""
+        """Apply the settings that come with a rollback, and lift a halt."""
         self._control.change(after_rollback(self._control.settings, command))
         self._control.lift_halt()
 
-    def _way_back(self, anomaly: str) -> Rollback:
+    def _recovery_rollback(self, anomaly: str) -> Rollback:
         try:
             return self._monitor.recovery(anomaly, self._control.settings)
         except NoWayBack as reason:
@@ -291,19 +292,19 @@ class CommandExecutor:
         owes = counters.owes_evaluation
         self._evaluated_at, self._owed_at = (-1, manifest.step) if owes else (manifest.step, -1)
 
-    def _evaluate_asked(self) -> str:
+    def _evaluate_on_command(self) -> str:
         try:
             return self._evaluate(again=True)
-        except EvaluationInterrupted as where:
-            raise Impossible(str(where)) from None
+        except EvaluationInterrupted as error:
+            raise Impossible(str(error)) from None
 
-    def _evaluate_unasked(self) -> bool:
-        """Run a scheduled evaluation; False if a stop interrupted it."""
+    def _evaluate_scheduled(self) -> bool:
+        """Run a scheduled evaluation; return False if a stop interrupts it."""
         try:
             self._evaluate()
-        except EvaluationInterrupted as where:
+        except EvaluationInterrupted as error:
             self._owed_at = self._event_log.step
-            self._event_log.log("info", f"{where}; it is made up for when the run goes on")
+            self._event_log.log("info", f"{error}; it runs again when the run resumes")
             return False
         return True
 

@@ -17,17 +17,17 @@ _entries = msgspec.msgpack.Decoder(list[ControlEntry])
 
 @dataclass(frozen=True)
 class NewCommands:
-    """The commands that are new since the last look, and whether a stop signal arrived."""
+    """The commands since the previous `look`, and whether a stop signal arrived."""
 
     entries: list[ControlEntry]
     stop_signal: bool
 
 
 class CommandQueue:
-    """Rank 0 reads the control journal; every rank gets what it read.
+    """Reads the control journal on rank 0 and gives its commands to every rank.
 
-    `ask` sends the question on its way before a stretch of computing, `look` reads the answer
-    after it. What came in between is for the next look.
+    `ask` starts a collective before a longer computation, and `look` reads its result afterwards.
+    Commands that arrive in between are returned by the next `look`.
     """
 
     def __init__(self, run: RunDirectory, agreement: Agreement, signals: StopSignals) -> None:
@@ -39,23 +39,23 @@ class CommandQueue:
 
     @property
     def leads(self) -> bool:
-        """This rank reads the control journal and keeps the settings."""
+        """Whether this rank, rank 0, reads the control journal and stores the settings."""
         return self._reader is not None
 
     def left_over(self, control_seq: int, answered: Set[str]) -> list[ControlEntry]:
-        """Commands an earlier incarnation accepted and never answered; they count as read.
+        """Return accepted commands that earlier incarnations never answered, and mark them as read.
 
         Args:
-            control_seq: newest command when this process came up, 0 on every rank but 0; what
-                came later is for this incarnation.
-            answered: ids that the journal has an outcome of.
+            control_seq: sequence number of the newest command at the start of this process, 0 on
+                other ranks than 0; later commands belong to this incarnation.
+            answered: ids of the commands that have an outcome in the journal.
         """
         (self._seen,) = self._agreement.max([control_seq])
         mine = self._reader.take(self._seen) if self._reader else []
         return [entry for entry in mine if entry.id not in answered]
 
     def ask(self) -> None:
-        """Start to agree on what is new; with one rank there is nobody to ask."""
+        """Start to agree on the new commands; does nothing with a single rank."""
         if not self._agreement.alone and self._asked is None:
             self._asked = self._agreement.start_max(self._news())
 

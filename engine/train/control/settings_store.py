@@ -1,7 +1,7 @@
 """Settings store: keeps the settings in force on disk, so that a restart continues with them.
 
-What the configuration said at that time is kept beside it: a value that a person has since changed
-in the configuration counts more than what was asked of the run before.
+The configured values of that time are stored with them: a value that has since been changed in the
+configuration overrides the stored setting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a configuration that can be changed while training."""
+    """The configured values of the settings that can be changed while training."""
 
     lr: float
     clip: float | None
@@ -48,7 +48,7 @@ class StoredSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class InitialSettings:
-    """The control state to start with."""
+    """The settings to start with, and those that the configuration has overridden."""
 
     desired: RunSettings
     overridden: list[str] = field(default_factory=list)
@@ -60,8 +60,8 @@ def load_desired(
 ) -> InitialSettings:
     """Return the initial settings: the stored ones, unless the configuration has changed since.
 
-    A pause is kept by a restart after a crash only: whoever starts a process by hand wants it to
-    train.
+    A pause is kept only by a restart after a crash, because a process that is started by hand is
+    meant to train.
     """
     now = ConfiguredSettings.of(config)
     fresh = RunSettings(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
@@ -83,23 +83,23 @@ def _override(
     desired: RunSettings, before: ConfiguredSettings, now: ConfiguredSettings
 ) -> InitialSettings:
     changes: dict[str, object] = {}
-    told = []
+    overridden = []
     if now.lr != before.lr and desired.lr_scale != 1.0:
-        told.append(f"lr ×1 (×{desired.lr_scale:g} was asked for before train.lr changed)")
+        overridden.append(f"lr ×1 (×{desired.lr_scale:g} was set before train.lr changed)")
         changes["lr_scale"] = 1.0
     if now.clip != before.clip:
         if desired.clip != before.clip or desired.clip_percentile is not None:
-            told.append(f"clip {now.clip or 'off'} (train.clip changed)")
+            overridden.append(f"clip {now.clip or 'off'} (train.clip changed)")
         changes |= {"clip": now.clip, "clip_percentile": None}
     if now.nonfinite != before.nonfinite:
         if desired.nonfinite != before.nonfinite:
-            told.append(f"nonfinite {now.nonfinite} (guard.nonfinite changed)")
+            overridden.append(f"nonfinite {now.nonfinite} (guard.nonfinite changed)")
         changes["nonfinite"] = now.nonfinite
     if now.autopilot != before.autopilot:
         if desired.autopilot != before.autopilot:
-            told.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
+            overridden.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
         changes["autopilot"] = now.autopilot
-    return InitialSettings(msgspec.structs.replace(desired, **changes), told)
+    return InitialSettings(msgspec.structs.replace(desired, **changes), overridden)
 
 
 def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:

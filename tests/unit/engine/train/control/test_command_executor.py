@@ -315,7 +315,7 @@ def test_an_interrupted_evaluation_is_owed_and_made_up_for_after_a_resume(tmp_pa
     bench.trainer.interrupted_at = 2
     bench.executor.scheduled()
     assert bench.executor.owes_evaluation
-    assert "made up for" in bench.found(LogEmitted)[0].text
+    assert "runs again" in bench.found(LogEmitted)[0].text
     bench.do("checkpoint")
     bench.trainer.interrupted_at = None
     bench.executor.resume_from("last")
