@@ -1,7 +1,7 @@
 """Controlled session: builds everything that controls and records a trainer, in dependency order.
 
-It knows the trainer only as a `ControlledTrainer`, so it serves any training loop that calls the
-step hooks of `step_loop`.
+It uses the trainer only as a `ControlledTrainer`, so it works with any training loop that calls the
+hooks of `step_loop`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from .session_start import SessionStart
 
 @dataclass(frozen=True)
 class SessionOutcome:
-    """How a session ended."""
+    """The outcome of a session."""
 
     state: RunState
     checkpoint: str | None
-    """The newest complete checkpoint."""
+    """Name of the newest complete checkpoint; None without one."""
 
 
 @dataclass(frozen=True)
 class SessionParts:
-    """What a controlled session is built around."""
+    """The parts from which a controlled session is built."""
 
     config: RunConfig
     run: RunDirectory
     incarnation: int
-    """Which engine process of the run this is."""
+    """Number of this engine process among those of the run."""
     agreement: Agreement
     event_log: EventLog
     monitor: TrainingMonitor
@@ -68,7 +68,7 @@ class SessionParts:
     profiler: StepProfiler
     memory_plan: MemoryPlanCheck | None = None
     after_update: Sequence[Callable[[], None]] = ()
-    """Called whenever an update has changed the weights."""
+    """Functions to call after each update that has changed the weights."""
 
 
 class ControlledSession:
@@ -121,12 +121,12 @@ class ControlledSession:
     def resume(
         self, checkpoint: str | None, history: JournalSummary, steps: int
     ) -> Manifest | None:
-        """Return to a checkpoint before the first step, on a new timeline if steps are lost.
+        """Restore a checkpoint before the first step, on a new timeline if steps are lost.
 
         Args:
             checkpoint: name of the checkpoint; None starts from the beginning.
-            history: what earlier processes of this run journaled.
-            steps: number of optimizer steps planned in all.
+            history: summary of the events that earlier processes of this run journaled.
+            steps: total number of planned optimizer steps.
         """
         resumed = self._executor.resume_from(checkpoint) if checkpoint else None
         if resumed and resumed.step >= steps:
@@ -154,13 +154,13 @@ class ControlledSession:
                 log.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
 
     def conclude(self) -> SessionOutcome:
-        """Save what has to be saved at the end of the run and refuse the commands that wait."""
+        """Evaluate and write a last checkpoint if due, and refuse the commands that still wait."""
         control, executor = self._control, self._executor
         if not control.ending and (executor.owes_evaluation or not control.complete):
             if not executor.finish():
                 self._commands.perform_due(executor)
         elif control.complete:
-            text = "all planned steps were done before; raise train.steps to go on"
+            text = "all planned steps were already done; raise train.steps to continue"
             self._event_log.log("warning", text)
         state = RunState.STOPPED if control.ending else RunState.FINISHED
         self._commands.refuse_rest(
@@ -177,24 +177,22 @@ def open_control(
     event_log: EventLog,
     monitor: TrainingMonitor,
 ) -> ControlState:
-    """Load the settings in force and refuse commands that an earlier process left unanswered."""
+    """Load the settings in force, and refuse commands that an earlier process did not answer."""
 
     def store(settings: RunSettings) -> None:
         try:
             if queue.leads:
                 store_desired(start.run, settings, config)
         except OSError as error:
-            event_log.log("error", f"the settings hold, but a restart would not know them: {error}")
+            event_log.log("error", f"settings not stored; a restart would lose them: {error}")
 
     initial = load_desired(start.run, config, restarted=start.attempt.repeated)
     for change in initial.overridden:
-        event_log.log(
-            "warning", f"the changed configuration replaces a setting made by command: {change}"
-        )
+        event_log.log("warning", f"the configuration overrides a stored setting: {change}")
     control = ControlState(
         initial.desired, event_log.position, norm_percentile=monitor.norm_percentile, store=store
     )
     for entry in queue.left_over(start.control_seq, start.history.answered):
-        reason = "the engine ended before it was applied; send it again"
+        reason = "the engine ended before the command was applied; send it again"
         event_log.record(command_failed(entry, reason))
     return control

@@ -1,4 +1,4 @@
-"""Journal writer: takes events from the training thread by a deque and writes them in a thread."""
+"""Journal writer: receives events through a deque and writes them in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _RESERVE_BYTES = 512 * 1024
 
 
 def _numbered(payloads: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Payloads that are records, with their sequence numbers."""
+    """Yield the payloads that are records, each with its sequence number."""
     for payload in payloads:
         with suppress(DecodeError):
             yield peek_seq(payload), payload
 
 
 class JournalWriter:
-    """Journals events in order and keeps a hub alive; rank 0 owns one.
+    """Journals events in order and keeps a hub running; only rank 0 has one.
 
-    Thread: `emit` may be called from any thread and never blocks on disk.
+    `emit` may be called from any thread and never waits for the disk.
     """
 
     def __init__(self, run: RunDirectory, launch_hub: Callable[[RunDirectory], object]) -> None:
@@ -44,7 +44,7 @@ class JournalWriter:
         self._launch_hub = launch_hub
         self._journal = FrameWriter(run.journal, run.journal_lock)
         self.recovered = self._journal.recovered
-        """Records that earlier processes of this run journaled."""
+        """The encoded records that earlier processes of this run journaled."""
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._mend()
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
@@ -61,7 +61,7 @@ class JournalWriter:
         self._thread.start()
 
     def _mend(self) -> None:
-        """Put back what damage on the disk cut off, with stand-ins for the records it hit."""
+        """Append the records behind a damaged part again, with a log event for each damaged one."""
         behind = dict(_numbered(self._journal.cut_off))
         last = decode_record(self.recovered[-1]) if self.recovered else None
         payloads = []
@@ -80,28 +80,28 @@ class JournalWriter:
             self.recovered += payloads
 
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
-        """Hand an event over."""
+        """Queue an event for the journal."""
         self._waiting.append((time.time(), step, timeline, event))
 
     def close(self) -> None:
-        """Write and sync everything, then give the journal back."""
+        """Write and sync all events, then close the journal."""
         self._stop.set()
         self._thread.join()
         self._drain()
         self._reserve.unlink(missing_ok=True)
         self._drain()
         if self._waiting:
-            log.error("journal: no room for the last %d events; they are lost", len(self._waiting))
+            log.error("journal: the disk is full; the last %d events are lost", len(self._waiting))
         self._sync()
         self._journal.close()
 
     def _keep_reserve(self) -> None:
-        """Hold back a little disk space, so that a full disk cannot swallow the end of a run."""
+        """Reserve disk space, so that the last events can be written even if the disk is full."""
         try:
             with open(self._reserve, "wb") as file:
                 os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
         except OSError as error:
-            log.warning("journal: no reserve on disk: %s", error)
+            log.warning("journal: disk space for the last events cannot be reserved: %s", error)
 
     def _write(self) -> None:
         while not self._stop.wait(_POLL_S):
@@ -143,7 +143,7 @@ class JournalWriter:
         self, batch: list[tuple[float, int, int, AnyEvent]], error: OSError
     ) -> None:
         if not self._degraded:
-            log.error("journal: %s; events are kept in memory until there is room", error)
+            log.error("journal: %s; events are kept in memory until they can be written", error)
         self._degraded = True
         self._waiting.extendleft(reversed(batch))
         while len(self._waiting) > _MAX_WAITING:
@@ -163,7 +163,7 @@ class JournalWriter:
         except OSError as error:
             if not self._unsynced:
                 log.error(
-                    "journal: the disk does not take it (%s); tried again every second", error
+                    "journal: cannot be synced to disk (%s); trying again every second", error
                 )
             self._unsynced = True
         else:

@@ -1,4 +1,4 @@
-"""A training session from configuration to the last checkpoint; read top to bottom."""
+"""Training session: builds all parts of a run from its configuration and trains to the end."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def train(
     event_log: EventLog,
     signals: StopSignals,
 ) -> SessionOutcome:
-    """Load, train under control, save; every rank runs this.
+    """Load the run, train it under control and write its checkpoints; runs on every rank.
 
     Args:
-        start: what the session starts from.
-        started: the start of the run as it was journaled before anything was loaded.
-        place: this rank.
+        start: run folder, history and launch options that the session starts from.
+        started: the event that was journaled before loading.
+        place: number and device of this rank.
         event_log: records the events of the run.
         signals: counts stop requests from outside.
     """
@@ -162,7 +162,7 @@ _COLLATORS: dict[str, Callable[[Any, int], Batch]] = {
 def collator(
     config: RunConfig, loaded: LoadedModel, *, packed: bool
 ) -> Callable[[Sequence[Any]], Batch]:
-    """Return the function that makes a batch of examples, by task."""
+    """Return the function that collates examples into a batch of the task."""
     pad = int(loaded.tokenizer.pad_token_id)
     if config.task == "contrastive":
         negatives = config.contrastive.hard_negatives
@@ -208,7 +208,7 @@ def engine_trainer(
 ) -> EngineTrainer:
     """Return the trainer with the parts that capture, evaluate and offload it.
 
-    The averaged adapter is evaluated where there is one; evaluation records are never packed.
+    The averaged adapter is evaluated if there is one; evaluation examples are never packed.
     """
     model = setup.loaded.model
     evaluator = Evaluator(
@@ -232,7 +232,7 @@ def build_profiler(
     event_log: EventLog,
     control: ControlState,
 ) -> StepProfiler:
-    """Build the profiler; a run that is only profiled takes one profile and ends."""
+    """Build the profiler and the learning rate test; a run started for a profile ends after it."""
     profiler = StepProfiler(
         setup.config,
         trainer.model,
@@ -242,7 +242,7 @@ def build_profiler(
         setup.place.rank,
         fast=trainer.forward.uses_graphs,
         on_done=(
-            (lambda: control.demand(Stop(save=False), "profile", "it is taken"))
+            (lambda: control.demand(Stop(save=False), "profile", "the profile is complete"))
             if start.profile_steps
             else None
         ),
@@ -262,7 +262,7 @@ def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
 
 
 def facts_before(setup: Setup, trainer: Any) -> dict[str, str]:
-    """Return facts to show before the first step; the longest batch is tried where possible."""
+    """Return the facts to show before the first step; runs the memory probe if possible."""
     config, place, examples = setup.config, setup.place, setup.examples
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
@@ -275,7 +275,7 @@ def facts_before(setup: Setup, trainer: Any) -> dict[str, str]:
 def describe(
     started: RunStarted, setup: Setup, resumed: Manifest | None, facts: dict[str, str]
 ) -> RunStarted:
-    """Return the start of the run with everything that is known after loading."""
+    """Return the start event of the run with the facts that are known after loading."""
     loaded = setup.loaded
     return replace(
         started,
@@ -291,9 +291,9 @@ def describe(
 def run_steps(
     trainer: AnyTrainer, step_loop: StepLoop, begin: Callable[[], None], *, alone: bool
 ) -> None:
-    """Train to the end; if a step fails, still journal the one before it.
+    """Train to the end; if a step of a single rank fails, journal the step before it.
 
-    With several ranks the totals of that step need ranks that may be gone.
+    With several ranks, the totals of that step need ranks that may be lost.
     """
     try:
         trainer.run(step_loop, begin)

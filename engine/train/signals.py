@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks for save-and-stop, a later one ends the process now."""
+"""Stop signals: the first SIGINT or SIGTERM stops with a checkpoint, a later one at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from types import FrameType
 
 FORCED_EXIT_CODE = 130
 _ECHO_S = 1.0
-"""Whoever signals a whole process group reaches a rank twice: once directly and once through
-torchrun, which passes on what it gets."""
+"""Seconds in which a second signal counts as a copy of the first.
+
+A signal to a whole process group reaches a rank twice: directly, and through torchrun, which
+forwards its signals.
+"""
 
 
 class StopSignals:
-    """Counts stop requests; SIGHUP is ignored, so that a closed terminal ends nothing."""
+    """Counts stop requests; SIGHUP is ignored, so that closing the terminal ends no run."""
 
     def __init__(
         self,
@@ -34,13 +37,13 @@ class StopSignals:
         self._first_at = 0.0
 
     def install(self) -> None:
-        """Take over the process's signal handlers."""
+        """Install the signal handlers of the process."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.receive)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Take one signal in; the second request does not return."""
+        """Count one signal; the second request ends the process and does not return."""
         if self.count == 0:
             self._first_at = self._now()
         elif self._now() - self._first_at < self._echo_s:

@@ -82,7 +82,7 @@ def test_settings_hold_when_they_cannot_be_stored(
     monkeypatch.setattr("fttui.engine.train.controlled_session.store_desired", full)
     played = play(new_run(tmp_path), Script({3: ["lr scale 0.5"]}))
     assert played.events(StepFinished)[-1].lr_scale == 0.5
-    assert any("restart would not know" in e.text for e in played.events(LogEmitted))
+    assert any("restart would lose" in e.text for e in played.events(LogEmitted))
 
 
 def test_a_percentile_clip_is_stored_once_and_follows_the_norms(
