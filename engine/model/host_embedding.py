@@ -96,7 +96,7 @@ class QuantizedHead(nn.Module):
 
 
 def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
-    """Quantize a slice of the matrix to NF4; only this slice is on the device meanwhile."""
+    """Quantize a slice of the matrix to NF4; no other slice is on the device."""
     data, state = bnb.quantize_4bit(
         weight.detach().to(device).contiguous(), compress_statistics=True, quant_type="nf4"
     )

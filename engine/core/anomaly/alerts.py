@@ -13,7 +13,7 @@ LOCAL = frozenset({"throughput_drop", "vram_leak"})
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding in the newest record that a person should know of."""
+    """A finding in the newest record that is worth a person's attention."""
 
     id: str
     """`<kind>-<step>`; unique within one timeline."""
@@ -44,4 +44,4 @@ class AlertVerdict(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     level_before: float
     level_after: float | None = None
-    """None if no finite value followed."""
+    """Value at the verdict; None if no finite value followed."""

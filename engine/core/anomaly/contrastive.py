@@ -1,4 +1,4 @@
-"""Detection of collapse in a contrastive run: all representations are alike."""
+"""Detection of collapse in a contrastive run, in which all representations become alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ COLLAPSE_RECORDS = 50
 ALIKE = 0.98
 """Mean cosine to the negatives above which representations count as alike."""
 GUESSING = 0.01
-"""Relative distance of the loss from ln(candidates), the loss of a random choice, that counts as
-guessing."""
+"""Relative distance of the loss from ln(candidates) below which the choice counts as random."""
 
 
 class Collapse(msgspec.Struct):

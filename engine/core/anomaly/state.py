@@ -18,15 +18,15 @@ from .verdicts import Verdicts, Yardstick
 
 BACK_SD = 2.0
 BACK_RISE = 0.03
-"""A loss within 3 % or two standard deviations of its old level is back."""
+"""A loss within 3 % or two standard deviations of its old level counts as recovered."""
 GRAD_BACK_RISE = math.log(2)
-"""A gradient norm within a factor of two of its old level is back."""
+"""A gradient norm within a factor of two of its old level counts as recovered."""
 RATE_BACK = 0.1
-"""Throughput within about 10 % of its old level is back."""
+"""Throughput within about 10 % of its old level counts as recovered."""
 IMPROVED = 0.02
-"""A plateau is over when the loss has fallen by 2 %, or by one standard deviation."""
+"""A plateau is over if the loss has fallen by 2 %, or by one standard deviation."""
 SCALE_BACK = math.log(4)
-"""A loss scale within a factor of four of its old value is back."""
+"""A loss scale within a factor of four of its old value counts as recovered."""
 
 
 def _by_value(finding: Finding) -> Yardstick:
@@ -46,7 +46,7 @@ def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
 
 
 class State(msgspec.Struct):
-    """The state of all parts of the detector; all numbers are finite, so it survives JSON."""
+    """The state of all parts of the detector; all numbers are finite, so that JSON can hold it."""
 
     sensitivity: float = 1.0
     last_step: int = -1
@@ -61,7 +61,7 @@ class State(msgspec.Struct):
     loss_scale: LossScale = msgspec.field(default_factory=LossScale)
     throughput: Throughput = msgspec.field(default_factory=Throughput)
     memories: list[Memory] = []
-    """One per rank, by rank."""
+    """Leak detectors by rank."""
     straggler: Straggler = msgspec.field(default_factory=Straggler)
     verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
 

@@ -1,4 +1,4 @@
-"""Detection of slow divergence: the loss climbs without any record that stands out."""
+"""Detection of slow divergence, in which the loss climbs without a single outlier."""
 
 from __future__ import annotations
 
