@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -165,21 +165,27 @@ def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
     return found[::-1]
 
 
-def anomaly_named(alerts: Iterable[Alert], name: str) -> Alert:
+def anomaly_named(
+    alerts: Iterable[Alert], name: str, announced: Mapping[str, str] | None = None
+) -> Alert:
     """Return the newest alert that `recover NAME` means.
 
     Args:
         alerts: the alerts of the present timeline, oldest first.
         name: an alert's id, with or without the `-t<timeline>` it is announced with; empty for
             the newest instability that is more than info.
+        announced: the ids under which open alerts were announced, by the ids of the alerts; an id
+            of an earlier timeline does not mean an open alert of this one.
 
     Raises:
         NoWayBack: no such alert.
     """
-    wanted = {name, re.sub(r"-t\d+$", "", name)}
+    bare = re.sub(r"-t\d+$", "", name)
     for alert in reversed(list(alerts)):
         grave = alert.kind in INSTABILITY and alert.severity != INFO
-        if (alert.kind in RECOVERABLE and alert.id in wanted) if name else grave:
+        public = (announced or {}).get(alert.id)
+        meant = name in (alert.id, public) or (public is None and alert.id == bare)
+        if (alert.kind in RECOVERABLE and meant) if name else grave:
             return alert
     what = f"anomaly {name!r}" if name else "spike, divergence or explosion"
     raise NoWayBack(

@@ -13,7 +13,6 @@ import torch
 
 from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
-from ..data.batch_source import BatchSource
 from ..protocol.events import AnomalyResolved, RolledBack
 from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
@@ -61,8 +60,6 @@ class SessionParts:
     queue: CommandQueue
     control: ControlState
     trainer: ControlledTrainer
-    source: BatchSource
-    """The source of the batches that the step hook `fetch` returns."""
     device: torch.device
     flow: Flow
     profiler: StepProfiler
@@ -76,6 +73,8 @@ class ControlledSession:
 
     def __init__(self, parts: SessionParts) -> None:
         event_log, control, trainer = parts.event_log, parts.control, parts.trainer
+        if trainer.position is not event_log.position:
+            raise ValueError("the trainer has to move the position of the event log")
         self._event_log = event_log
         self._control = control
         self._monitor = parts.monitor
@@ -108,7 +107,7 @@ class ControlledSession:
             ends_evaluation=self._commands.ends_evaluation,
         )
         self.step_loop = StepLoop(
-            source=parts.source,
+            source=trainer.data,
             control=control,
             commands=self._commands,
             executor=self._executor,

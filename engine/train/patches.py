@@ -16,7 +16,7 @@
 | `dynamo.recompile_limit` | `allow_shapes` | every length of a batch is a shape of its own |
 | `dynamo.accumulated_recompile_limit` | `allow_shapes` | as above |
 | `inductor.compile_threads` | `allow_shapes` | no compiler processes beside the engine |
-| `logger.propagate` | `silence` | a notifier may log an address with its secret |
+| `ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]` | `sdpa_mask_by` | a mask of mere padding is slow |
 
 A test asserts that no other module of `engine/train` sets an attribute of a foreign object.
 """
@@ -24,7 +24,6 @@ A test asserts that no other module of `engine/train` sets an attribute of a for
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -178,7 +177,14 @@ def allow_shapes(count: int) -> None:
     inductor.compile_threads = 1
 
 
-def silence(name: str) -> None:
-    """Keep the messages of a library's logger out of the logs of the run."""
-    logger = logging.getLogger(name)
-    logger.propagate = False
+@contextmanager
+def sdpa_mask_by(function: Callable[..., Tensor | None]) -> Iterator[None]:
+    """Let transformers make the masks of scaled dot product attention by another function."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    functions: Any = ALL_MASK_ATTENTION_FUNCTIONS
+    functions["sdpa"] = function
+    try:
+        yield
+    finally:
+        del functions["sdpa"]

@@ -101,7 +101,6 @@ def train(
         queue=queue,
         control=control,
         trainer=engine_trainer(setup, trainer, source, ema, event_log),
-        source=source,
         device=place.device,
         flow=GradientFlow(setup.loaded.model),
         profiler=build_profiler(setup, start, trainer, event_log, control),
@@ -118,6 +117,8 @@ def train(
         known = replace(started, devices=devices, planned_bytes=terms)
         event_log.record(describe(known, setup, resumed, facts))
 
+    if start.lr_range is not None:
+        LrRangeTest(start.lr_range, event_log, control.demand)
     run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
     return session.conclude()
 
@@ -249,8 +250,6 @@ def build_profiler(
     )
     if start.profile_steps:
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
-    if start.lr_range is not None:
-        LrRangeTest(start.lr_range, event_log, control.demand)
     return profiler
 
 

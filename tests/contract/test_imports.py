@@ -46,6 +46,16 @@ def test_import_contracts_hold(tmp_path: Path) -> None:
     assert "0 broken" in done.stdout
 
 
+def test_the_engine_process_starts_without_the_training_stack() -> None:
+    """Viewers see it load, and it can set what torch reads when it is imported."""
+    code = (
+        "import sys, fttui.engine.__main__; print(*sorted(m for m in sys.modules if '.' not in m))"
+    )
+    loaded = set(python("-c", code).stdout.split())
+    assert "fttui" in loaded
+    assert loaded & (HEAVY - {"numpy"}) == set()
+
+
 @pytest.mark.parametrize("package", LIGHT)
 def test_light_packages_load_no_training_stack(package: str) -> None:
     done = python("-c", _LIST_MODULES, package)

@@ -57,6 +57,6 @@ def test_the_table_in_the_bridge_names_every_hook_in_order() -> None:
     table = re.findall(r"`(\w+)`", hf_bridge.__doc__ or "")
     named = [name for name in table if name in ONE_STEP]
     assert list(dict.fromkeys(named)) == [
-        *("begin_step", "fetch", "may_continue", "record_loss", "may_backward"),
+        *("begin_step", "fetch", "may_continue", "may_backward", "record_loss"),
         *("check_update", "may_update", "gated", "optimizer_stepped", "end_step"),
     ]

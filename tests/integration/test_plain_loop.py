@@ -18,7 +18,8 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
-from tests.support.plain_loop import STEPS, Poisoned, play_plain
+from fttui.engine.train.position import Position
+from tests.support.plain_loop import STEPS, PlainLoop, Poisoned, play_plain
 from tests.support.training import Script, new_run
 
 
@@ -86,3 +87,8 @@ def test_a_command_that_the_trainer_does_not_obey_is_refused(run: RunDirectory) 
     assert [done.command for done in played.events(CommandApplied)] == ["eval", "note kept"]
     assert played.events(EvalFinished)
     assert played.events(CheckpointSaved)
+
+
+def test_a_trainer_that_moves_a_position_of_its_own_is_refused(run: RunDirectory) -> None:
+    with pytest.raises(ValueError, match="the position of the event log"):
+        play_plain(run, make=lambda _: PlainLoop(Position()))

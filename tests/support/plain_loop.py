@@ -229,7 +229,6 @@ def play_plain(
             queue=queue,
             control=control,
             trainer=loop,
-            source=loop.data,
             device=device,
             flow=GradientFlow(loop.model),
             profiler=StepProfiler(config, loop.model, device, event_log, run.profiles),

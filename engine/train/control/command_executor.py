@@ -202,8 +202,8 @@ class CommandExecutor:
 
     def _matches_state(self, manifest: Manifest) -> bool:
         here = (self._event_log.step, self._event_log.timeline)
-        counters = self._counters()
-        return (manifest.step, manifest.timeline) == here and manifest.control == _plain(counters)
+        settings = msgspec.to_builtins(self._control.settings)
+        return (manifest.step, manifest.timeline) == here and manifest.control == settings
 
     def _counters(self) -> Counters:
         return Counters(
@@ -360,8 +360,3 @@ class CommandExecutor:
             return "running", "stopped before the first step, so there was nothing to save"
         manifest = self._save()
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"
-
-
-def _plain(counters: Counters) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(counters.desired)
-    return plain

@@ -3,7 +3,7 @@
 A trainer calls the `StepHooks` in this order; `step_loop.StepLoop` implements them:
 
     begin_step → fetch
-      → (may_continue → forward → record_loss, may_backward → backward) × accumulate
+      → (may_continue → forward → may_backward → backward → record_loss) × accumulate
       → check_update → may_update → optimizer step → optimizer_stepped → end_step
 
 Control, checkpoints and monitoring see the trainer only as a `ControlledTrainer`. The engine's own
@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...data.batch_source import Batch, SeenExamples
 from ...protocol.commands import COMMANDS, Command
 from ..checkpoint.exact_state import ExactState
 from ..position import Position
@@ -40,8 +41,8 @@ class EvaluationInterrupted(Exception):
     """The run is to stop, so the evaluation ended between two batches, on every rank alike."""
 
 
-class DataPosition(Protocol):
-    """The position of a trainer in its data, in micro-batches of this rank."""
+class DataSource(Protocol):
+    """The micro-batches of one rank, by their position."""
 
     @property
     def position(self) -> int:
@@ -50,6 +51,16 @@ class DataPosition(Protocol):
     @property
     def epoch(self) -> float:
         """Passes over the data."""
+
+    @property
+    def seen(self) -> SeenExamples:
+        """The examples of the step being trained and of the step before it."""
+
+    def fetch(self, micro_batches: int) -> list[Batch]:
+        """Return the next micro-batches and move the position behind them."""
+
+    def prepare(self, micro_batches: int) -> None:
+        """Make the micro-batches that `fetch` will return next, while there is time."""
 
     def rewind_to(self, position: int) -> None:
         """Go back to the boundary of a step that was dropped."""
@@ -77,8 +88,8 @@ class ControlledTrainer(Protocol):
         """The exact training state."""
 
     @property
-    def data(self) -> DataPosition:
-        """The position in the data."""
+    def data(self) -> DataSource:
+        """The micro-batches of this rank."""
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next update in every parameter group."""
@@ -119,11 +130,11 @@ class StepHooks(Protocol):
     def may_continue(self) -> bool:
         """Return False, before a micro-batch, if the step is being dropped."""
 
-    def record_loss(self, loss: Tensor) -> None:
-        """Add the loss of a micro-batch, [], to the loss of the step."""
-
     def may_backward(self) -> bool:
         """Return False, before a backward pass, if the step is being dropped."""
+
+    def record_loss(self, loss: Tensor) -> None:
+        """Add the loss of a micro-batch, [], to the loss of the step."""
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
         """Clip the gradients, judge the update, and return the gradient norm before clipping."""

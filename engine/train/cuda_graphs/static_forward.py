@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.masking_utils import sdpa_mask
 
 from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.host_embedding import HostEmbedding, on_host
 from ..forward import Want, Way
-from ..patches import keep_training
+from ..patches import keep_training, sdpa_mask_by
 from .fusion import fuse, rotary
 from .pointwise import Kernels
 
@@ -226,12 +226,8 @@ def padding_is_at_the_right() -> Iterator[None]:
     Padding is at the right, so no token before it attends to it, and the tokens that do carry no
     loss. Without a mask, attention uses its fastest kernel and does not depend on the data.
     """
-    functions: Any = ALL_MASK_ATTENTION_FUNCTIONS
-    functions["sdpa"] = _mask_of_documents
-    try:
+    with sdpa_mask_by(_mask_of_documents):
         yield
-    finally:
-        del functions["sdpa"]
 
 
 def _mask_of_documents(*args: Any, **kwargs: Any) -> Tensor | None:

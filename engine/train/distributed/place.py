@@ -1,4 +1,4 @@
-"""Rank place: the device of this rank, its number, the number of ranks, and the step clock."""
+"""Rank place: chooses the device of this rank, joins the process group of all ranks, leaves it."""
 
 from __future__ import annotations
 
@@ -72,41 +72,3 @@ def leave_place() -> None:
     """Leave the process group of the ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-class StepClock:
-    """Measures the duration of one step on its device, without waiting for the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._began = self._lapped = self._ended = self._mark()
-
-    def _mark(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # of torch
-        event.record()
-        return event
-
-    def lap(self) -> None:
-        """Mark the end of the work that needs no other rank; the last call counts."""
-        self._lapped = self._mark()
-
-    def end(self) -> None:
-        """Mark the end of the step."""
-        self._ended = self._mark()
-
-    def lapped_s(self) -> float:
-        """Return the seconds from the start to the last `lap`, which must have been reached."""
-        return self._since_began(self._lapped)
-
-    def took_s(self) -> float:
-        """Return the seconds from the start to the end; waits until the device reaches the end."""
-        if self._cuda:
-            self._ended.synchronize()
-        return self._since_began(self._ended)
-
-    def _since_began(self, mark: Any) -> float:
-        if self._cuda:
-            return float(self._began.elapsed_time(mark)) / 1e3
-        return float(mark - self._began)

@@ -6,8 +6,9 @@ The hooks of one optimizer step, in order:
 |---|---|---|
 | `TrainerCallback.on_train_begin` | `StepLoop.begin_training` | return to a checkpoint |
 | `Trainer.get_batch_samples` | `begin_step`, `fetch` | run commands; end the run |
-| `Trainer.training_step` | `may_continue`, `record_loss` | drop the step |
+| `Trainer.training_step`, at its start | `may_continue` | drop the step |
 | `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
+| `Trainer.training_step`, at its end | `record_loss` | the loss of the step |
 | `Trainer._clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update |
 | `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | update the moving average |

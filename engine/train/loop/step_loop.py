@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ...core.guard import UpdateVerdict
 from ...core.profile import VERDICT
-from ...data.batch_source import Batch, BatchSource
+from ...data.batch_source import Batch
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
+from ..control.controlled_trainer import DataSource
 from ..monitoring.profiler import StepProfiler
 from ..profiler_spans import span
 from .memory_meter import MemoryMeter
@@ -38,7 +39,7 @@ class StepLoop:
     def __init__(
         self,
         *,
-        source: BatchSource,
+        source: DataSource,
         control: ControlState,
         commands: CommandScheduler,
         executor: OneShotCommands,

@@ -24,8 +24,8 @@ from ...protocol.events import (
     StateChanged,
 )
 from ...protocol.states import RunState
+from ...telemetry.logs import silence
 from ..event_log import EventLog
-from ..patches import silence
 
 log = logging.getLogger(__name__)
 

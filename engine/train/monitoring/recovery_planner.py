@@ -156,7 +156,8 @@ class RecoveryPlanner:
         refused, found = "", None
         if self._agreement.rank == 0:
             try:
-                found = self._plan(anomaly_named(seen.alerts, anomaly), settings, seen, refused_at)
+                named = anomaly_named(seen.alerts, anomaly, seen.open)
+                found = self._plan(named, settings, seen, refused_at)
             except NoWayBack as reason:
                 refused = str(reason)
         shared = self._agreement.share(b"" if found is None else msgspec.msgpack.encode(found))

@@ -125,5 +125,4 @@ class EagerPreferenceForward(EagerForward):
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
         """Return the log-probabilities of the completions, [rows]."""
-        torch_model = model if way == "trained" else self._model
-        return {"log_probs": self._log_probs(torch_model, inputs).total}
+        return {"log_probs": self._log_probs(model, inputs).total}

@@ -78,7 +78,7 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
     """Run two micro-batches with an update between them, undo both, and return the peak."""
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
-    trained += list(getattr(trainer, "own_parameters", {}).values())
+    trained += list(trainer.own_parameters.values())
     before = [p.detach().to("cpu", copy=True) for p in trained]
     rng = capture_rng()
     _reset_peak(device)

@@ -72,7 +72,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         self, model: Any, inputs: dict[str, Any], num_items: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Return this micro-batch's share of the mean cross-entropy, and its hidden states."""
-        if self._own_head is None and self.aux_loss_enabled:
+        if self.aux_loss_enabled and self._own_head is None and not self.forward.uses_graphs:
             return self._with_aux_loss(model, inputs, num_items)
         wants_hidden = self._contrastive.kind == "simctg"
         found = self.forward(model, inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))

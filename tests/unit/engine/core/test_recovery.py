@@ -186,6 +186,14 @@ def test_every_alert_whose_report_recommends_recover_can_be_named(name: str, fou
     assert anomaly_named(alerts, name).id == found
 
 
+def test_an_id_of_an_earlier_timeline_does_not_mean_an_open_alert_of_this_one() -> None:
+    alerts, announced = [signal(5)], {"divergence-5": "divergence-5-t3"}
+    assert anomaly_named(alerts, "divergence-5-t3", announced).id == "divergence-5"
+    assert anomaly_named(alerts, "divergence-5", announced).id == "divergence-5"
+    with pytest.raises(NoWayBack, match="divergence-5-t2"):
+        anomaly_named(alerts, "divergence-5-t2", announced)
+
+
 @pytest.mark.parametrize("name", ["divergence-6", "plateau-7", "divergence-5-x2"])
 def test_a_name_that_means_no_such_alert_is_refused(name: str) -> None:
     alerts = [signal(5), signal(7, "plateau", "info")]
