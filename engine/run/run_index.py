@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +21,9 @@ from .process_marks import read_engine_status
 from .run_dir import RunDirectory, require_runs_folder
 
 _TAIL_BYTES = 256 * 1024
+
+_TIME = re.compile(r"-\d[\d-]*$")
+"""The date and time at the end of a run's id."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +119,9 @@ def choose_run(
 
 def _nearest(runs: list[RunSummary], wanted: str) -> str:
     """Return a hint for a mistyped name: similar names, or the newest runs."""
-    near = [s.id for s in runs if get_close_matches(wanted, [s.id, s.id[: len(wanted)], s.name], 1)]
+    # The digits of a date are alike in every run, so that only names are compared.
+    name = _TIME.sub("", wanted)
+    near = [s.id for s in runs if get_close_matches(name, [s.name, s.id[: len(name)]], 1)]
     if near:
         return f"did you mean {' or '.join(near[:3])}? List all runs with: fttui ls"
     newest = ", ".join(s.id for s in runs[:5]) or "none"

@@ -18,7 +18,15 @@ from fttui.engine.run.process_marks import (
     write_mark,
 )
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.run.run_index import choose_run, find_run, list_runs, read_ends, summarize
+from fttui.engine.run.run_index import (
+    RunSummary,
+    _nearest,
+    choose_run,
+    find_run,
+    list_runs,
+    read_ends,
+    summarize,
+)
 from tests.support.engine_double import EngineDouble, make_run
 
 
@@ -116,6 +124,15 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
         find_run(tmp_path, typed)
     with pytest.raises(NoSuchRun, match="the newest runs: llama"):
         find_run(tmp_path, "another")
+
+
+@pytest.mark.parametrize("typed", ["smollm2-pairs-20260101-000041", "smolm2-pairs-20260101"])
+def test_a_run_of_another_name_is_not_meant_because_it_began_at_a_like_time(typed: str) -> None:
+    ended = {"path": "", "created": 0.0, "state": RunState.FAILED}
+    names = ("llama", "smollm2-pairs")
+    runs = [RunSummary(id=f"{name}-20260101-000040", name=name, **ended) for name in names]
+    hint = _nearest(runs, typed)
+    assert hint.startswith("did you mean smollm2-pairs-20260101-000040?")
 
 
 def test_nothing_named_means_the_newest_live_one(tmp_path: Path) -> None:
