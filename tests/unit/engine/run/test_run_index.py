@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(
 
 @pytest.mark.parametrize("typed", ["smollm2-pairs-20260101-000041", "smolm2-pairs-20260101"])
 def test_a_run_of_another_name_is_not_meant_because_it_began_at_a_like_time(typed: str) -> None:
-    ended = {"path": "", "created": 0.0, "state": RunState.FAILED}
+    ended: dict[str, Any] = {"path": "", "created": 0.0, "state": RunState.FAILED}
     names = ("llama", "smollm2-pairs")
     runs = [RunSummary(id=f"{name}-20260101-000040", name=name, **ended) for name in names]
     hint = _nearest(runs, typed)
