@@ -20,8 +20,8 @@ from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import CommandApplied, Record
 from fttui.engine.run.known_runs import remember_run
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import silence
 from fttui.tui.connection.remote import RemoteSession
+from fttui.tui.connection.session import silence
 from fttui.tui.connection.ssh.remote_host import LoginRefused, RemoteHost
 from fttui.tui.connection.ssh.ssh_connection import SshConnection
 from fttui.tui.view_model.connection_port import (

@@ -35,8 +35,8 @@ from fttui.engine.run.run_dir import RunDirectory
 from ..view_model.connection_port import HistoryProgressed, Link
 from .history_reader import ReadPosition
 from .hub_connection import HubConnection
-from .session_base import SessionBase, reason_of
-from .silence import LOST_S, SilenceTimer
+from .session.session_base import SessionBase, reason_of
+from .session.silence import LOST_S, SilenceTimer
 
 REPLY_S = 5.0
 PING_S = 2.0

@@ -24,8 +24,8 @@ from .history_reader import read_history
 from .hub_connection import HubConnection, reach_hub
 from .hub_stream import REPLY_S, TICK_S, HubLost, HubStream
 from .offline import decided_on_disk, read_rest
-from .session_base import LEAVE_S, SessionBase
-from .silence import LOST_S
+from .session.session_base import LEAVE_S, SessionBase
+from .session.silence import LOST_S
 
 RETRY_S = 1.0
 """Seconds after a failed attempt to reach or start a hub."""

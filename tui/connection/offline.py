@@ -22,8 +22,8 @@ from ..view_model.connection_port import (
     Link,
 )
 from .history_reader import read_history
-from .record_merger import RecordMerger, deliveries
-from .session_feed import SessionFeed
+from .session.record_merger import RecordMerger, deliveries
+from .session.session_feed import SessionFeed
 from .viewer_identity import issuer, new_command_id, new_viewer
 
 _READ_BYTES = 512 * 1024

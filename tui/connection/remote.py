@@ -20,7 +20,7 @@ from fttui.engine.protocol.ssh_protocol import Open
 
 from ..view_model.connection_port import CommandAnswered, Link
 from .history_reader import ReadPosition
-from .session_base import LEAVE_S, SessionBase, reason_of
+from .session.session_base import LEAVE_S, SessionBase, reason_of
 from .ssh.backoff import Backoff
 from .ssh.bridge_stream import BridgeStream, RemoteRun
 from .ssh.remote_host import RemoteHost, Unreachable

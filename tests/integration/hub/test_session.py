@@ -23,10 +23,11 @@ from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.process_marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection import hub_stream, local, silence
+from fttui.tui.connection import hub_stream, local
 from fttui.tui.connection.factory import open_session
 from fttui.tui.connection.local import LocalSession
 from fttui.tui.connection.offline import OfflineSession
+from fttui.tui.connection.session import silence
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,

@@ -86,7 +86,7 @@ async def test_an_engine_killed_in_mid_stream_is_told_and_its_successor_followed
 async def test_a_link_that_swallows_everything_is_noticed(
     start_run: StartRun, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fttui.tui.connection import silence
+    from fttui.tui.connection.session import silence
 
     monkeypatch.setattr(silence, "LOST_S", 4.0)
     run, _ = start_run()

@@ -26,9 +26,9 @@ from fttui.engine.protocol.ssh_protocol import (
 )
 
 from ...view_model.connection_port import HistoryProgressed, Link, PreviewArrived, RecordsArrived
-from ..record_merger import deliveries
-from ..session_base import SessionBase
-from ..silence import LOST_S, SilenceTimer
+from ..session.record_merger import deliveries
+from ..session.session_base import SessionBase
+from ..session.silence import LOST_S, SilenceTimer
 from .remote_host import Unreachable
 from .ssh_connection import RemoteFailed, SshConnection
 

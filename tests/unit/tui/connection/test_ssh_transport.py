@@ -26,7 +26,7 @@ from fttui.engine.protocol.ssh_protocol import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.tui.connection.remote import SshTransport
-from fttui.tui.connection.session_base import EXPIRES_S, SessionBase
+from fttui.tui.connection.session.session_base import EXPIRES_S, SessionBase
 from fttui.tui.connection.ssh.remote_host import LoginRefused, RemoteHost, Unreachable
 from fttui.tui.connection.ssh.ssh_connection import RemoteFailed
 from fttui.tui.view_model.connection_port import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from ..view_model.connection_port import Deliver, Delivery, Link, LinkChanged
-from .history_reader import ReadPosition
+from ...view_model.connection_port import Deliver, Delivery, Link, LinkChanged
+from ..history_reader import ReadPosition
 from .record_merger import RecordMerger, deliveries
 
 

@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 
 from fttui.engine.protocol.codec import encode, peek_seq
 from fttui.engine.protocol.events import LogEmitted, Record
-from fttui.tui.connection.record_merger import MAX_DELIVERED, MAX_HELD, RecordMerger, deliveries
+from fttui.tui.connection.session.record_merger import (
+    MAX_DELIVERED,
+    MAX_HELD,
+    RecordMerger,
+    deliveries,
+)
 
 
 def payload(seq: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fttui.tui.connection.silence import LOST_S, STALE_S, SilenceTimer
+from fttui.tui.connection.session.silence import LOST_S, STALE_S, SilenceTimer
 
 
 def test_silence_is_stale_after_3_s_and_lost_after_10_s() -> None:

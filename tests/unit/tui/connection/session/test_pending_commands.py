@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fttui.engine.protocol.commands import Pause
 from fttui.engine.protocol.requests import SubmitCommand
-from fttui.tui.connection.pending_commands import PendingCommands
+from fttui.tui.connection.session.pending_commands import PendingCommands
 
 
 def command(id_: str) -> SubmitCommand:

@@ -27,7 +27,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.tui.connection.session_base import EXPIRES_S, SessionBase
+from fttui.tui.connection.session.session_base import EXPIRES_S, SessionBase
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -295,7 +295,7 @@ async def test_only_who_may_have_control_releases_it_at_the_end(
 async def test_a_hub_that_does_not_answer_does_not_hold_up_the_end(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fttui.tui.connection.session_base.LEAVE_S", 0.0)
+    monkeypatch.setattr("fttui.tui.connection.session.session_base.LEAVE_S", 0.0)
     await asyncio.wait_for(listening.session.close(), 10)
     assert listening.transport.closed.is_set()
 

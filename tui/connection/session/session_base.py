@@ -26,11 +26,11 @@ from fttui.engine.protocol.requests import (
     Welcome,
 )
 
-from ..view_model.connection_port import BeatArrived, CommandAnswered, Deliver
+from ...view_model.connection_port import BeatArrived, CommandAnswered, Deliver
+from ..viewer_identity import issuer, new_command_id, new_viewer
 from .correlator import RequestCorrelator
 from .pending_commands import PendingCommands
 from .session_feed import SessionFeed
-from .viewer_identity import issuer, new_command_id, new_viewer
 
 LEAVE_S = 1.0
 """Seconds that closing a session waits for the hub, and again for the transport."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fttui.engine.protocol.codec import decode_readable, peek_seq
 
-from ..view_model.connection_port import RecordsArrived
+from ...view_model.connection_port import RecordsArrived
 
 MAX_HELD = 20_000
 """Live records kept while older ones are missing; further ones are dropped and pulled later."""

@@ -8,7 +8,7 @@ import pytest
 
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage, Ping, Pong
-from fttui.tui.connection.correlator import ConnectionLost, RequestCorrelator
+from fttui.tui.connection.session.correlator import ConnectionLost, RequestCorrelator
 
 
 class Asked:
