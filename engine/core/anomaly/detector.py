@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict
+from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict, Finding, to_alert
 from .channel import WARMUP_RECORDS
-from .finding import Finding, to_alert
 from .progress import FLAT_RECORDS
 from .scale import FIRST_LOSSES
 from .state import State, memory_by_rank

@@ -6,9 +6,8 @@ import math
 
 import msgspec
 
-from .alerts import ALARM, INFO, WATCH
+from .alerts import ALARM, INFO, WATCH, Finding
 from .channel import Reading, Signal, Way
-from .finding import Finding
 from .scale import Scale
 from .trend import Trend
 from .warmup import ColdStart

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from .alerts import Finding
 from .contrastive import Collapse
-from .finding import Finding
 from .instability import Instability
 from .lr_checks import LossScale, LrZero, TopLr
 from .progress import FLAT_RECORDS, Dead, NoLearning, Overfit, Plateau

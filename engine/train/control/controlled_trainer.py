@@ -41,7 +41,7 @@ class EvaluationInterrupted(Exception):
     """The run is to stop, so the evaluation ended between two batches, on every rank alike."""
 
 
-class DataSource(Protocol):
+class MicroBatchSource(Protocol):
     """The micro-batches of one rank, by their position."""
 
     @property
@@ -88,7 +88,7 @@ class ControlledTrainer(Protocol):
         """The exact training state."""
 
     @property
-    def data(self) -> DataSource:
+    def data(self) -> MicroBatchSource:
         """The micro-batches of this rank."""
 
     def set_lr(self, lr: float) -> None:

@@ -22,7 +22,7 @@ from ...core.profile import VERDICT
 from ...data.batch_source import Batch
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
-from ..control.controlled_trainer import DataSource
+from ..control.controlled_trainer import MicroBatchSource
 from ..monitoring.profiler import StepProfiler
 from ..profiler_spans import span
 from .memory_meter import MemoryMeter
@@ -39,7 +39,7 @@ class StepLoop:
     def __init__(
         self,
         *,
-        source: DataSource,
+        source: MicroBatchSource,
         control: ControlState,
         commands: CommandScheduler,
         executor: OneShotCommands,

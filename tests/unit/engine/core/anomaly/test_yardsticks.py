@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fttui.engine.core.anomaly.finding import Finding
+from fttui.engine.core.anomaly.alerts import Finding
 from fttui.engine.core.anomaly.state import State, memory_by_rank
 from fttui.engine.core.anomaly.verdicts import OpenAlert, Yardstick
 from fttui.engine.protocol.thresholds import SLOW_RANK_RATIO
