@@ -111,6 +111,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     data.eval or data.eval_fraction: 0."""
     shuffle_buffer: Count = 1000
     """streaming: number of records that are held in memory and shuffled."""
+    accept: list[str] = []
+    """Findings about the data that are accepted although their share is large, by the names that
+    `fttui check` prints, such as `cut`; `all` accepts every finding."""
     packing: bool = False
     """Pack several records into each row of max_length instead of padding (task sft). Attention
     does not cross records."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import islice
-from operator import add
 from pathlib import Path
 from typing import TypeVar
 
 from ..config.contrastive_candidates import pairs_compared
+from ..config.data_reasons import EVERYTHING, NO_TARGET, SAME_COMPLETIONS
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
-from .examples import Example, PackedExample, PairExample, TextExample, Tokenized
+from .examples import Example, PackedExample, PairExample, TextExample
+from .findings import Findings
 from .formats import ACCEPTED, Format, Record, detect_format, to_record
 from .hashes import file_hashes
 from .packing import pack_examples
@@ -40,6 +41,8 @@ class ExampleSets:
     eval: list[Example]
     facts: dict[str, str]
     """Facts about the data, shown when the run starts, such as `{"train records": "3,512"}`."""
+    findings: Findings
+    """What was dropped, cut, masked, ignored or guessed."""
     mix: Mix | None = None
     """How several sources make up an epoch; None for a single source."""
     streamed: bool = False
@@ -53,42 +56,72 @@ class ExampleSets:
         return sum(self.mix.shares) if self.mix else len(self.train)
 
 
-def load_examples(config: RunConfig, tokenizer: Tokenizer, progress: Progress) -> ExampleSets:
+def load_examples(
+    config: RunConfig, tokenizer: Tokenizer, progress: Progress, *, accepted: bool = False
+) -> ExampleSets:
     """Read, split and tokenize the configured data.
 
     Args:
         config: The run; `task` and the sections `data` and `contrastive` are used.
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
+        accepted: Whether the user has accepted all findings, as for a run that is resumed.
 
     Raises:
-        DataError: The data have no usable record, or a record is invalid.
+        DataError: The data have no usable record, a record is invalid, or a finding needs consent.
     """
-    options = _options(config)
+    options, findings = _options(config), Findings()
     parts, held = _records(config, progress)
     report = partial(progress, "tokenizing evaluation data")
-    evaluation = tokenize_records(held, tokenizer, options, report)
-    if config.data.eval is not None:
-        _require_some(evaluation, config.data.eval, options)
+    evaluation = _tokenized(held, tokenizer, options, findings, report, config.data.eval)
+    consents = (EVERYTHING,) if accepted else config.data.accept
     if config.data.streaming:
-        facts = _streaming_facts(config, len(evaluation.examples))
-        return ExampleSets([], evaluation.examples, facts, streamed=True)
+        findings.require_consent(consents)
+        facts = _streaming_facts(config, len(evaluation))
+        return ExampleSets([], evaluation, facts, findings, streamed=True)
     report = partial(progress, "tokenizing training data")
-    tokenized = [tokenize_records(part, tokenizer, options, report) for part in parts]
-    for one, source in zip(tokenized, config.data.sources, strict=True):
-        _require_some(one, source.path, options)
-    train = reduce(add, tokenized)
-    _require_candidates(config, train.examples)
-    facts = _facts(train, evaluation, options)
+    sets = [
+        _tokenized(part, tokenizer, options, findings, report, source.path)
+        for part, source in zip(parts, config.data.sources, strict=True)
+    ]
+    train = [example for one in sets for example in one]
+    _require_candidates(config, train)
+    findings.require_consent(consents)
+    facts = _facts(train, evaluation)
     facts |= file_hashes((*(one.path for one in config.data.sources), config.data.eval))
-    sets: list[list[Example]] = [one.examples for one in tokenized]
     if config.data.packing:
         sets = [_packed(one, options.max_length) for one in sets]
         facts |= _packing_facts([row for one in sets for row in one], options.max_length)
     examples = [example for one in sets for example in one]
     mix = _mix(config, sets)
     facts |= _mix_facts(config, mix)
-    return ExampleSets(examples, evaluation.examples, facts, mix)
+    return ExampleSets(examples, evaluation, facts, findings, mix)
+
+
+def _tokenized(
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+    findings: Findings,
+    progress: Callable[[float, float], None],
+    source: str | None,
+) -> list[Example]:
+    """Tokenize the records of a source; None: records held out, of which all may be dropped.
+
+    Raises:
+        DataError: No record of the source can be learned.
+    """
+    own = Findings()
+    examples = tokenize_records(records, tokenizer, options, own, progress)
+    if source is not None and not examples:
+        dropped = own.count(NO_TARGET) + own.count(SAME_COMPLETIONS)
+        raise DataError(
+            f"{source}: all {dropped} records were dropped, because "
+            f"no token to learn is among the first {options.max_length} tokens; raise "
+            "data.max_length, set data.completion_only: false (task sft), or check the records"
+        )
+    findings.add(own)
+    return examples
 
 
 def stream_batches(
@@ -113,7 +146,7 @@ def stream_batches(
         sources.append(ShuffledRows(source.path, opened, data.shuffle_buffer, seed))
 
     def tokenize(records: list[Record]) -> list[Example]:
-        found = tokenize_records(records, tokenizer, options, lambda done, total: None).examples
+        found = tokenize_records(records, tokenizer, options, Findings(), lambda done, total: None)
         _require_candidates(config, found)
         return found
 
@@ -277,15 +310,6 @@ def _options(config: RunConfig) -> TokenizeOptions:
     )
 
 
-def _require_some(tokenized: Tokenized, source: str, options: TokenizeOptions) -> None:
-    if not tokenized.examples:
-        raise DataError(
-            f"{source}: all {tokenized.unlabelled + tokenized.alike} records were dropped, because "
-            f"no token to learn is among the first {options.max_length} tokens; raise "
-            "data.max_length, set data.completion_only: false (task sft), or check the records"
-        )
-
-
 def _require_candidates(config: RunConfig, examples: list[Example]) -> None:
     """Raise if a pair has no negative although pairs are not compared with each other.
 
@@ -304,17 +328,11 @@ def _require_candidates(config: RunConfig, examples: list[Example]) -> None:
         )
 
 
-def _facts(train: Tokenized, evaluation: Tokenized, options: TokenizeOptions) -> dict[str, str]:
-    lengths = [example.length for example in train.examples]
+def _facts(train: Sequence[Example], evaluation: Sequence[Example]) -> dict[str, str]:
+    lengths = [example.length for example in train]
     mean, longest = sum(lengths) / len(lengths), max(lengths)
-    facts = {
-        "train records": f"{len(train.examples):,}",
-        "eval records": f"{len(evaluation.examples):,}",
+    return {
+        "train records": f"{len(train):,}",
+        "eval records": f"{len(evaluation):,}",
         "tokens per record": f"{mean:,.0f} on average, {longest:,} at most",
     }
-    counts = {
-        "dropped (no label left)": train.unlabelled + evaluation.unlabelled,
-        "dropped (chosen = rejected)": train.alike + evaluation.alike,
-        f"cut to {options.max_length:,} tokens": train.cut + evaluation.cut,
-    }
-    return facts | {name: f"{count:,}" for name, count in counts.items() if count}

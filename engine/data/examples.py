@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 IGNORED = -100
 """Label of a position without a next-token target."""
@@ -116,25 +116,3 @@ class TokenizedText:
     """The tokenized text; None if it has no target."""
     cut: bool
     """Whether the text was truncated."""
-
-
-@dataclass
-class Tokenized:
-    """Tokenized examples, with counts of truncated and dropped records."""
-
-    examples: list[Example] = field(default_factory=list)
-    cut: int = 0
-    """Number of records with a text that was longer than `max_length`."""
-    unlabelled: int = 0
-    """Number of records dropped because they had no target or an empty text."""
-    alike: int = 0
-    """Number of preferences dropped because both completions have the same tokens."""
-
-    def __add__(self, other: Tokenized) -> Tokenized:
-        """Concatenate the examples and add the counts."""
-        return Tokenized(
-            self.examples + other.examples,
-            self.cut + other.cut,
-            self.unlabelled + other.unlabelled,
-            self.alike + other.alike,
-        )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ class MessagesRecord:
 
     id: str
     messages: tuple[Message, ...]
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class CompletionRecord:
     id: str
     prompt: str | tuple[Message, ...]
     completion: str | tuple[Message, ...]
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class TextRecord:
 
     id: str
     text: str
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class PairRecord:
     positive: str
     negatives: tuple[str, ...] = ()
     label: int | None = None
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ class PreferenceRecord:
     id: str
     chosen: CompletionRecord
     rejected: CompletionRecord
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +104,18 @@ class RatedRecord:
     id: str
     text: CompletionRecord
     desirable: bool
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
 
 Record = (
     MessagesRecord | CompletionRecord | TextRecord | PairRecord | PreferenceRecord | RatedRecord
 )
+
+
+def place_of(record: Record) -> str:
+    """Return where a record is stored, or its id if it was built in memory."""
+    return record.place or record.id
 
 
 def detect_format(columns: Collection[str], task: str = "") -> Format | None:
@@ -139,15 +156,16 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
     row = _Row(values, place)
     identity = identity if values.get("id") in (None, "") else str(values["id"])
     if form == "messages":
-        return MessagesRecord(identity, row.messages("messages"))
+        return MessagesRecord(identity, row.messages("messages"), place=place)
     if form == "text":
-        return TextRecord(identity, row.text("text"))
+        return TextRecord(identity, row.text("text"), place=place)
     if form == "prompt_completion":
         return _completion_record(row, identity)
     if form == "preference":
         return _preference_record(row, identity)
     if form == "rated":
-        return RatedRecord(identity, _completion_record(row, identity), row.truth("label"))
+        completion = _completion_record(row, identity)
+        return RatedRecord(identity, completion, row.truth("label"), place=place)
     return _pair_record(row, identity)
 
 
@@ -227,8 +245,10 @@ class _Row:
 
 def _completion_record(row: _Row, identity: str) -> CompletionRecord:
     if isinstance(row.values.get("prompt"), str | None) or row.is_text("completion"):
-        return CompletionRecord(identity, row.text("prompt"), row.text("completion"))
-    return CompletionRecord(identity, row.messages("prompt"), row.messages("completion"))
+        texts = row.text("prompt"), row.text("completion")
+        return CompletionRecord(identity, *texts, place=row.place)
+    turns = row.messages("prompt"), row.messages("completion")
+    return CompletionRecord(identity, *turns, place=row.place)
 
 
 def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
@@ -242,8 +262,8 @@ def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
         # With whole conversations, a text prompt only repeats their beginning.
         prompt = own or _beginning(*conversations)
         sides = [one[0 if own else len(prompt) :] for one in conversations]
-    chosen, rejected = (CompletionRecord(identity, prompt, side) for side in sides)
-    return PreferenceRecord(identity, chosen, rejected)
+    chosen, rejected = (CompletionRecord(identity, prompt, side, place=row.place) for side in sides)
+    return PreferenceRecord(identity, chosen, rejected, place=row.place)
 
 
 def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Message, ...]:
@@ -262,6 +282,7 @@ def _pair_record(row: _Row, identity: str) -> PairRecord:
         positive=positives[0] if positives else "",
         negatives=tuple(text for name in columns for text in row.texts(name)),
         label=label_number(row.values.get("label")),
+        place=row.place,
     )
 
 

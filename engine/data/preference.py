@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..config.data_reasons import CUT, NO_TARGET, SAME_COMPLETIONS
 from .examples import (
     IGNORED,
+    Example,
     PreferenceExample,
     RatedExample,
     TextExample,
-    Tokenized,
     TokenizedText,
 )
-from .formats import CompletionRecord, PreferenceRecord, RatedRecord
+from .findings import Findings
+from .formats import CompletionRecord, PreferenceRecord, RatedRecord, place_of
 
 PreferenceData = PreferenceRecord | RatedRecord
 Rating = tuple[TextExample, bool]
@@ -25,18 +27,20 @@ def completions_of(record: PreferenceData) -> tuple[CompletionRecord, ...]:
 
 
 def assemble(
-    result: Tokenized,
+    examples: list[Example],
     records: Sequence[PreferenceData],
     texts: Sequence[TokenizedText],
+    findings: Findings,
     *,
     rated: bool,
 ) -> list[Rating]:
-    """Add preferences to `result` and return rated completions.
+    """Add preferences to `examples` and return rated completions.
 
     Args:
-        result: Receives the preferences and the counts of truncated and dropped records.
+        examples: Receives the preferences.
         records: The records in the order of the texts.
         texts: The tokenized completions of all records.
+        findings: Receives the truncated and dropped records.
         rated: Split every preference into a desirable and an undesirable completion.
 
     Returns:
@@ -47,17 +51,17 @@ def assemble(
     for record in records:
         sides = [next(following) for _ in completions_of(record)]
         found = [side.example for side in sides if side.example is not None]
-        result.cut += any(side.cut for side in sides)
+        findings.note(CUT, place_of(record), count=any(side.cut for side in sides))
         if len(found) < len(sides):
-            result.unlabelled += 1
+            findings.note(NO_TARGET, place_of(record))
         elif isinstance(record, RatedRecord):
             ratings.append((found[0], record.desirable))
         elif found[0].input_ids == found[1].input_ids:
-            result.alike += 1
+            findings.note(SAME_COMPLETIONS, place_of(record))
         elif rated:
             ratings += [(found[0], True), (found[1], False)]
         else:
-            result.examples.append(PreferenceExample(record.id, found[0], found[1]))
+            examples.append(PreferenceExample(record.id, found[0], found[1]))
     return ratings
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ..config.data_reasons import CUT, NO_TARGET, UNLEARNED_TURNS
 from ..errors import DataError
-from .examples import IGNORED, PairExample, TextExample, Tokenized, TokenizedText
+from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
+from .findings import Findings
 from .formats import (
     CompletionRecord,
     Message,
@@ -17,6 +19,7 @@ from .formats import (
     RatedRecord,
     Record,
     TextRecord,
+    place_of,
 )
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 
@@ -58,9 +61,17 @@ def tokenize_records(
     records: Sequence[Record],
     tokenizer: Tokenizer,
     options: TokenizeOptions,
+    findings: Findings,
     progress: Callable[[float, float], None],
-) -> Tokenized:
+) -> list[Example]:
     """Tokenize records; records of one kind keep their order.
+
+    Args:
+        records: The records.
+        tokenizer: The tokenizer of the model.
+        options: Settings of tokenization.
+        findings: Receives what is truncated, dropped or not learned.
+        progress: Called with (done, total).
 
     Raises:
         DataError: The tokenizer has no offsets or no chat template, or the template rejects a
@@ -71,38 +82,44 @@ def tokenize_records(
             f"{type(tokenizer).__name__} is a slow tokenizer, and the loss mask needs the offsets "
             "of a fast one; use a model that has a tokenizer.json"
         )
-    result = Tokenized()
+    examples: list[Example] = []
     ratings: list[Rating] = []
+    findings.counted("records", len(records))
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
         preferences = [record for record in chunk if isinstance(record, PreferenceData)]
         plain = [record for record in chunk if not isinstance(record, PairRecord | PreferenceData)]
-        _add_pairs(result, pairs, tokenizer, options)
-        ratings += _add_preferences(result, preferences, tokenizer, options)
-        _add_plain(result, _texts(plain, tokenizer, options))
+        examples += _pairs(pairs, tokenizer, options, findings)
+        ratings += _add_preferences(examples, preferences, tokenizer, options, findings)
+        examples += _plain(plain, tokenizer, options, findings)
         progress(min(start + CHUNK, len(records)), len(records))
-    result.examples += with_mismatched(ratings, options.max_length)
-    return result
+    examples += with_mismatched(ratings, options.max_length)
+    return examples
 
 
-def _add_plain(result: Tokenized, texts: list[TokenizedText]) -> None:
-    result.cut += sum(text.cut for text in texts)
-    result.unlabelled += sum(text.example is None for text in texts)
-    result.examples += [text.example for text in texts if text.example is not None]
+def _plain(
+    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+) -> Iterator[Example]:
+    for record, text in zip(records, _texts(records, tokenizer, options, findings), strict=True):
+        findings.note(CUT, place_of(record), count=text.cut)
+        findings.note(NO_TARGET, place_of(record), count=text.example is None)
+        if text.example is not None:
+            yield text.example
 
 
 def _add_preferences(
-    result: Tokenized,
+    examples: list[Example],
     records: Sequence[PreferenceRecord | RatedRecord],
     tokenizer: Tokenizer,
     options: TokenizeOptions,
+    findings: Findings,
 ) -> list[Rating]:
     """Add preferences and return ratings; only completions are targets, whatever the options."""
     options = replace(options, completion_only=True)
     sides = [side for record in records for side in completions_of(record)]
-    texts = _texts(sides, tokenizer, options)
-    return assemble(result, records, texts, rated=options.rated)
+    texts = _texts(sides, tokenizer, options, findings)
+    return assemble(examples, records, texts, findings, rated=options.rated)
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,9 @@ class _Passage:
     """Whether the tokenizer adds special tokens and an EOS; a chat template contains them."""
 
 
-def _passage(record: Record, tokenizer: Tokenizer, options: TokenizeOptions) -> _Passage:
+def _passage(
+    record: Record, tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+) -> _Passage:
     match record:
         case TextRecord(id=identity, text=text):
             return _Passage(identity, text, ((0, len(text)),), special=True)
@@ -132,9 +151,14 @@ def _passage(record: Record, tokenizer: Tokenizer, options: TokenizeOptions) -> 
             first = 0
         case _:
             raise TypeError(type(record))
-    chat = _Chat(tokenizer, identity)
+    chat = _Chat(tokenizer, place_of(record))
     text = chat.render(turns)
-    written = chat.assistant_spans(turns, first) if options.completion_only else ((0, len(text)),)
+    if not options.completion_only:
+        return _Passage(identity, text, ((0, len(text)),), special=False)
+    written = chat.assistant_spans(turns, first)
+    wanted = sum(turn["role"] == "assistant" for turn in turns[first:])
+    findings.counted("turns", wanted)
+    findings.note(UNLEARNED_TURNS, place_of(record), count=wanted - len(written))
     return _Passage(identity, text, written, special=False)
 
 
@@ -143,7 +167,7 @@ class _Chat:
     """Formats the conversation of one record with the chat template."""
 
     tokenizer: Tokenizer
-    record: str
+    place: str
 
     def render(self, turns: Sequence[Message], opening: bool = False) -> str:
         """Return the conversation as text.
@@ -157,7 +181,7 @@ class _Chat:
         """
         if not self.tokenizer.chat_template:
             raise DataError(
-                f"record {self.record}: messages need a chat template, and this model's tokenizer "
+                f"{self.place}: messages need a chat template, and this model's tokenizer "
                 "has none; use an instruct model, or data with text or prompt + completion"
             )
         try:
@@ -168,7 +192,7 @@ class _Chat:
             )
         except Exception as error:  # noqa: BLE001  # templates raise any exception
             raise DataError(
-                f"record {self.record}: the model's chat template rejects it: {error}; correct "
+                f"{self.place}: the model's chat template rejects it: {error}; correct "
                 "the roles and their order in this record"
             ) from None
 
@@ -196,10 +220,10 @@ class _Chat:
 
 
 def _texts(
-    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions
+    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
 ) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [_passage(record, tokenizer, options) for record in records]
+    passages = [_passage(record, tokenizer, options, findings) for record in records]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
@@ -258,9 +282,9 @@ def _tokenized(
     return TokenizedText(TextExample(passage.id, closed.ids, labels), closed.cut)
 
 
-def _add_pairs(
-    result: Tokenized, pairs: list[PairRecord], tokenizer: Tokenizer, options: TokenizeOptions
-) -> None:
+def _pairs(
+    pairs: list[PairRecord], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+) -> Iterator[Example]:
     texts = [text for pair in pairs for text in _pair_texts(pair, options)]
     ending = _Ending.of(tokenizer, options, special=True)
     encoded = _encode(texts, tokenizer, special=True)
@@ -269,15 +293,14 @@ def _add_pairs(
         whole = [next(closed) for _ in _pair_texts(pair, options)]
         members = [member for member, _ in whole]
         if not (pair.anchor.strip() and pair.positive.strip()):
-            result.unlabelled += 1
+            findings.note(NO_TARGET, place_of(pair))
             continue
-        result.cut += any(member.cut for member in members)
+        findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
         anchor, positive, *negatives = (member.ids for member in members)
         offsets = whole[0][1][: members[0].kept]
         prompt = _prompt_tokens(offsets, len(options.instruction))
         prompt = prompt if prompt < len(anchor) else 0
-        example = PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt)
-        result.examples.append(example)
+        yield PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt)
 
 
 def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:

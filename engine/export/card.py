@@ -136,6 +136,8 @@ class ModelCard:
         for name, fact in self.lineage.facts.items():
             if name.startswith(_COUNTS) or name.endswith(_COUNTS):
                 yield name, fact
+        for found in self.lineage.findings:
+            yield found.text, f"{found.count:,} of {found.total:,} {found.unit}"
 
 
 def _name(source: str) -> str:

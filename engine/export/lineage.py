@@ -9,6 +9,7 @@ from ..protocol.codec import decode_record
 from ..protocol.events import (
     CheckpointSaved,
     CommandApplied,
+    DataFinding,
     EvalFinished,
     NoteAdded,
     Record,
@@ -39,6 +40,7 @@ class Lineage:
 
     run: str
     facts: dict[str, str] = field(default_factory=dict)
+    findings: list[DataFinding] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """(step, metrics) of the evaluations up to it, without those that were rolled back."""
@@ -56,8 +58,9 @@ def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Linea
     lineage = Lineage(run)
     for record in records:
         match record.event:
-            case RunStarted(devices=devices, facts=facts) if devices:
-                lineage.devices, lineage.facts = devices, facts
+            case RunStarted() as started if started.devices:
+                lineage.devices, lineage.facts = started.devices, started.facts
+                lineage.findings = started.findings
             case EvalFinished(metrics=metrics):
                 lineage.evaluations.append((record.step, metrics))
             case RolledBack(to_step=to_step):

@@ -17,6 +17,24 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
     """Base of all events; the tag `k` on the wire is the class name."""
 
 
+class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one reason changed the data that are learned."""
+
+    reason: str
+    """Name of the reason, as in `data.accept`."""
+    text: str
+    """The finding in words, such as `truncated to data.max_length`."""
+    unit: str
+    """The counted unit, such as `records`."""
+    count: int
+    total: int
+    """Number of units that were looked at."""
+    place: str = ""
+    """Where the reason applied first, such as `train.jsonl:7`."""
+    detail: str = ""
+    """What was found there, such as the name of a column."""
+
+
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """A training process has started on the run.
 
@@ -47,6 +65,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Further facts, name to text, such as the number of rows dropped or pairs built."""
     planned_bytes: dict[str, int] = {}
     """Memory a rank is expected to need, by term such as `activations`; empty if unknown."""
+    findings: list[DataFinding] = []
+    """What was dropped, cut, masked, ignored or guessed when the data were read."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):

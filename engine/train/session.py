@@ -128,7 +128,8 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     config = parse_resolved(start.run.config.read_text())
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
-    examples = load_examples(config, loaded.tokenizer, event_log.progress)
+    accepted = start.resume is not None
+    examples = load_examples(config, loaded.tokenizer, event_log.progress, accepted=accepted)
     plan = plan_steps(config, examples.per_epoch, place.world_size)
     return Setup(config, place, agreement, loaded, examples, plan)
 
@@ -284,6 +285,7 @@ def describe(
         trainable_params=loaded.trainable_params,
         total_params=loaded.total_params,
         facts={**loaded.facts, **setup.examples.facts, **facts},
+        findings=setup.examples.findings.to_structs(),
     )
 
 

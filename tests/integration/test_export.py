@@ -128,12 +128,14 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
     evaluate = Evaluator.evaluate
 
     def embedding(self: Evaluator, interrupted: Any) -> Any:
+        from fttui.engine.data.findings import Findings
         from fttui.engine.data.formats import PairRecord
         from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
 
         options = TokenizeOptions(max_length=24, instruction="find: ")
         records = [PairRecord(word, word, word) for word in WORDS]
-        examples = tokenize_records(records, self._tokenizer, options, lambda *_: None).examples
+        settings = self._tokenizer, options, Findings(), lambda *_: None
+        examples = tokenize_records(records, *settings)
         batch = self._collate(examples)
         with self._evaluation_mode():
             hidden = self._trainer._forward(self._trainer.model, batch)

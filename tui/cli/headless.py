@@ -106,6 +106,8 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             if event.resumed_from:
                 yield f"resumed from {event.resumed_from}"
             yield from (f"{key}: {value}" for key, value in event.facts.items())
+            for found in event.findings:
+                yield f"data: {found.count:,} of {found.total:,} {found.unit} {found.text}"
         case ev.EvalFinished(metrics=metrics):
             values = "  ".join(f"{key} {fmt.number(value)}" for key, value in metrics.items())
             yield f"eval at step {step}: {values}"

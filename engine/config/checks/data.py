@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, RunConfig
 from .problem import Problem
 
@@ -135,5 +136,16 @@ def _check_streaming(config: RunConfig) -> Iterator[Problem]:
             )
 
 
-DATA = (_check_eval, _check_packing, _check_mix, _check_streaming)
+def _check_accept(config: RunConfig) -> Iterator[Problem]:
+    for name in config.data.accept:
+        if name not in (*NAMES, EVERYTHING):
+            close = difflib.get_close_matches(name, NAMES, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield Problem(
+                "data.accept",
+                f"got {name!r}, expected one of {', '.join((*NAMES, EVERYTHING))}{hint}",
+            )
+
+
+DATA = (_check_accept, _check_eval, _check_packing, _check_mix, _check_streaming)
 """Checks of the data."""

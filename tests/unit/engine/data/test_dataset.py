@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fttui.engine.config.data_reasons import CUT, NO_TARGET, SAME_COMPLETIONS
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import stdlib_pairs
 from fttui.engine.data.dataset import (
@@ -20,6 +21,7 @@ from fttui.engine.data.dataset import (
 from fttui.engine.errors import DataError
 from tests.support.tokenizer import tiny_tokenizer
 
+SHORT = {"max_length": 32, "accept": ["cut"]}
 PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce"}}
 
 
@@ -48,10 +50,10 @@ def rows(tmp_path):
 
 @pytest.fixture
 def load(tokenizer):
-    def _load(data, progress=lambda label, done, total: None, **sections):
+    def _load(data, progress=lambda label, done, total: None, accepted=False, **sections):
         sections = {"train": {"steps": 1, "batch": 2}, **sections}
         config = msgspec.convert({"model": {"id": "m"}, "data": data, **sections}, RunConfig)
-        return load_examples(config, tokenizer, progress)
+        return load_examples(config, tokenizer, progress, accepted=accepted)
 
     return _load
 
@@ -95,28 +97,45 @@ def test_train_limit_takes_the_first(rows, load):
     assert sets.eval == []
 
 
-def test_facts_count_preferences_that_were_lost(rows, load):
+def test_preferences_that_were_lost_are_counted(rows, load):
     records = [{"prompt": "ask ", "chosen": "good", "rejected": "bad"}] * 4
     records += [{"prompt": "ask ", "chosen": "same", "rejected": "same"}] * 2
     records += [{"prompt": "ask ", "chosen": "good", "rejected": ""}]
-    source = rows(records)
-    facts = load({"train": source, "eval_fraction": 0}, task="dpo").facts
-    assert facts["train records"] == "4"
-    assert facts["dropped (chosen = rejected)"] == "2"
-    assert facts["dropped (no label left)"] == "1"
-    assert load({"train": source, "eval_fraction": 0}, task="kto").facts["train records"] == "8"
+    data = {"train": rows(records), "eval_fraction": 0, "accept": ["all"]}
+    sets = load(data, task="dpo")
+    assert sets.facts["train records"] == "4"
+    assert sets.findings.count(SAME_COMPLETIONS) == 2
+    assert sets.findings.count(NO_TARGET) == 1
+    assert load(data, task="kto").facts["train records"] == "8"
 
 
-def test_facts_count_what_was_lost(rows, load):
-    source = rows(
-        [{"prompt": "p" * 40, "completion": "c"}]
-        + [{"prompt": "p", "completion": "c" * 40}] * 2
-        + [{"prompt": "p", "completion": "c"}] * 3
-    )
-    facts = load({"train": source, "max_length": 20, "eval_fraction": 0}).facts
-    assert facts["train records"] == "5"
-    assert facts["dropped (no label left)"] == "1"
-    assert facts["cut to 20 tokens"] == "3"
+LOSING = [
+    {"prompt": "p" * 40, "completion": "c"},
+    *[{"prompt": "p", "completion": "c" * 40}] * 2,
+    *[{"prompt": "p", "completion": "c"}] * 3,
+]
+"""One record loses its target at 20 tokens, two are truncated."""
+
+
+def test_what_was_lost_is_counted_with_its_first_place(rows, load):
+    data = {"train": rows(LOSING), "max_length": 20, "eval_fraction": 0}
+    sets = load(data | {"accept": ["cut", "no-target"]})
+    assert sets.facts["train records"] == "5"
+    cut, lost = sets.findings
+    assert (cut.reason, cut.count, cut.total) == (CUT, 3, 6)
+    assert (lost.reason, lost.count, lost.total) == (NO_TARGET, 1, 6)
+    assert cut.place == lost.place == f"{data['train']}:1"
+
+
+def test_large_losses_need_consent_before_a_new_run(rows, load):
+    data = {"train": rows(LOSING), "max_length": 20, "eval_fraction": 0}
+    with pytest.raises(DataError, match=r"data\.accept: \[cut, no-target\]") as refused:
+        load(data)
+    assert "3 of 6 records (50 %) truncated to data.max_length; first: " in str(refused.value)
+    with pytest.raises(DataError, match=r"data\.accept: \[no-target\]"):
+        load(data | {"accept": ["cut"]})
+    assert len(load(data | {"accept": ["all"]}).train) == 5
+    assert len(load(data, accepted=True).train) == 5
 
 
 def test_triplets(rows, load):
@@ -131,7 +150,7 @@ def test_triplets(rows, load):
 def test_the_standard_library_as_pairs(load, few_packages):
     seen = []
     sets = load(
-        {"train": "stdlib:pairs", "max_length": 32, "train_limit": 40, "eval_limit": 7},
+        {"train": "stdlib:pairs", "train_limit": 40, "eval_limit": 7, **SHORT},
         lambda label, done, total: seen.append(label),
         **PAIRS,
     )
@@ -145,7 +164,10 @@ def test_the_standard_library_as_pairs(load, few_packages):
 
 
 def test_the_standard_library_as_eval_of_itself_shares_no_module(load, few_packages):
-    sets = load({"train": "stdlib:pairs", "eval": "stdlib:pairs", "max_length": 16}, **PAIRS)
+    sets = load(
+        {"train": "stdlib:pairs", "eval": "stdlib:pairs", **SHORT},
+        **PAIRS,
+    )
     modules = [
         {one.id.partition(":")[0].partition(".")[0] for one in part}
         for part in (sets.train, sets.eval)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from fttui.engine.config.data_reasons import CUT, NO_TARGET, SAME_COMPLETIONS
 from fttui.engine.data.collate import collate_preferences, collate_rated
-from fttui.engine.data.examples import IGNORED, PreferenceExample, RatedExample, Tokenized
+from fttui.engine.data.examples import IGNORED, PreferenceExample, RatedExample
+from fttui.engine.data.findings import Findings
 from fttui.engine.data.formats import CompletionRecord, PreferenceRecord, RatedRecord
 from fttui.engine.data.tokenize import CHUNK, TokenizeOptions, tokenize_records
 from tests.support.tokenizer import tiny_tokenizer
@@ -25,9 +28,18 @@ def rating(name: str, prompt: str, completion: str, *, good: bool) -> RatedRecor
     return RatedRecord(name, CompletionRecord(name, prompt, completion), good)
 
 
+@dataclass
+class Tokenized:
+    """Examples, and what was noted while they were made."""
+
+    examples: list[Any]
+    findings: Findings
+
+
 def tokenize(records: list[Any], **options) -> Tokenized:
-    settings = TokenizeOptions(**{"max_length": 100, **options})
-    return tokenize_records(records, TOKENIZER, settings, lambda done, total: None)
+    settings, findings = TokenizeOptions(**{"max_length": 100, **options}), Findings()
+    made = tokenize_records(records, TOKENIZER, settings, findings, lambda done, total: None)
+    return Tokenized(made, findings)
 
 
 def whole(example) -> str:
@@ -67,7 +79,7 @@ def test_what_cannot_be_learned_from_is_dropped_and_counted() -> None:
         max_length=14,
     )
     assert [example.id for example in result.examples] == ["fine"]
-    assert (result.unlabelled, result.alike, result.cut) == (2, 2, 2)
+    assert [result.findings.count(why) for why in (NO_TARGET, SAME_COMPLETIONS, CUT)] == [2, 2, 2]
 
 
 def test_a_rating_is_set_against_the_completion_of_another_record() -> None:
@@ -91,13 +103,13 @@ def test_the_last_record_of_many_is_set_against_another_too() -> None:
 def test_preferences_come_apart_into_ratings() -> None:
     records = [preference("a", "1 ", "one", "eins"), preference("b", "2 ", "two", "zwei")]
     examples = tokenize(records, rated=True).examples
-    assert [(one.id, one.desirable) for one in examples] == [  # type: ignore[union-attr]  # rated
+    assert [(one.id, one.desirable) for one in examples] == [
         ("a", True),
         ("a", False),
         ("b", True),
         ("b", False),
     ]
-    assert [whole(one.mismatched) for one in examples] == [  # type: ignore[union-attr]  # rated
+    assert [whole(one.mismatched) for one in examples] == [
         *[f"1 two{EOS}"] * 2,
         *[f"2 one{EOS}"] * 2,
     ]
@@ -105,7 +117,7 @@ def test_preferences_come_apart_into_ratings() -> None:
 
 def test_a_batch_of_preferences_has_the_chosen_ones_first() -> None:
     records = [preference("a", "1 ", "one", "eins"), preference("b", "2 ", "two", "zwei")]
-    batch = collate_preferences(tokenize(records).examples, 0)  # type: ignore[arg-type]  # they are
+    batch = collate_preferences(tokenize(records).examples, 0)
     starts = [TOKENIZER.decode(row[:5]) for row in batch["input_ids"]]
     assert starts == ["1 one", "2 two", "1 ein", "2 zwe"]
     assert (batch["pair_count"], batch["ids"]) == (2, ["a", "b"])
@@ -114,7 +126,7 @@ def test_a_batch_of_preferences_has_the_chosen_ones_first() -> None:
 
 def test_a_batch_of_ratings_brings_what_they_are_set_against() -> None:
     records = [rating("a", "1 ", "one", good=True), rating("b", "2 ", "three", good=False)]
-    batch = collate_rated(tokenize(records).examples, 0)  # type: ignore[arg-type]  # they are
+    batch = collate_rated(tokenize(records).examples, 0)
     assert batch["desirable"].tolist() == [True, False]
     assert TOKENIZER.decode(batch["mismatched"]["input_ids"][0]) == f"1 three{EOS}"
     assert set(batch["mismatched"]) == {"input_ids", "attention_mask", "labels"}

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from fttui.engine.config.data_reasons import CUT, NO_TARGET, UNLEARNED_TURNS
 from fttui.engine.data.examples import IGNORED, PairExample, TextExample
+from fttui.engine.data.findings import Findings
 from fttui.engine.data.formats import CompletionRecord, MessagesRecord, PairRecord, TextRecord
 from fttui.engine.data.tokenize import CHUNK, TokenizeOptions, tokenize_records
 from fttui.engine.errors import DataError
@@ -23,9 +27,18 @@ def tokenizer():
     return tiny_tokenizer()
 
 
+@dataclass
+class Tokenized:
+    """Examples, and what was noted while they were made."""
+
+    examples: list[Any]
+    findings: Findings
+
+
 def tokenize(records, tokenizer, **options):
-    settings = TokenizeOptions(**{"max_length": 500, **options})
-    return tokenize_records(records, tokenizer, settings, lambda done, total: None)
+    settings, findings = TokenizeOptions(**{"max_length": 500, **options}), Findings()
+    made = tokenize_records(records, tokenizer, settings, findings, lambda done, total: None)
+    return Tokenized(made, findings)
 
 
 def targets(example, tokenizer):
@@ -65,8 +78,12 @@ def test_template_that_rewrites_earlier_turns_learns_the_last_one():
         "{{ '<|im_end|>' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}"
     )
-    (example,) = tokenize([MessagesRecord("a", TALK)], tokenizer).examples
+    result = tokenize([MessagesRecord("a", TALK, place="t.jsonl:7")], tokenizer)
+    (example,) = result.examples
     assert targets(example, tokenizer) == "bye<|im_end|>"
+    (found,) = result.findings
+    assert (found.reason, found.amount) == (UNLEARNED_TURNS, "1 of 2 turns (50 %)")
+    assert found.where == "first: t.jsonl:7"
 
 
 def test_text_learns_all_and_ends_with_eos(tokenizer):
@@ -86,7 +103,7 @@ def test_cut_text_keeps_an_eos_that_is_no_target(tokenizer):
         [TextRecord("a", "x" * 20), TextRecord("b", "y" * 9)], tokenizer, max_length=10
     )
     cut, whole = result.examples
-    assert result.cut == 1
+    assert result.findings.count(CUT) == 1
     assert cut.input_ids == [*tokenizer("x" * 9)["input_ids"], tokenizer.eos_token_id]
     assert cut.labels == [*cut.input_ids[:-1], IGNORED]
     assert whole.labels == whole.input_ids
@@ -103,7 +120,7 @@ def test_records_without_a_target_are_dropped_and_counted(tokenizer):
     ]
     result = tokenize(records, tokenizer, max_length=16)
     assert [example.id for example in result.examples] == ["fine"]
-    assert result.unlabelled == 4
+    assert result.findings.count(NO_TARGET) == 4
 
 
 def test_eos_of_the_tokenizer_is_not_doubled():
@@ -129,7 +146,7 @@ def test_pairs_end_with_eos_however_long(tokenizer):
     assert tokenizer.decode(pair.anchor) == "Q: anchor<|im_end|>"
     assert tokenizer.decode(pair.positive) == "p" * 11 + "<|im_end|>"
     assert [tokenizer.decode(ids) for ids in pair.negatives] == ["n<|im_end|>", "m<|im_end|>"]
-    assert (pair.label, result.cut, pair.length) == (5, 1, 10 + 12 + 2 + 2)
+    assert (pair.label, result.findings.count(CUT), pair.length) == (5, 1, 10 + 12 + 2 + 2)
 
 
 @pytest.mark.parametrize(
@@ -152,27 +169,28 @@ def test_pairs_with_an_empty_side_are_dropped(tokenizer):
     records = [PairRecord("a", " ", "x"), PairRecord("b", "x", ""), PairRecord("c", "x", "y")]
     result = tokenize(records, tokenizer)
     assert [pair.id for pair in result.examples] == ["c"]
-    assert result.unlabelled == 2
+    assert result.findings.count(NO_TARGET) == 2
 
 
 def test_order_and_progress_over_chunks(tokenizer):
     records = [TextRecord(str(number), "ab") for number in range(CHUNK + 3)]
     seen = []
-    result = tokenize_records(
-        records, tokenizer, TokenizeOptions(8), lambda done, total: seen.append((done, total))
+    examples = tokenize_records(
+        *(records, tokenizer, TokenizeOptions(8), Findings()),
+        lambda done, total: seen.append((done, total)),
     )
-    assert [example.id for example in result.examples] == [record.id for record in records]
+    assert [example.id for example in examples] == [record.id for record in records]
     assert seen == [(CHUNK, CHUNK + 3), (CHUNK + 3, CHUNK + 3)]
 
 
 def test_messages_without_a_template_are_refused():
-    with pytest.raises(DataError, match=r"record a: messages need a chat template.*instruct model"):
+    with pytest.raises(DataError, match=r"^a: messages need a chat template.*instruct model"):
         tokenize([MessagesRecord("a", TALK)], tiny_tokenizer(chat_template=None))
 
 
 def test_a_conversation_the_template_refuses_is_named():
     tokenizer = tiny_tokenizer("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(DataError, match=r"record a: .*roles must alternate"):
+    with pytest.raises(DataError, match=r"^a: .*roles must alternate"):
         tokenize([MessagesRecord("a", TALK)], tokenizer)
 
 

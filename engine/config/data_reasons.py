@@ -1,0 +1,68 @@
+"""Reasons for which the data that are learned differ from the data as stored, with their limits.
+
+A share above a reason's limit needs the user's consent in `data.accept` before a new run starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["records", "turns", "columns", "files"]
+EVERYTHING = "all"
+"""The entry of `data.accept` that accepts every reason."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A way in which the data that are learned differ from the data as stored."""
+
+    name: str
+    """Its name in `data.accept`."""
+    unit: Unit
+    """The unit that is counted, and whose total the share refers to."""
+    text: str
+    """The finding, such as `truncated to data.max_length`."""
+    remedy: str
+    """The step that avoids the finding."""
+    limit: float | None = None
+    """Largest share that needs no consent; None: the finding is only shown."""
+
+
+CUT = Reason(
+    "cut",
+    "records",
+    "truncated to data.max_length",
+    "raise data.max_length, or split long records",
+    limit=0.3,
+)
+NO_TARGET = Reason(
+    "no-target",
+    "records",
+    "dropped: no token to learn is left",
+    "raise data.max_length if their targets are truncated, or remove these records",
+    limit=0.05,
+)
+SAME_COMPLETIONS = Reason(
+    "same-completions",
+    "records",
+    "dropped: chosen = rejected",
+    "remove these records",
+    limit=0.05,
+)
+UNLEARNED_TURNS = Reason(
+    "unlearned-turns",
+    "turns",
+    "assistant turns not learned, because the chat template does not reproduce them",
+    "set data.template to a template that keeps every turn, or data.train_on: last",
+    limit=0.0,
+)
+
+REASONS: tuple[Reason, ...] = (
+    CUT,
+    NO_TARGET,
+    SAME_COMPLETIONS,
+    UNLEARNED_TURNS,
+)
+"""Every reason, in the order in which findings are shown."""
+NAMES = tuple(reason.name for reason in REASONS)

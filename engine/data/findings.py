@@ -1,0 +1,142 @@
+"""Findings about the data: what is dropped, cut, masked, ignored or guessed, counted by reason.
+
+Every stage that reads the data notes what it changes in one `Findings` object. `check`, the facts
+of a run and the app show the same findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..config.data_reasons import EVERYTHING, REASONS, Reason, Unit
+from ..errors import DataError
+from ..protocol.events import DataFinding
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How often one reason applied, and where first."""
+
+    reason: Reason
+    count: int
+    total: int
+    """Number of units that were looked at; at least `count`."""
+    place: str
+    """Where the reason applied first, such as `train.jsonl:7`; empty if it has no place."""
+    detail: str = ""
+    """What was found there, such as the name of a column."""
+
+    @property
+    def share(self) -> float:
+        """Share of the units to which the reason applied."""
+        return self.count / self.total
+
+    def needs_consent(self, accepted: Sequence[str]) -> bool:
+        """Whether the share exceeds the reason's limit and the user has not accepted it."""
+        given = self.reason.name in accepted or EVERYTHING in accepted
+        return not given and self.reason.limit is not None and self.share > self.reason.limit
+
+    @property
+    def amount(self) -> str:
+        """The number of units, out of how many, such as `3 of 45 records (6.7 %)`."""
+        share = f"{100 * self.share:.2g}" if self.count < self.total else "100"
+        return f"{self.count:,} of {self.total:,} {self.reason.unit} ({share} %)"
+
+    @property
+    def where(self) -> str:
+        """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
+        parts = [part for part in (self.place, self.detail) if part]
+        return f"first: {', '.join(parts)}" if parts else ""
+
+    @property
+    def line(self) -> str:
+        """The finding as one line of text."""
+        return f"{self.amount} {self.reason.text}" + (f"; {self.where}" if self.where else "")
+
+    def to_struct(self) -> DataFinding:
+        """Return the finding as it travels to viewers."""
+        return DataFinding(
+            reason=self.reason.name,
+            text=self.reason.text,
+            unit=self.reason.unit,
+            count=self.count,
+            total=self.total,
+            place=self.place,
+            detail=self.detail,
+        )
+
+
+class Findings:
+    """Counts by reason, with the first place of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._firsts: dict[str, tuple[str, str]] = {}
+        self._totals: Counter[Unit] = Counter()
+
+    def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
+        """Count `count` units to which a reason applies; the first place is kept."""
+        if count:
+            self._counts[reason.name] += count
+            self._firsts.setdefault(reason.name, (place, detail))
+
+    def counted(self, unit: Unit, count: int) -> None:
+        """Add to the number of units that were looked at."""
+        self._totals[unit] += count
+
+    def count(self, reason: Reason) -> int:
+        """Return how many units a reason applied to."""
+        return self._counts[reason.name]
+
+    def total(self, unit: Unit) -> int:
+        """Return how many units were looked at."""
+        return self._totals[unit]
+
+    def add(self, other: Findings) -> None:
+        """Add the findings of another part of the data; first places known here are kept."""
+        self._counts.update(other._counts)
+        self._totals.update(other._totals)
+        self._firsts = other._firsts | self._firsts
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Yield the findings in the order of the table."""
+        for reason in REASONS:
+            if count := self._counts[reason.name]:
+                total = max(count, self._totals[reason.unit])
+                yield Finding(reason, count, total, *self._firsts[reason.name])
+
+    def facts(self) -> dict[str, str]:
+        """Return the findings as facts, by text."""
+        return {
+            found.reason.text: f"{found.amount}" + (f"; {found.where}" if found.where else "")
+            for found in self
+        }
+
+    def require_consent(self, accepted: Sequence[str]) -> None:
+        """Raise if a finding needs consent that the user has not given.
+
+        Raises:
+            DataError: A share exceeds its limit; the text names every such finding.
+        """
+        missing = [found for found in self if found.needs_consent(accepted)]
+        if missing:
+            raise DataError(_consent_text(missing))
+
+    def to_structs(self) -> list[DataFinding]:
+        """Return the findings as they travel to viewers."""
+        return [found.to_struct() for found in self]
+
+
+def _consent_text(missing: Iterable[Finding]) -> str:
+    listed = list(missing)
+    lines = [f"  {one.line}; {one.reason.remedy}" for one in listed]
+    names = ", ".join(one.reason.name for one in listed)
+    return "\n".join(
+        [
+            "the data would be changed more than expected before training:",
+            *lines,
+            f"To train on the data as they are, set data.accept: [{names}]",
+        ]
+    )
