@@ -116,7 +116,7 @@ name: memory
 task: {case.task}
 model: {{id: {folder / "model"}, quantize: nf4}}
 adapter: {{dropout: 0}}
-data: {{train: {data}, max_length: {length}, eval_fraction: 0.01}}
+data: {{train: {data}, max_length: {length}, eval_fraction: 0.01, accept: [all]}}
 contrastive: {{kind: {kind}}}
 train: {{steps: {STEPS}, batch: {case.batch}, accumulate: {case.accumulate}, fast: "off"}}
 checkpoint: {{every: 0, at_start: false}}

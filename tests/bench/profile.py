@@ -110,7 +110,7 @@ def profiled(
 name: profile
 task: sft
 model: {{id: random, quantize: nf4}}
-data: {{train: {data}, max_length: {length}, eval_fraction: 0.01}}
+data: {{train: {data}, max_length: {length}, eval_fraction: 0.01, accept: [all]}}
 train: {{steps: 10, batch: 1, accumulate: {accumulate}, fast: "{mode}"}}
 checkpoint: {{every: 0, at_start: false}}
 """

@@ -309,7 +309,7 @@ name: speed
 task: sft
 model: {{id: {case.model or "random"}, quantize: nf4}}
 adapter: {{dropout: {DROPOUT}}}
-data: {{train: {data}, max_length: {case.length}, eval_fraction: 0}}
+data: {{train: {data}, max_length: {case.length}, eval_fraction: 0, accept: [all]}}
 train: {{steps: {steps}, batch: 1, accumulate: {ACCUMULATE}, fast: "{fast}",
         activation_checkpointing: {str(case.checkpointed).lower()}}}
 checkpoint: {{every: 0, at_start: false}}

@@ -46,7 +46,7 @@ def shaped_run(folder: Path, shaped: Shaped) -> RunDirectory:
 name: shaped
 task: sft
 model: {{id: {shaped.shape}, quantize: {"nf4" if shaped.nf4 else "none"}}}
-data: {{train: {data}, max_length: {shaped.length}, eval_fraction: 0.01}}
+data: {{train: {data}, max_length: {shaped.length}, eval_fraction: 0.01, accept: [all]}}
 train: {{steps: {shaped.steps}, batch: 1, accumulate: {shaped.accumulate}, fast: "{shaped.fast}",
         devices: {shaped.ranks}, activation_checkpointing: true}}
 checkpoint: {{every: 0, at_start: false}}

@@ -125,7 +125,7 @@ name: tiny
 task: {task}
 model: {{id: {tiny_llama(folder)}, quantize: none}}
 adapter: {{r: 4, alpha: 8, dropout: 0.1}}
-data: {{train: {data}, max_length: 32, eval_fraction: 0.2}}
+data: {{train: {data}, max_length: 32, eval_fraction: 0.2, accept: [all]}}
 contrastive: {{kind: {kind}, weight: 0.5, hard_negatives: 0}}
 train: {{steps: 8, batch: 4, accumulate: 2, lr: 0.01, schedule: linear, warmup: 2}}
 checkpoint: {{every: 4, keep: 10}}
