@@ -29,6 +29,7 @@ from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
 from .run.files import last_lines, process_started
+from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
 from .run.process_marks import EngineMark, ProcessMark, write_mark
@@ -69,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"
     )
+    parser.add_argument(
+        "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
+    )
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
@@ -82,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.lr_find:
         low, high, steps = options.lr_find
         lr_range = LrRange(low, high, int(steps))
-    return _session(run, journal_writer, options.resume, options.profile, lr_range)
+    accept = options.accept_changed
+    return _session(run, journal_writer, options.resume, options.profile, lr_range, accept)
 
 
 def _session(
@@ -91,6 +96,7 @@ def _session(
     resume: str | None,
     profile_steps: int,
     lr_range: LrRange | None,
+    accept_changed: frozenset[str] = frozenset(),
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
@@ -108,7 +114,9 @@ def _session(
     signals.install()
     _stop_while_loading(event_log, signals)
     checkpoint = _checkpoint(run, resume, attempt)
-    start = SessionStart(run, history, checkpoint, control_seq, attempt, profile_steps, lr_range)
+    start = SessionStart(
+        run, history, checkpoint, control_seq, attempt, profile_steps, lr_range, accept_changed
+    )
     ended = _guarded(start, event_log, signals)
     if journal_writer is not None:
         _record_end(event_log, ended, attempt)

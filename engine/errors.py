@@ -71,3 +71,9 @@ class TrainingFailed(FttuiError):
     """Training ended with an error, or the guard ended it. Exit code 11."""
 
     exit_code = 11
+
+
+class ContentChanged(CheckpointError):
+    """Base model, tokenizer, chat template or data changed since the checkpoint. Exit code 12."""
+
+    exit_code = 12

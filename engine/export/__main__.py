@@ -13,12 +13,22 @@ import time
 from pathlib import Path
 
 from ..config.load import parse_resolved
+from ..config.schema import RunConfig
 from ..errors import FttuiError
+from ..run.checkpoint_store import Manifest
+from ..run.identity.comparison import (
+    FOR_EXPORT,
+    compare_with_checkpoint,
+    content_identity,
+)
+from ..run.identity.content import differences, parse_accepted
+from ..run.identity.hash_cache import HashCache
+from ..run.identity.recorded import AcceptedChange, identity_of
 from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
 from .checkpoint import read_adapter
 from .folder import new_folder
-from .lineage import read_lineage
+from .lineage import LineageStep, read_lineage
 
 INTERRUPTED = 130
 _EVERY_S = 1.0
@@ -57,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ema", action="store_true", help="export the moving average of the adapter"
     )
+    parser.add_argument(
+        "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
+    )
     options = parser.parse_args(arguments)
     quieten_libraries()
     try:
@@ -74,7 +87,9 @@ def _export(options: argparse.Namespace) -> None:
     config = parse_resolved(run.config.read_text(encoding="utf-8"))
     print_line("checking the checkpoint")
     adapter = read_adapter(run, options.checkpoint, ema=options.ema)
+    accepted = _require_same_model(run, adapter.manifest, config, options.accept_changed)
     lineage = read_lineage(run, adapter.manifest)
+    lineage.interventions += [_accepted_step(adapter.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
         from .write import write_adapter, write_merged
 
@@ -82,6 +97,30 @@ def _export(options: argparse.Namespace) -> None:
         write(folder, config, adapter, lineage, ProgressPrinter())
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print_line(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
+
+
+def _require_same_model(
+    run: RunDirectory, manifest: Manifest, config: RunConfig, accept: frozenset[str]
+) -> list[AcceptedChange]:
+    """Return the changes of the model that are accepted; changed data are only reported.
+
+    Raises:
+        ContentChanged: base model, tokenizer or chat template changed, and it was not accepted.
+    """
+    found = content_identity(config, HashCache())
+    command = f"fttui export {run.id}@{manifest.step}"
+    compared = compare_with_checkpoint(run, manifest, found, accept, command, FOR_EXPORT)
+    for notice in compared.notices:
+        print_line(f"note: {notice}")
+    recorded = identity_of(run, manifest)
+    for one in differences(recorded, found, frozenset({"data"})) if recorded else ():
+        print_line(f"note: changed since training, which the export does not depend on: {one.text}")
+    return compared.accepted
+
+
+def _accepted_step(manifest: Manifest, change: AcceptedChange) -> LineageStep:
+    what = f"exported with changed {change.text}"
+    return LineageStep(manifest.step, manifest.timeline, what, "--accept-changed")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ and sha256 hashes before a checkpoint is used.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from ..errors import CheckpointError
-from .files import sync_folder, write_atomically
+from .files import hash_file, sync_folder, write_atomically
+from .identity.content import ContentIdentity
 from .run_dir import RunDirectory
 
 MANIFEST = "MANIFEST.json"
@@ -52,6 +52,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The results of an evaluation at this step; empty if there was none."""
     number: int = 0
     """Position among the run's checkpoints; orders them even if the clock was set back."""
+    identity: ContentIdentity | None = None
+    """Base model, tokenizer, chat template and data by content hash; None in checkpoints of older
+    versions, and if the hashes were not complete, in which case the run folder has them."""
 
     @property
     def size_bytes(self) -> int:
@@ -141,12 +144,6 @@ def _damage(file: Path, entry: FileEntry) -> str | None:
     if size != entry.size_bytes:
         return f"has {size} bytes, expected {entry.size_bytes}"
     return None if hash_file(file) == entry.sha256 else "is damaged (sha256 differs)"
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 hash of a file in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal_files(folder: Path) -> dict[str, FileEntry]:

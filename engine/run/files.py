@@ -1,11 +1,16 @@
-"""File and process functions: durable writes, last lines, free disk space, process start time."""
+"""File and process functions: durable writes, hashes, last lines, free space, process start."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import psutil
+
+_BLOCK_BYTES = 4 * 2**20
+"""Bytes that are hashed at once, without Python's global lock. With small blocks, a hashing thread
+would wait for that lock more often than it hashes while another thread computes."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -31,6 +36,17 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 hash of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        block = memoryview(bytearray(min(size + 1, _BLOCK_BYTES)))
+        while count := file.readinto(block):
+            digest.update(block[:count])
+    return digest.hexdigest()
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str]:

@@ -51,6 +51,11 @@ class RunDirectory:
         return self.path / "run.json"
 
     @property
+    def content_identities(self) -> Path:
+        """The content identities of the run: base model, tokenizer, chat template and data."""
+        return self.path / "identity.json"
+
+    @property
     def source_config(self) -> Path:
         """The configuration as the user wrote it."""
         return self.path / "config.source.yaml"

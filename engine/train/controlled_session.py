@@ -17,6 +17,7 @@ from ..protocol.events import AnomalyResolved, RolledBack
 from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
 from ..run.checkpoint_store import Manifest
+from ..run.identity.run_identity import RunIdentity
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from .checkpoint.checkpointer import Checkpointer
@@ -64,6 +65,8 @@ class SessionParts:
     flow: Flow
     profiler: StepProfiler
     memory_plan: MemoryPlanCheck | None = None
+    identity: RunIdentity | None = None
+    """What the run is made of; None on every rank but 0."""
     after_update: Sequence[Callable[[], None]] = ()
     """Functions to call after each update that has changed the weights."""
 
@@ -101,7 +104,9 @@ class ControlledSession:
             event_log=event_log,
             control=control,
             trainer=trainer,
-            checkpointer=Checkpointer(parts.run, trainer.state, parts.agreement, parts.incarnation),
+            checkpointer=Checkpointer(
+                parts.run, trainer.state, parts.agreement, parts.incarnation, parts.identity
+            ),
             monitor=parts.monitor,
             profiler=parts.profiler,
             ends_evaluation=self._commands.ends_evaluation,

@@ -24,11 +24,13 @@ from ..data.collate import (
     collate_text,
 )
 from ..data.dataset import ExampleSets, load_examples, stream_batches
+from ..data.hashes import dataset_revision
 from ..data.sampler import BatchStream
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
-from ..protocol.events import RunStarted
+from ..protocol.events import NoteAdded, RunStarted
 from ..run.checkpoint_store import CheckpointStore, Manifest
+from ..run.identity.run_identity import RunIdentity
 from .checkpoint.ema import AdapterEma
 from .checkpoint.training_state import TrainingState, adapter_weights
 from .control.command_queue import CommandQueue
@@ -82,6 +84,7 @@ def train(
         event_log: records the events of the run.
         signals: counts stop requests from outside.
     """
+    identity = hash_content(start, started.incarnation, place, event_log)
     setup = load(start, place, event_log)
     source = build_source(setup)
     monitor = monitor_of(setup, start, event_log)
@@ -105,6 +108,7 @@ def train(
         flow=GradientFlow(setup.loaded.model),
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_plan_check(planned),
+        identity=identity,
         after_update=[ema.update] if ema else [],
     )
     session = ControlledSession(parts)
@@ -112,7 +116,10 @@ def train(
     def begin() -> None:
         terms = planned.terms() if planned else {}
         facts = facts_before(setup, trainer)
+        if identity:
+            identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
+        facts |= record_accepted(identity, event_log)
         devices = [d.decode() for d in setup.agreement.gather(place.description.encode())]
         known = replace(started, devices=devices, planned_bytes=terms)
         event_log.record(describe(known, setup, resumed, facts))
@@ -121,6 +128,26 @@ def train(
         LrRangeTest(start.lr_range, event_log, control.demand)
     run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
     return session.conclude()
+
+
+def hash_content(
+    start: SessionStart, incarnation: int, place: RankPlace, event_log: EventLog
+) -> RunIdentity | None:
+    """Start to hash model and data on rank 0, while they are loaded."""
+    if place.rank:
+        return None
+    config = parse_resolved(start.run.config.read_text())
+    accept = start.accept_changed
+    return RunIdentity(start.run, config, incarnation, accept, dataset_revision, event_log.log)
+
+
+def record_accepted(identity: RunIdentity | None, event_log: EventLog) -> dict[str, str]:
+    """Note the changes of content that were accepted on resume, and return them as a fact."""
+    if identity is None or not identity.accepted:
+        return {}
+    text = "; ".join(identity.accepted)
+    event_log.record(NoteAdded(text=f"accepted change: {text}", issuer="--accept-changed"))
+    return {"accepted changes": text}
 
 
 def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:

@@ -27,3 +27,5 @@ class SessionStart:
     """Number of steps of a run that is only profiled; 0 trains."""
     lr_range: LrRange | None = None
     """Learning rates of a run that only sweeps them; None trains."""
+    accept_changed: frozenset[str] = frozenset()
+    """Kinds of content that may differ from the content of the checkpoint."""

@@ -18,7 +18,7 @@ import pytest
 from fttui.engine.core.reports.anomaly_report import from_json
 from fttui.engine.export.__main__ import main as export
 from fttui.engine.protocol.codec import decode_record
-from fttui.engine.protocol.events import RunStarted, StepFinished
+from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
@@ -148,6 +148,7 @@ def test_a_checkpoint_is_exported(
     _output(capsys, "export", "--adapter", "--ema", "--out", str(adapter), *runs, "sft@6")
     assert (adapter / "adapter_model.safetensors").is_file()
     assert export([str(folder / "sft"), "last", "--kind", "merged", "--out", str(merged)]) == 0
+    assert capsys.readouterr().out.count("written by an earlier version of fttui") == 1
     assert (merged / "model.safetensors").is_file()
 
 
@@ -200,6 +201,12 @@ def test_the_run_continues_as_before(name: str, folder: Path) -> None:
             wanted = float.fromhex(wanted) if isinstance(wanted, str) else wanted
             close = wanted if exact else pytest.approx(wanted, rel=TOLERANCE)
             assert getattr(event, field) == close, (record.step, field)
+    notices = [r.event.text for r in new if isinstance(r.event, LogEmitted)]
+    assert len([text for text in notices if "written by an earlier version of fttui" in text]) == 1
+    identity = CheckpointStore(run).all()[-1].identity
+    assert identity is not None
+    assert identity.base.hash
+    assert identity.data.hash
     started = next(r.event for r in reversed(new) if isinstance(r.event, RunStarted))
     assert started.incarnation == max(_incarnations(before)) + 1
 

@@ -248,6 +248,7 @@ def play(
     lr_range: LrRange | None = None,
     signals: StopSignals | None = None,
     name: str = "tiny",
+    accept_changed: frozenset[str] = frozenset(),
 ) -> Played:
     """Train a run to its end in this process, alone or as one of several ranks."""
     torch.set_num_threads(1)
@@ -273,7 +274,13 @@ def play(
         for text in (script or Script()).early:
             event_log.send(text)
         start = SessionStart(
-            run, history, resume, before, profile_steps=profile_steps, lr_range=lr_range
+            run,
+            history,
+            resume,
+            before,
+            profile_steps=profile_steps,
+            lr_range=lr_range,
+            accept_changed=accept_changed,
         )
         outcome = train(start, started, place, event_log, signals or StopSignals())
     finally:

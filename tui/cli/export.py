@@ -9,15 +9,17 @@ from pathlib import Path
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.identity.content import parse_accepted
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from .options import Commands, add_runs_dir, name_and_step
+from .options import Commands, add_accept_changed, add_runs_dir, name_and_step
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
 training: the export runs on the CPU in a separate process, and the folder appears once complete.
-A damaged checkpoint is refused (exit code 10), and so is an existing folder (exit code 2).
+A damaged checkpoint is refused (exit code 10), and so are an existing folder (exit code 2) and
+another base model, tokenizer or chat template than in training (exit code 12).
 """
 
 
@@ -45,6 +47,7 @@ def add_commands(commands: Commands) -> None:
     export.add_argument(
         "--ema", action="store_true", help="export the adapter's moving average (train.ema)"
     )
+    add_accept_changed(export)
     add_runs_dir(export)
     export.set_defaults(handler=_export)
 
@@ -58,7 +61,10 @@ def _export(options: argparse.Namespace) -> int:
         raise ConfigError(f"{out} is a file; name a folder with --out")
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
-    return subprocess.run([*command, *["--ema"] * options.ema], check=False).returncode
+    command += ["--ema"] * options.ema
+    if accept := parse_accepted(options.accept_changed):
+        command += ["--accept-changed", ",".join(sorted(accept))]
+    return subprocess.run(command, check=False).returncode
 
 
 def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:

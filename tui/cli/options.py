@@ -61,6 +61,17 @@ def add_remote_cmd(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept_changed(parser: argparse.ArgumentParser) -> None:
+    """Add `--accept-changed`."""
+    parser.add_argument(
+        "--accept-changed",
+        metavar="KINDS",
+        default="",
+        help="go on although these differ from the checkpoint: base, tokenizer, template, data "
+        "(separated by commas) or all",
+    )
+
+
 def say(line: str) -> None:
     """Print a line and flush it."""
     print(line, flush=True)

@@ -12,10 +12,12 @@ from fttui.engine.run.run_index import find_run
 
 from .attach import open_app, require_terminal
 from .check import fitted, look_into_data
-from .options import Commands, add_runs_dir, name_and_step, say
+from .options import Commands, add_accept_changed, add_runs_dir, name_and_step, say
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
+    from fttui.engine.config.schema import RunConfig
+    from fttui.engine.run.run_dir import RunDirectory
 
     from ..connection.engine_process import StartedEngine
 
@@ -49,6 +51,7 @@ def add_commands(commands: Commands) -> None:
         metavar="RUN[@STEP]",
         help="resume a run from its last checkpoint, or from the one at STEP",
     )
+    add_accept_changed(run)
     run.set_defaults(handler=_run)
 
 
@@ -78,6 +81,10 @@ def _started(options: argparse.Namespace) -> StartedEngine:
         raise ConfigError(
             "no configuration given; use: fttui run CONFIG, or: fttui run --resume RUN"
         )
+    if options.accept_changed:
+        raise ConfigError(
+            "--accept-changed needs --resume RUN; a new run has no checkpoint to differ from"
+        )
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
@@ -91,6 +98,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 def _resumed(options: argparse.Namespace) -> StartedEngine:
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.planning import with_earlier_decisions
+    from fttui.engine.run.identity.content import parse_accepted
 
     from ..connection.engine_process import (
         checkpoint_to_resume,
@@ -99,6 +107,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         start_lock,
     )
 
+    accept = parse_accepted(options.accept_changed)
     name, step = name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
     with start_lock(run):
@@ -106,11 +115,48 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         loaded = load_checked(options.config or run.config, _overrides(options))
         earlier = parse_resolved(run.config.read_text(), str(run.config))
         loaded = with_earlier_decisions(loaded, earlier)
+        _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         train = loaded.config.train
-        engine = start_engine(run, train.devices, checkpoint, restarts=train.restarts)
+        engine = start_engine(
+            run,
+            train.devices,
+            checkpoint,
+            restarts=train.restarts,
+            options=["--accept-changed", ",".join(sorted(accept))] if accept else [],
+        )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
+
+
+def _require_same_content(
+    run: RunDirectory,
+    checkpoint: str | None,
+    config: RunConfig,
+    resumed: str,
+    accept: frozenset[str],
+) -> None:
+    """Refuse to resume with other content than that of the checkpoint, before anything is changed.
+
+    Raises:
+        ContentChanged: Base model, tokenizer, chat template or data differ, and are not accepted.
+    """
+    from fttui.engine.run.checkpoint_store import CheckpointStore
+    from fttui.engine.run.identity.comparison import (
+        compare_with_checkpoint,
+        compare_with_start,
+        content_identity,
+    )
+    from fttui.engine.run.identity.hash_cache import HashCache
+
+    command = f"fttui run --resume {resumed}"
+    say("comparing base model, tokenizer, chat template and data with those of the run")
+    found = content_identity(config, HashCache())
+    if checkpoint is None:
+        compare_with_start(run, found, accept, command)
+        return
+    manifest = CheckpointStore(run).find(checkpoint)
+    compare_with_checkpoint(run, manifest, found, accept, command)
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:

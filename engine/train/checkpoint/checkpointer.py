@@ -15,6 +15,7 @@ import msgspec
 from ...errors import CheckpointError, TrainingFailed
 from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from ...run.files import free_bytes
+from ...run.identity.run_identity import RunIdentity
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement, attempt
 from .counters import Counters
@@ -44,7 +45,12 @@ class Checkpointer:
     """Writes and restores the checkpoints of one run."""
 
     def __init__(
-        self, run: RunDirectory, state: ExactState, agreement: Agreement, incarnation: int
+        self,
+        run: RunDirectory,
+        state: ExactState,
+        agreement: Agreement,
+        incarnation: int,
+        identity: RunIdentity | None = None,
     ) -> None:
         self.ledger = CheckpointStore(run)
         self._incarnation = incarnation
@@ -52,6 +58,8 @@ class Checkpointer:
         """Names this process has used; never reused, even after retention removes a checkpoint."""
         self._state = state
         self._agreement = agreement
+        self._identity = identity
+        """What the run is made of; None on every rank but 0, and without a model on disk."""
 
     @property
     def leads(self) -> bool:
@@ -129,7 +137,12 @@ class Checkpointer:
         if self._agreement.rank != 0:
             return
         number = self.ledger.next_number()
-        manifest = msgspec.structs.replace(draft, number=number, files=seal_files(folder))
+        manifest = msgspec.structs.replace(
+            draft,
+            number=number,
+            files=seal_files(folder),
+            identity=self._identity.known() if self._identity else None,
+        )
         self.ledger.commit(manifest)
         sealed.append(manifest)
 
@@ -141,13 +154,14 @@ class Checkpointer:
             TrainingFailed: the ranks have restored different states.
         """
         found: tuple[Manifest, Any] | None = None
-        error: str | None = None
+        error: CheckpointError | None = None
         try:
             found = self._stage(wanted)
         except CheckpointError as problem:
-            error = str(problem)
-        if errors := self._agreement.errors(error):
-            raise CheckpointError("; ".join(errors) if len(errors) < 2 else errors[0])
+            error = problem
+        if errors := self._agreement.errors(str(error) if error else None):
+            kind = type(error) if error else CheckpointError
+            raise kind("; ".join(errors) if len(errors) < 2 else errors[0])
         assert found is not None
         manifest, staged = found
         counters = self._state.apply(staged)
@@ -176,4 +190,6 @@ class Checkpointer:
                 f"checkpoint {manifest.name} was written by {manifest.world_size} ranks, this run "
                 f"has {self._agreement.world_size}; start with train.devices={manifest.world_size}"
             )
+        if self._identity is not None:
+            self._identity.require_same(manifest)
         self.ledger.verify(manifest)

@@ -7,7 +7,8 @@ import pytest
 
 from fttui.engine.config.load import LoadedConfig, load_config
 from fttui.engine.errors import CheckpointError, FttuiError
-from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manifest, hash_file
+from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manifest
+from fttui.engine.run.files import hash_file
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.engine_process import (
     EngineDied,

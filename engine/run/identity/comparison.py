@@ -1,0 +1,119 @@
+"""Comparison of a run's content with the content recorded in a checkpoint, and its acceptance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...config.schema import RunConfig
+from ...errors import ContentChanged
+from ..checkpoint_store import Manifest
+from ..run_dir import RunDirectory
+from .content import KINDS, ContentDifference, ContentIdentity, differences, not_compared
+from .data_content import HubRevision, data_content
+from .hash_cache import HashCache
+from .model_content import model_contents
+from .recorded import AcceptedChange, identity_of, read_recorded
+
+FOR_EXPORT = frozenset(KINDS) - {"data"}
+"""The kinds of content that an export depends on."""
+NOT_RECORDED = (
+    "was written by an earlier version of fttui, which did not record base model, tokenizer, chat "
+    "template and data; whether they are the same is not known"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of a comparison that found no change, or only accepted ones."""
+
+    accepted: list[AcceptedChange] = field(default_factory=list)
+    """Changes that the caller accepts now."""
+    notices: list[str] = field(default_factory=list)
+    """What could not be compared, in words."""
+
+
+def content_identity(
+    config: RunConfig, cache: HashCache, hub_revision: HubRevision | None = None
+) -> ContentIdentity:
+    """Return what a run with this configuration is made of.
+
+    Content that cannot be read has no hash, but a reason; no error is raised.
+    """
+    base, tokenizer, template = model_contents(config, cache)
+    data = data_content(config, cache, hub_revision)
+    return ContentIdentity(base=base, tokenizer=tokenizer, template=template, data=data)
+
+
+def compare_with_checkpoint(
+    run: RunDirectory,
+    manifest: Manifest,
+    found: ContentIdentity,
+    accept: frozenset[str],
+    next_step: str,
+    kinds: frozenset[str] = frozenset(KINDS),
+) -> Comparison:
+    """Compare the content found now with the content of a checkpoint.
+
+    Args:
+        run: The run of the checkpoint.
+        manifest: The checkpoint.
+        found: What the configuration names now.
+        accept: Kinds of content whose change is accepted.
+        next_step: The command that accepts the change with `--accept-changed`, for the error.
+        kinds: Kinds of content to compare.
+
+    Raises:
+        ContentChanged: A kind of content changed and the change was not accepted.
+    """
+    recorded = identity_of(run, manifest)
+    if recorded is None:
+        return Comparison(notices=[f"checkpoint {manifest.name} {NOT_RECORDED}"])
+    what = f"checkpoint {manifest.name}"
+    changed = differences(recorded, found, kinds)
+    known = read_recorded(run).accepted
+    new = [one for one in changed if not any(change.covers(one) for change in known)]
+    _require_accepted(what, new, accept, next_step)
+    accepted = [_acceptance(one, manifest.name) for one in new]
+    return Comparison(
+        accepted, [_unknown(what, one) for one in not_compared(recorded, found, kinds)]
+    )
+
+
+def compare_with_start(
+    run: RunDirectory, found: ContentIdentity, accept: frozenset[str], next_step: str
+) -> None:
+    """Compare the content found now with that of the last start of a run without a checkpoint.
+
+    Raises:
+        ContentChanged: A kind of content changed and the change was not accepted.
+    """
+    starts = read_recorded(run).starts
+    if starts:
+        changed = differences(starts[-1].identity, found)
+        _require_accepted(f"the start of {run.id}", changed, accept, next_step)
+
+
+def _require_accepted(
+    what: str, changed: list[ContentDifference], accept: frozenset[str], next_step: str
+) -> None:
+    refused = [one for one in changed if one.kind not in accept]
+    if refused:
+        raise ContentChanged(
+            f"content changed since {what}: {'; '.join(one.text for one in refused)}. Restore the "
+            f"recorded content, or accept the change with: {next_step} --accept-changed "
+            f"{','.join(one.kind for one in changed)}"
+        )
+
+
+def _acceptance(difference: ContentDifference, checkpoint: str) -> AcceptedChange:
+    return AcceptedChange(
+        kind=difference.kind,
+        checkpoint=checkpoint,
+        recorded=difference.recorded,
+        found=difference.found,
+        text=difference.text,
+    )
+
+
+def _unknown(what: str, text: str) -> str:
+    return f"not compared with {what}: {text}"

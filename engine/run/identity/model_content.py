@@ -1,0 +1,249 @@
+"""The content of a model: weights, tokenizer and chat template of a folder, package or hub id."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...config.schema import RunConfig
+from .content import Content, hash_parts, hash_text
+from .hash_cache import HashCache
+
+PACKAGE_PREFIX = "package:"
+_PREFERRED = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Files of weights in the order in which transformers looks for them; it loads the first."""
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_BESIDE_WEIGHTS = (
+    "config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    _TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tekken.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+_TOKENIZER_ENDINGS = ("tokenizer.model", ".tiktoken")
+_CODE_OF_TOKENIZER = "tokenization_"
+_TEMPLATE_FILE = "chat_template.jinja"
+_TEMPLATE_FOLDER = "additional_chat_templates"
+_DEFAULT = "default"
+"""The name of the template that is used unless another one is asked for."""
+
+
+def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Content, Content]:
+    """Return base model, tokenizer and chat template of a run.
+
+    Content that cannot be read is returned without a hash, with the reason.
+    """
+    model = config.model.id
+    if model.startswith(PACKAGE_PREFIX):
+        package = _package_content(model)
+        return package, package, _template_content(config, package, {})
+    folder, revision = model_folder(config)
+    if folder is None:
+        missing = Content(
+            sources=[model],
+            unknown=f"{model} is neither a folder nor in the local cache of the hub",
+        )
+        return missing, missing, _template_content(config, missing, {})
+
+    def content(read: Callable[[], dict[str, str]]) -> Content:
+        return _read(read, model, revision)
+
+    base = content(lambda: _hashes(folder, weight_files(folder), cache))
+    tokenizer = content(lambda: _tokenizer_parts(folder, cache))
+    template = content(lambda: _template_parts(chat_templates(folder)))
+    return base, tokenizer, _template_content(config, template, template.parts)
+
+
+def _read(read: Callable[[], dict[str, str]], source: str, revision: str) -> Content:
+    try:
+        parts = read()
+    except (OSError, ValueError) as error:
+        return Content(sources=[source], revision=revision, unknown=f"{source}: {error}")
+    return Content(hash=hash_parts(parts), parts=parts, sources=[source], revision=revision)
+
+
+def model_folder(config: RunConfig) -> tuple[Path | None, str]:
+    """Return the local folder of the model and its hub revision.
+
+    The folder is None if the model is a hub model that is not in the local cache.
+    """
+    folder = Path(config.model.id).expanduser()
+    if folder.is_dir():
+        return folder, ""
+    from huggingface_hub import try_to_load_from_cache  # deferred: it is slow to import
+
+    try:
+        found = try_to_load_from_cache(
+            config.model.id, "config.json", revision=config.model.revision
+        )
+    except (OSError, ValueError):
+        return None, ""
+    snapshot = Path(found).parent if isinstance(found, str) else None
+    if snapshot is None or not _loaded_weights(snapshot):
+        return None, ""
+    return snapshot, snapshot.name
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of the base model: weights that are loaded, configuration and own code."""
+    beside = [folder / name for name in _BESIDE_WEIGHTS if (folder / name).is_file()]
+    code = [file for file in folder.glob("*.py") if not file.name.startswith(_CODE_OF_TOKENIZER)]
+    return sorted({*beside, *code, *_loaded_weights(folder)})
+
+
+def _loaded_weights(folder: Path) -> list[Path]:
+    for name in _PREFERRED:
+        file = folder / name
+        if file.is_file():
+            return [file, *_shards(file)]
+    return [file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file()]
+
+
+def _shards(file: Path) -> list[Path]:
+    """Return the files that an index of weights names."""
+    if file.suffix != ".json":
+        return []
+    named = json.loads(file.read_bytes())["weight_map"].values()
+    return [file.parent / name for name in sorted(set(named))]
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of the tokenizer in a model folder."""
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.is_file()
+        and (
+            file.name in _TOKENIZER_FILES
+            or file.name.endswith(_TOKENIZER_ENDINGS)
+            or (file.suffix == ".py" and file.name.startswith(_CODE_OF_TOKENIZER))
+        )
+    )
+
+
+def _tokenizer_parts(folder: Path, cache: HashCache) -> dict[str, str]:
+    """Return the hashes of the tokenizer's files; the chat template is not part of them."""
+    files = tokenizer_files(folder)
+    parts = _hashes(folder, [file for file in files if file.name != _TOKENIZER_CONFIG], cache)
+    settings = _settings(folder)
+    if settings is not None:
+        rest = {key: value for key, value in settings.items() if key != "chat_template"}
+        parts[_TOKENIZER_CONFIG] = hash_text(json.dumps(rest, sort_keys=True))
+    return parts
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    """Return the content of tokenizer_config.json; None if there is none."""
+    try:
+        found = json.loads((folder / _TOKENIZER_CONFIG).read_bytes())
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, dict) else {"": found}
+
+
+def chat_templates(folder: Path) -> dict[str, str]:
+    """Return the chat templates of a model folder by name, wherever they stand.
+
+    As in transformers, the files win over tokenizer_config.json.
+    """
+    found = dict(_named_templates((_settings(folder) or {}).get("chat_template")))
+    old = folder / "chat_template.json"
+    if old.is_file():
+        held = json.loads(old.read_bytes())
+        found |= dict(_named_templates(held.get("chat_template") if held else None))
+    if (folder / _TEMPLATE_FILE).is_file():
+        found[_DEFAULT] = (folder / _TEMPLATE_FILE).read_text(encoding="utf-8")
+    for file in sorted((folder / _TEMPLATE_FOLDER).glob("*.jinja")):
+        found[file.stem] = file.read_text(encoding="utf-8")
+    return found
+
+
+def _named_templates(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the templates that a configuration holds, as one text, a list or a mapping."""
+    if isinstance(value, str):
+        yield _DEFAULT, value
+    elif isinstance(value, Mapping):
+        yield from ((str(name), str(text)) for name, text in value.items())
+    elif isinstance(value, list):
+        for one in value:
+            if isinstance(one, Mapping) and "name" in one:
+                yield str(one["name"]), str(one.get("template", ""))
+
+
+def _template_parts(templates: Mapping[str, str]) -> dict[str, str]:
+    return {f"template {name}": hash_text(text) for name, text in templates.items()}
+
+
+def _template_content(config: RunConfig, own: Content, parts: Mapping[str, str]) -> Content:
+    """Return the template in force: the one of the configuration, else the model's own."""
+    named: str | None = getattr(config.data, "template", None)
+    if not named:
+        return own
+    try:
+        text = configured_template(named)
+    except (OSError, ValueError) as error:
+        return Content(sources=["data.template"], unknown=f"data.template: {error}")
+    found = {**parts, f"template {_DEFAULT}": hash_text(text)}
+    return Content(hash=hash_parts(found), parts=found, sources=["data.template"])
+
+
+def configured_template(named: str) -> str:
+    """Return the text of `data.template`: a file, a name in TRL's collection, or the text itself.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    if "{" in named or "\n" in named:
+        return named
+    file = Path(named).expanduser()
+    spec = None if file.is_file() else find_spec("trl")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        file = Path(folder) / "chat_templates" / f"{named.removesuffix('.jinja')}.jinja"
+    return file.read_text(encoding="utf-8")
+
+
+def _hashes(folder: Path, files: Iterable[Path], cache: HashCache) -> dict[str, str]:
+    return {str(file.relative_to(folder)): cache.hash(file) for file in files}
+
+
+def _package_content(model: str) -> Content:
+    """Return the content of a Python package that holds a model, as its own metadata has it."""
+    name = model.removeprefix(PACKAGE_PREFIX)
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return Content(sources=[model], unknown=f"the Python package {name} is not installed")
+    parts = {
+        Path(str(file)).name: _hex(file.hash.value)
+        for file in package.files or ()
+        if file.suffix == ".gguf" and file.hash is not None
+    }
+    parts = parts or {name: package.version}
+    return Content(hash=hash_parts(parts), parts=parts, sources=[f"{model} {package.version}"])
+
+
+def _hex(digest: str) -> str:
+    """Return a digest of a package's RECORD, which is URL-safe base64 without padding, as hex."""
+    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()

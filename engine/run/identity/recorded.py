@@ -1,0 +1,92 @@
+"""The content identities recorded in a run folder, one per start of an engine."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..checkpoint_store import Manifest
+from ..files import write_atomically
+from ..run_dir import RunDirectory
+from .content import ContentDifference, ContentIdentity
+
+
+class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of content that a person has accepted."""
+
+    kind: str
+    checkpoint: str
+    """The checkpoint with the recorded content."""
+    recorded: str
+    """Hash of the content that was recorded."""
+    found: str
+    """Hash of the content that was accepted instead."""
+    text: str
+    """What changed, in words."""
+
+    def covers(self, difference: ContentDifference) -> bool:
+        """Whether this is the acceptance of a difference."""
+        same = (self.recorded, self.found) == (difference.recorded, difference.found)
+        return same and self.kind == difference.kind
+
+
+class StartedWith(msgspec.Struct, frozen=True, kw_only=True):
+    """The content that one engine process trained on."""
+
+    incarnation: int
+    time: float
+    """Unix seconds."""
+    identity: ContentIdentity
+
+
+class RecordedIdentities(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `identity.json` in a run folder."""
+
+    starts: list[StartedWith] = []
+    """The starts of the engine that loaded model and data, oldest first."""
+    accepted: list[AcceptedChange] = []
+
+    def of_start(self, incarnation: int) -> ContentIdentity | None:
+        """Return the identity of a start; None if it was not recorded."""
+        found = (one.identity for one in self.starts if one.incarnation == incarnation)
+        return next(found, None)
+
+
+def read_recorded(run: RunDirectory) -> RecordedIdentities:
+    """Return the identities recorded in a run folder; none if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode(run.content_identities.read_bytes(), type=RecordedIdentities)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return RecordedIdentities()
+
+
+def add_start(run: RunDirectory, start: StartedWith) -> None:
+    """Record the content of a start; a start that is recorded already is replaced.
+
+    Raises:
+        OSError: The run folder cannot be written.
+    """
+    known = read_recorded(run)
+    others = [one for one in known.starts if one.incarnation != start.incarnation]
+    _write(run, msgspec.structs.replace(known, starts=[*others, start]))
+
+
+def add_accepted(run: RunDirectory, changes: list[AcceptedChange]) -> None:
+    """Record accepted changes.
+
+    Raises:
+        OSError: The run folder cannot be written.
+    """
+    known = read_recorded(run)
+    _write(run, msgspec.structs.replace(known, accepted=[*known.accepted, *changes]))
+
+
+def _write(run: RunDirectory, content: RecordedIdentities) -> None:
+    write_atomically(run.content_identities, msgspec.json.format(msgspec.json.encode(content)))
+
+
+def identity_of(run: RunDirectory, manifest: Manifest) -> ContentIdentity | None:
+    """Return the identity of a checkpoint; None if it was written without one.
+
+    A checkpoint that was written before the hashes were complete has it in the run folder.
+    """
+    return manifest.identity or read_recorded(run).of_start(manifest.incarnation)
