@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.errors import ContentChanged
+from fttui.engine.errors import CheckpointError, ContentChanged
 from fttui.engine.export.__main__ import main as export
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, NoteAdded, RunStarted
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.identity.recorded import read_recorded
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.distributed.place import RankPlace
 from fttui.tui.cli.main import main as fttui
+from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play
 
 
@@ -41,6 +43,10 @@ def run(trained: Path, tmp_path: Path) -> RunDirectory:
 def model_of(run: RunDirectory) -> Path:
     (found,) = run.path.parents[1].glob("tiny-llama*")
     return found
+
+
+def play_in_rank(place: RankPlace, run: RunDirectory) -> None:
+    play(run, place=place)
 
 
 def _weight(run: RunDirectory) -> None:
@@ -92,6 +98,7 @@ def test_a_change_is_refused_by_the_command_and_by_the_engine(
     before = run.config.read_text()
     assert fttui(["run", "--headless", "--resume", str(run.path), "--set", "train.lr=0.02"]) == 12
     printed = capsys.readouterr().err
+    assert str(run.path.parents[1]) in printed
     assert f"fttui: content changed since checkpoint step-000008: {text}" in printed
     assert f"fttui run --resume {run.path} --accept-changed {kind}" in printed
     assert run.config.read_text() == before
@@ -145,7 +152,9 @@ def test_an_export_onto_a_changed_base_is_refused(
     assert f"fttui export {run.id}@8 --accept-changed base" in printed
     assert not out.exists()
     assert export([*words, "--accept-changed", "base"]) == 0
-    assert "exported with changed base model: model.safetensors" in (out / "README.md").read_text()
+    card = (out / "README.md").read_text()
+    assert "exported with changed base model: model.safetensors" in card
+    assert str(run.path.parents[1]) not in card, "folders are private"
     assert "note: changed since training, which the export does not depend on: data: " in (
         capsys.readouterr().out
     )
@@ -161,6 +170,20 @@ def test_the_same_content_under_another_path_resumes(run: RunDirectory, tmp_path
     played = play(run, resume="step-000004")
     assert played.events(RunStarted)[-1].resumed_from == "step-000004"
     assert "accepted changes" not in played.events(RunStarted)[-1].facts
+
+
+def _resume_refused(place: RankPlace, run: RunDirectory) -> None:
+    error = ContentChanged if place.rank == 0 else CheckpointError
+    with pytest.raises(error, match="rank 0: content changed since checkpoint step-000004: data"):
+        play(run, resume="last", place=place)
+
+
+def test_all_ranks_refuse_together(tmp_path: Path) -> None:
+    """Only rank 0 hashes; the others must not train on, nor wait for it."""
+    run = new_run(tmp_path, "sft", train__steps=4, train__devices=2)
+    assert in_ranks(2, play_in_rank, run) == [0, 0]
+    _data(run)
+    assert in_ranks(2, _resume_refused, run) == [0, 0]
 
 
 def test_only_kinds_of_content_can_be_accepted(

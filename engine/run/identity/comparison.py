@@ -99,7 +99,8 @@ def _require_accepted(
     refused = [one for one in changed if one.kind not in accept]
     if refused:
         raise ContentChanged(
-            f"content changed since {what}: {'; '.join(one.text for one in refused)}. Restore the "
+            f"content changed since {what}: "
+            f"{'; '.join(f'{one.text}, in {one.place}' for one in refused)}. Restore the "
             f"recorded content, or accept the change with: {next_step} --accept-changed "
             f"{','.join(one.kind for one in changed)}"
         )

@@ -73,7 +73,9 @@ class ContentDifference:
     found: str
     """Hash that was found."""
     text: str
-    """What differs: parts, first digits of both hashes, and path."""
+    """What differs: the parts, with the first digits of both hashes."""
+    place: str
+    """Paths or hub ids of the content that was found."""
 
 
 def hash_parts(parts: Mapping[str, str]) -> str:
@@ -92,7 +94,13 @@ def differences(
 ) -> list[ContentDifference]:
     """Return the kinds of content that are known on both sides and differ."""
     return [
-        ContentDifference(kind, old.hash, new.hash, f"{KINDS[kind]}: {_described(old, new)}")
+        ContentDifference(
+            kind,
+            old.hash,
+            new.hash,
+            f"{KINDS[kind]}: {_described(old, new)}",
+            " and ".join(new.sources),
+        )
         for kind, old, new in _pairs(recorded, found, kinds)
         if old.hash and new.hash and not old.same_as(new)
     ]
@@ -122,7 +130,7 @@ def _described(old: Content, new: Content) -> str:
     revisions = ""
     if old.revision and new.revision:
         revisions = f" (model.revision was {old.revision} and is now {new.revision})"
-    return f"{', '.join(listed)}, in {' and '.join(new.sources)}{revisions}"
+    return ", ".join(listed) + revisions
 
 
 def _changes(old: Content, new: Content) -> Iterator[str]:

@@ -21,7 +21,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     """Hash of the content that was accepted instead."""
     text: str
-    """What changed, in words."""
+    """What changed, in words and without folders, which are private."""
 
     def covers(self, difference: ContentDifference) -> bool:
         """Whether this is the acceptance of a difference."""
