@@ -61,6 +61,10 @@ class DataError(FttuiError):
     exit_code = 9
 
 
+class SourceUnreachable(DataError):
+    """A source is on the hub, which cannot be reached now."""
+
+
 class CheckpointError(FttuiError):
     """A checkpoint is missing, damaged or does not fit this run. Exit code 10."""
 

@@ -65,6 +65,7 @@ class Finding:
             total=self.total,
             place=self.place,
             detail=self.detail,
+            remedy=self.reason.remedy,
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
@@ -21,28 +22,90 @@ HOLDOUT_SEED = 0
 T = TypeVar("T")
 
 
-def read_records(config: RunConfig, progress: Progress) -> tuple[list[list[Record]], list[Record]]:
-    """Return the records of each training source, and the evaluation records."""
+@dataclass(frozen=True)
+class SourceSummary:
+    """What was read from one source."""
+
+    path: str
+    use: Literal["train", "eval"]
+    form: Format
+    records: int
+
+    @property
+    def line(self) -> str:
+        """The summary as a line of text."""
+        use = "" if self.use == "train" else ", for evaluation"
+        return f"{self.path}: {self.records:,} records ({self.form.replace('_', ' + ')}){use}"
+
+
+@dataclass(frozen=True)
+class SourceRecords:
+    """The records of all sources."""
+
+    train: list[list[Record]]
+    """The records of each training source."""
+    eval: list[Record]
+    sources: list[SourceSummary]
+
+    def __add__(self, other: SourceRecords) -> SourceRecords:
+        """Return the records of both, those of the training sources in this order."""
+        return SourceRecords(
+            self.train + other.train, self.eval + other.eval, self.sources + other.sources
+        )
+
+
+def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
+    """Read all sources, except training data that are streamed.
+
+    Raises:
+        DataError: A source is missing, unreadable or empty, or holds an invalid record.
+    """
     data = config.data
     parts: list[list[Record]] = []
     held: list[Record] = []
+    summaries: list[SourceSummary] = []
     if data.train == STDLIB_PAIRS:
         own_eval = data.eval is None or data.eval == STDLIB_PAIRS
         train, held = _stdlib_records(data.eval_fraction if own_eval else 0.0, progress)
         parts = [train[: data.train_limit]]
+        summaries.append(SourceSummary(STDLIB_PAIRS, "train", "pairs", len(train) + len(held)))
     elif not data.streaming:
         for source in data.sources:
-            split = source.split or data.train_split
-            rows = _read(config, source.path, split, data.train_limit, progress)
+            rows, form = _read(
+                config, source.path, source.split or data.train_split, data.train_limit, progress
+            )
+            summaries.append(SourceSummary(source.path, "train", form, len(rows)))
             fraction = data.eval_fraction if data.eval is None else 0.0
             kept, out = hold_out(rows, fraction, data.eval_limit)
             parts.append(kept)
             held += out
-    if data.eval is not None and data.eval != STDLIB_PAIRS:
-        held = _read(config, data.eval, data.eval_split, None, progress)
-    elif data.eval == STDLIB_PAIRS != data.train:
-        held, _ = _stdlib_records(0.0, progress)
-    return parts, evenly_spaced(held, data.eval_limit)
+    if data.eval is not None and (data.eval != STDLIB_PAIRS or data.train != STDLIB_PAIRS):
+        held, form = _evaluation_records(config, data.eval, progress)
+        summaries.append(SourceSummary(data.eval, "eval", form, len(held)))
+    return SourceRecords(parts, evenly_spaced(held, data.eval_limit), summaries)
+
+
+def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:
+    """Return the first `count` records of every training source, held out or not.
+
+    Raises:
+        DataError: A source cannot be read, or one of these records is invalid.
+    """
+    data = config.data
+    if data.train == STDLIB_PAIRS:
+        return _stdlib_records(0.0, progress)[0][:count]
+    most = min(count, data.train_limit or count)
+    splits = [(source.path, source.split or data.train_split) for source in data.sources]
+    read = [_read(config, path, split, most, progress)[0] for path, split in splits]
+    return [record for records in read for record in records]
+
+
+def _evaluation_records(
+    config: RunConfig, source: str, progress: Progress
+) -> tuple[list[Record], Format]:
+    if source == STDLIB_PAIRS:
+        return _stdlib_records(0.0, progress)[0], "pairs"
+    return _read(config, source, config.data.eval_split, None, progress)
 
 
 def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Record], list[Record]]:
@@ -52,7 +115,8 @@ def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Reco
 
 def _read(
     config: RunConfig, source: str, split: str, limit: int | None, progress: Progress
-) -> list[Record]:
+) -> tuple[list[Record], Format]:
+    """Read a source completely; return its records and their format."""
     label = f"reading {source}"
     progress(label, 0, 1)
     rows = read_rows(source, split, limit)
@@ -63,7 +127,7 @@ def _read(
         for number, row in enumerate(rows, start=1)
     ]
     progress(label, 1, 1)
-    return records
+    return records, form
 
 
 def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Format:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.checks import FILE_SUFFIXES, describe_missing
-from ..errors import DataError
+from ..errors import DataError, SourceUnreachable
 
 
 @dataclass(frozen=True)
@@ -145,20 +145,23 @@ def _hub_rows(
         dataset = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
         dataset = dataset.skip(start) if start else dataset
     except Exception as error:  # noqa: BLE001  # the library raises many exception types
-        raise DataError(_hub_failure(source, split, error)) from None
+        raise _hub_failure(source, split, error) from None
     for number, record in enumerate(dataset, start=start + 1):
         yield _row(record, f"{source}[{split}] row {number}")
 
 
-def _hub_failure(source: str, split: str, error: Exception) -> str:
+def _hub_failure(source: str, split: str, error: Exception) -> DataError:
+    what = f"{source} (split {split}): {type(error).__name__}: {_one_line(error)}"
     hint = "check the id, the network and `hf auth login`, or give a file"
     if isinstance(error, ConnectionError) or "offline" in str(error).lower():
-        hint = "the hub cannot be reached; set data.train to a file, or connect and try again"
-    elif "split" in str(error).lower():
+        return SourceUnreachable(
+            f"{what}; the hub cannot be reached; set data.train to a file, or connect and try again"
+        )
+    if "split" in str(error).lower():
         hint = "set data.train_split and data.eval_split to existing splits"
     elif "config" in str(error).lower():
         hint = f"choose one of its configurations, such as {source}:main"
-    return f"{source} (split {split}): {type(error).__name__}: {_one_line(error)}; {hint}"
+    return DataError(f"{what}; {hint}")
 
 
 def _parsed(text: str, place: str) -> Any:

@@ -6,10 +6,9 @@ for data in memory: after a rollback or a resume, reading starts from the positi
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -17,10 +16,9 @@ import numpy as np
 
 from ..errors import DataError
 from .examples import Example
+from .findings import Findings
 from .formats import Record
 from .sampler import shares_of
-
-log = logging.getLogger(__name__)
 
 BLOCKS_HELD = 2
 """Blocks held in memory; a micro-batch may span two."""
@@ -165,12 +163,14 @@ class StreamedBatches:
     """
 
     rows: Rows
-    tokenize: Callable[[list[Record]], list[Example]]
+    tokenize: Callable[[list[Record], Findings], list[Example]]
     batch: int
     rank: int = 0
     world_size: int = 1
-    dropped: int = 0
-    """Number of rows without a target."""
+    findings: Findings = field(default_factory=Findings)
+    """What was found in the rows read so far, without rows that were only read again."""
+    _counted: int = 0
+    """Position from which on findings are new."""
 
     def take(self, position: int) -> list[Example]:
         """Return the examples of the micro-batch at a position.
@@ -180,29 +180,22 @@ class StreamedBatches:
         """
         start = (position * self.world_size + self.rank) * self.batch
         chosen = [self.rows.row(number) for number in range(start, start + self.batch)]
-        examples = self.tokenize(chosen)
-        if len(examples) < len(chosen):
-            self._count_dropped(len(chosen) - len(examples), chosen[0])
-        return examples or [self._substitute(start + self.batch)]
+        found = Findings()
+        examples = self.tokenize(chosen, found)
+        examples = examples or [self._substitute(start + self.batch, found)]
+        if position >= self._counted:
+            self._counted = position + 1
+            self.findings.add(found)
+        return examples
 
-    def _substitute(self, start: int) -> Example:
+    def _substitute(self, start: int, findings: Findings) -> Example:
         for number in range(start, start + FRUITLESS):
-            if found := self.tokenize([self.rows.row(number)]):
+            if found := self.tokenize([self.rows.row(number)], findings):
                 return found[0]
         raise DataError(
             f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
             f"{self.rows.row(start + FRUITLESS - 1).id}); raise data.max_length, or check the rows"
         )
-
-    def _count_dropped(self, count: int, row: Record) -> None:
-        """Count dropped rows and log a warning at the first, the tenth, the hundredth and so on."""
-        before, self.dropped = self.dropped, self.dropped + count
-        if len(str(before)) < len(str(self.dropped)) or before == 0:
-            log.warning(
-                "%s records dropped so far because they had no token to learn (near %s)",
-                f"{self.dropped:,}",
-                row.id,
-            )
 
     def epoch(self, position: int) -> float:
         """Return the passes over the data at a position; 0 while their size is unknown."""

@@ -1,64 +1,190 @@
-"""Validate data files before a model is loaded: `python -m fttui.engine.data.validate`.
+"""Check the data of a run as it will be learned: `python -m fttui.engine.data.validate`.
 
-Reads a resolved configuration from standard input and prints for each file how many records of
-which format it holds. It ends at the first invalid record and names file, line and field.
+Reads a resolved configuration from standard input and writes the messages of
+`protocol.data_messages` to standard output. All records are read and tokenized by the code that a
+run uses, with the tokenizer and the chat template of the model, but without importing torch.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
+import time
 from collections.abc import Iterator
-from itertools import chain, islice
-from pathlib import Path
+from typing import TextIO
+
+import msgspec
 
 from ..config.load import parse_resolved
-from ..config.schema import STDLIB_PAIRS, RunConfig
-from ..errors import DataError
-from .formats import to_record
-from .reading import format_of
-from .sources import open_rows
+from ..config.schema import RunConfig
+from ..errors import DataError, ModelError, SourceUnreachable
+from ..protocol.data_messages import (
+    AnyDataMessage,
+    DataLine,
+    DataRefused,
+    ReadingProgress,
+    ShownRecords,
+)
+from ..protocol.data_sample import SampleRecord
+from .dataset import ExampleSets, examine_examples, examine_stream
+from .reading import Progress, first_records, read_records
+from .sample import sample_records
+from .streams import first_streamed
+from .tokenized import DataTokenizer, learner, tokenize_options
 
-MOST_RECORDS = 100_000
-"""Records read of one file at most, which takes a few seconds."""
+CHECKED_OF_STREAM = 2_000
+"""Records of a streamed source that are checked; the others are counted during training."""
+_PROGRESS_EVERY_S = 0.1
 
 
-def validate_files(config: RunConfig) -> Iterator[str]:
-    """Yield one line for each data file on this machine.
+def check_data(
+    config: RunConfig,
+    tokenizer: DataTokenizer,
+    progress: Progress,
+    show: int = 0,
+    *,
+    tokens: bool = False,
+) -> Iterator[AnyDataMessage]:
+    """Yield what is known about the data of a run: sources, lengths, findings, records.
+
+    Args:
+        config: The run.
+        tokenizer: The tokenizer of the model.
+        progress: Called with (label, done, total).
+        show: Number of records of each training source to show.
+        tokens: Show every token of them.
 
     Raises:
-        DataError: A file is unreadable, the task cannot use its format, or a record is invalid.
+        DataError: The data cannot be used, or a finding needs consent.
     """
-    named = [(source.path, config.data.train_limit) for source in config.data.sources]
-    named += [(config.data.eval, None)] if config.data.eval else []
-    for source, limit in named:
-        if source != STDLIB_PAIRS and Path(source).is_file():
-            yield _validated(config, source, limit)
+    if show:
+        yield ShownRecords(records=_shown(config, tokenizer, progress, show, tokens=tokens))
+    if config.data.streaming:
+        sets = examine_stream(config, tokenizer, progress, CHECKED_OF_STREAM)
+    else:
+        sets = examine_examples(config, tokenizer, progress)
+    yield from map(_line, _source_lines(config, sets))
+    yield from map(_line, _finding_lines(config, sets))
+    sets.findings.require_consent(config.data.accept)
 
 
-def _validated(config: RunConfig, source: str, limit: int | None) -> str:
-    """Read the records of a file and return a line about them."""
-    most = min(limit or MOST_RECORDS, MOST_RECORDS)
-    rows = open_rows(source, "train")
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{source}: no records; check the file, or name another file")
-    form = format_of(config, source, [first])
-    count = 0
-    for count, row in enumerate(islice(chain([first], rows), most), start=1):
-        to_record(row.values, form, str(count), row.place)
-    kind = form.replace("_", " + ")
-    if next(rows, None) is None:
-        return f"{source}: {count:,} records ({kind}), all valid"
-    return f"{source}: the first {count:,} records ({kind}) are valid"
+def _shown(
+    config: RunConfig, tokenizer: DataTokenizer, progress: Progress, show: int, *, tokens: bool
+) -> list[SampleRecord]:
+    """Return the first records of every training source as they are learned."""
+    if config.data.streaming:
+        parts = first_streamed(config, show).train
+        records = [one for part in parts for one in part]
+    else:
+        records = first_records(config, show, progress)
+    learn = learner(tokenizer, tokenize_options(config))
+    return sample_records(records, learn, tokenizer, tokens=tokens)
 
 
-def main() -> int:
-    """Validate the files of the configuration on standard input and return the exit code."""
+def _source_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
+    for source in sets.sources:
+        yield source.line
+    if config.data.streaming:
+        yield (
+            f"streamed: the first {CHECKED_OF_STREAM:,} records of each source are checked here; "
+            "the others are counted during training"
+        )
+    for name in ("train records", "eval records", "tokens per record", "packed rows"):
+        if name in sets.facts:
+            yield f"{name}: {sets.facts[name]}"
+
+
+def _finding_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
+    """Yield the findings that need no consent; the refusal lists the others."""
+    found = list(sets.findings)
+    if not found:
+        yield "findings: none; every record is learned as it is stored"
+    for one in found:
+        if not one.needs_consent(config.data.accept):
+            accepted = " (accepted)" if one.needs_consent(()) else ""
+            yield f"finding: {one.line}{accepted}"
+
+
+def check_without_tokens(
+    config: RunConfig, progress: Progress, error: ModelError
+) -> Iterator[AnyDataMessage]:
+    """Yield what can be known without the model's tokenizer.
+
+    Raises:
+        DataError: The data cannot be read.
+    """
+    if config.data.streaming:
+        sources = first_streamed(config, CHECKED_OF_STREAM).sources
+    else:
+        sources = read_records(config, progress).sources
+    yield from (_line(source.line) for source in sources)
+    yield _line(f"tokens: not checked, because the tokenizer cannot be loaded: {error}")
+
+
+def _line(text: str) -> DataLine:
+    return DataLine(text=text)
+
+
+class Channel:
+    """Writes messages, and progress a few times a second."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._due = 0.0
+
+    def send(self, message: AnyDataMessage) -> None:
+        """Write a message."""
+        self._stream.write(msgspec.json.encode(message).decode() + "\n")
+        self._stream.flush()
+
+    def progress(self, label: str, done: float, total: float) -> None:
+        """Write progress, unless the last one was written a moment ago."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _PROGRESS_EVERY_S
+            self.send(ReadingProgress(label=label, done=done, total=total))
+
+
+def without_torch(config: RunConfig) -> None:
+    """Make transformers and datasets do without torch, whose import takes seconds.
+
+    Code of the model's own may need torch.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not config.model.trust_remote_code:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes an import of it fail
+
+
+def _messages(
+    config: RunConfig, progress: Progress, options: argparse.Namespace
+) -> Iterator[AnyDataMessage]:
+    from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
+
     try:
-        for line in validate_files(parse_resolved(sys.stdin.read(), "the configuration")):
-            sys.stdout.write(f"{line}\n")
+        tokenizer = load_tokenizer(config.model, progress)
+    except ModelError as error:
+        yield from check_without_tokens(config, progress, error)
+        return
+    yield from check_data(config, tokenizer, progress, options.show, tokens=options.tokens)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check the configuration on standard input and return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--show", type=int, default=0)
+    parser.add_argument("--tokens", action="store_true")
+    options = parser.parse_args(arguments)
+    config = parse_resolved(sys.stdin.read(), "the configuration")
+    without_torch(config)
+    channel = Channel(sys.stdout)
+    try:
+        for message in _messages(config, channel.progress, options):
+            channel.send(message)
+    except SourceUnreachable as error:
+        channel.send(_line(f"data: not checked: {error}"))
     except DataError as error:
-        sys.stderr.write(f"fttui: {error}\n")
+        channel.send(DataRefused(text=str(error)))
         return error.exit_code
     return 0
 

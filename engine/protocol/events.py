@@ -33,6 +33,14 @@ class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Where the reason applied first, such as `train.jsonl:7`."""
     detail: str = ""
     """What was found there, such as the name of a column."""
+    remedy: str = ""
+    """The step that avoids the finding."""
+
+    @property
+    def where(self) -> str:
+        """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
+        parts = [part for part in (self.place, self.detail) if part]
+        return f"first: {', '.join(parts)}" if parts else ""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
@@ -414,6 +422,15 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
     """Name of the checkpoint to resume from; None without one."""
 
 
+class DataFindingsChanged(Event, frozen=True, kw_only=True, tag="DataFindingsChanged"):
+    """Streamed training data have been found to differ from the data as stored.
+
+    Rank 0 counts the records that it reads itself. The findings replace earlier ones.
+    """
+
+    findings: list[DataFinding]
+
+
 AnyEvent = (
     RunStarted
     | StateChanged
@@ -437,6 +454,7 @@ AnyEvent = (
     | LogEmitted
     | SampleGenerated
     | RunEnded
+    | DataFindingsChanged
 )
 
 

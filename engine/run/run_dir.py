@@ -106,6 +106,11 @@ class RunDirectory:
         return self.path / "profiles"
 
     @property
+    def data_sample(self) -> Path:
+        """The first records as the model learns them."""
+        return self.path / "data_sample.json"
+
+    @property
     def reports(self) -> Path:
         """Anomaly reports."""
         return self.path / "reports"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -23,14 +24,18 @@ from ..data.collate import (
     collate_rated,
     collate_text,
 )
-from ..data.dataset import ExampleSets, load_examples, stream_batches
+from ..data.dataset import ExampleSets, load_examples
 from ..data.hashes import dataset_revision
 from ..data.sampler import BatchStream
+from ..data.streaming import StreamedBatches
+from ..data.streams import stream_batches
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import NoteAdded, RunStarted
 from ..run.checkpoint_store import CheckpointStore, Manifest
+from ..run.data_sample import write_sample
 from ..run.identity.run_identity import RunIdentity
+from ..run.run_dir import RunDirectory
 from .checkpoint.ema import AdapterEma
 from .checkpoint.training_state import TrainingState, adapter_weights
 from .control.command_queue import CommandQueue
@@ -46,6 +51,7 @@ from .monitoring.gradient_flow import GradientFlow
 from .monitoring.lr_find import LrRangeTest
 from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
+from .monitoring.stream_findings import StreamFindings
 from .objectives.evaluator import Evaluator
 from .session_start import SessionStart
 from .signals import StopSignals
@@ -54,6 +60,8 @@ from .trainers.arguments import trainer_arguments
 from .trainers.build import AnyTrainer, build_trainer
 from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def train(
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_plan_check(planned),
         identity=identity,
-        after_update=[ema.update] if ema else [],
+        after_update=after_update(setup, source, ema, event_log),
     )
     session = ControlledSession(parts)
 
@@ -157,8 +165,18 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     loaded = load_model(config, place.device, event_log.progress)
     accepted = start.resume is not None
     examples = load_examples(config, loaded.tokenizer, event_log.progress, accepted=accepted)
+    if place.rank == 0:
+        keep_sample(start.run, examples)
     plan = plan_steps(config, examples.per_epoch, place.world_size)
     return Setup(config, place, agreement, loaded, examples, plan)
+
+
+def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
+    """Write the sample of the data into the run folder, for the app's data screen."""
+    try:
+        write_sample(run, examples.sample)
+    except OSError as error:
+        log.warning("the sample of the data cannot be written: %s", error)
 
 
 def build_source(setup: Setup) -> BatchSource:
@@ -279,6 +297,17 @@ def build_profiler(
     if start.profile_steps:
         profiler.ask(start.profile_steps, after=WARM_UP_STEPS)
     return profiler
+
+
+def after_update(
+    setup: Setup, source: BatchSource, ema: AdapterEma | None, event_log: EventLog
+) -> list[Callable[[], None]]:
+    """Return what follows each update: the average, and the findings in streamed data."""
+    follow = [ema.update] if ema else []
+    if isinstance(source.batches, StreamedBatches):
+        known, accept = setup.examples.findings, setup.config.data.accept
+        follow.append(StreamFindings(known, source.batches.findings, accept, event_log).report)
+    return follow
 
 
 def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:

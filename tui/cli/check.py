@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
+from fttui.engine.errors import ConfigError, FttuiError, ModelError
+from fttui.engine.protocol.data_messages import ShownRecords
 
 from ..text.format import memory_term, size
 from .options import Commands
@@ -37,6 +36,16 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--free", metavar="GIB", type=_gib, help="assume a GPU with this much free memory"
     )
+    parser.add_argument(
+        "--show",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="print the first N records of each training source as they are learned",
+    )
+    parser.add_argument(
+        "--tokens", action="store_true", help="with --show: list every token with id and label"
+    )
     parser.set_defaults(handler=_check)
 
 
@@ -48,6 +57,12 @@ def _gib(text: str) -> int:
     if not 0 < found < 1e6:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected free memory in GiB, such as 5.6")
     return int(found * 2**30)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of records, such as 3")
+    return int(text)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -68,26 +83,37 @@ def _check(options: argparse.Namespace) -> int:
         hardware = with_cards(hardware, loaded.config.train.devices, options.free)
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
     print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
-    for problem in check_sources(loaded.config):
+    missing = check_sources(loaded.config)
+    for problem in missing:
         print(f"warning: not found yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded, hardware)):
         print(
             line, flush=True
         )  # the estimate is printed before a model that does not fit is refused
-    look_into_data(loaded.resolved)
+    if not missing:
+        look_into_data(loaded.resolved, options.show, tokens=options.tokens)
     return 0
 
 
-def look_into_data(resolved: str) -> None:
-    """Validate the data in a separate process, which may load the tokenizer and data libraries.
+def look_into_data(resolved: str, show: int = 0, *, tokens: bool = False) -> None:
+    """Check the data in a separate process, which may load the tokenizer and data libraries.
+
+    Args:
+        resolved: the resolved configuration.
+        show: number of records of each training source to print as they are learned.
+        tokens: print every token of them.
 
     Raises:
-        DataError: the data cannot be used.
+        DataError: the data cannot be used, or what would be changed in them needs consent.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.data.validate"]
-    done = subprocess.run(command, input=resolved, text=True, stderr=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise DataError(done.stderr.strip().removeprefix("fttui: "))
+    from .data_process import data_messages, print_lines
+    from .data_text import print_record
+
+    arguments = [f"--show={show}", *(["--tokens"] if tokens else [])]
+    for message in print_lines(data_messages("validate", arguments, resolved)):
+        if isinstance(message, ShownRecords):
+            for record in message.records:
+                print_record(record)
 
 
 def course(config: RunConfig) -> Iterator[str]:

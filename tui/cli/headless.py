@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -106,8 +106,9 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             if event.resumed_from:
                 yield f"resumed from {event.resumed_from}"
             yield from (f"{key}: {value}" for key, value in event.facts.items())
-            for found in event.findings:
-                yield f"data: {found.count:,} of {found.total:,} {found.unit} {found.text}"
+            yield from _finding_lines(event.findings)
+        case ev.DataFindingsChanged(findings=findings):
+            yield from _finding_lines(findings)
         case ev.EvalFinished(metrics=metrics):
             values = "  ".join(f"{key} {fmt.number(value)}" for key, value in metrics.items())
             yield f"eval at step {step}: {values}"
@@ -119,6 +120,12 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             yield from profile_lines(event)
         case _:
             yield from _word_lines(event, step)
+
+
+def _finding_lines(findings: Sequence[ev.DataFinding]) -> Iterator[str]:
+    for found in findings:
+        where = f"; {found.where}" if found.where else ""
+        yield f"data: {found.count:,} of {found.total:,} {found.unit} {found.text}{where}"
 
 
 def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:

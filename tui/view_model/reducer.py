@@ -24,6 +24,7 @@ from fttui.engine.protocol.events import (
     CommandAccepted,
     CommandApplied,
     CommandFailed,
+    DataFindingsChanged,
     EvalFinished,
     GradientsMeasured,
     LogEmitted,
@@ -140,6 +141,7 @@ def _run_started(view: RunView, record: Record, event: RunStarted) -> RunView:
     view = replace(
         view,
         started=event,
+        findings=tuple(event.findings),
         started_at=view.started_at or record.time,
         state=RunState.STARTING,
         state_since=record.time,
@@ -150,6 +152,10 @@ def _run_started(view: RunView, record: Record, event: RunStarted) -> RunView:
     if event.resumed_from is None:
         return view
     return _on_branch(view, record.timeline, event.start_step)
+
+
+def _data_findings_changed(view: RunView, record: Record, event: DataFindingsChanged) -> RunView:
+    return replace(view, findings=tuple(event.findings))
 
 
 def _state_changed(view: RunView, record: Record, event: StateChanged) -> RunView:
@@ -383,4 +389,5 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     LogEmitted: _log_emitted,
     SampleGenerated: _sample_generated,
     RunEnded: _run_ended,
+    DataFindingsChanged: _data_findings_changed,
 }

@@ -10,6 +10,7 @@ from statistics import median
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AutopilotDecided,
+    DataFinding,
     EvalFinished,
     GradientsMeasured,
     ProgressMade,
@@ -127,6 +128,8 @@ class RunView:
     """The run as far as its journal has been read."""
 
     started: RunStarted | None = None
+    findings: tuple[DataFinding, ...] = ()
+    """What was dropped, cut, masked, ignored or guessed in the data."""
     started_at: float | None = None
     """Wall time of the first start."""
     state: RunState = RunState.STARTING

@@ -14,9 +14,9 @@ from fttui.engine.data.dataset import (
     PairExample,
     TextExample,
     load_examples,
-    stream_batches,
 )
 from fttui.engine.data.reading import evenly_spaced, hold_out
+from fttui.engine.data.streams import stream_batches
 from fttui.engine.errors import DataError
 from tests.support.tokenizer import tiny_tokenizer
 

@@ -77,6 +77,7 @@ def test_findings_travel_with_every_field() -> None:
         "total": 10,
         "place": "d.jsonl:1",
         "detail": "",
+        "remedy": CUT.remedy,
     }
 
 

@@ -11,7 +11,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from fttui.engine.config.data_reasons import NO_TARGET
 from fttui.engine.data.examples import TextExample
+from fttui.engine.data.findings import Findings
 from fttui.engine.data.formats import Record, TextRecord
 from fttui.engine.data.sources import open_rows
 from fttui.engine.data.streaming import InterleavedRows, ShuffledRows, StreamedBatches
@@ -102,8 +104,11 @@ def test_shares_of_several_sources_come_out_exactly() -> None:
     assert ids(again, [999, 1500]) == [found[999], rows.row(1500).id]
 
 
-def tokenize(records: list[Record]) -> list[TextExample]:
+def tokenize(records: list[Record], findings: Findings) -> list[TextExample]:
     """Records of multiples of three have nothing to learn."""
+    findings.counted("records", len(records))
+    for record in records:
+        findings.note(NO_TARGET, record.id, count=int(record.id[1:]) % 3 == 0)
     texts = [record for record in records if isinstance(record, TextRecord)]
     return [TextExample(text.id, [1], [1]) for text in texts if int(text.text) % 3]
 
@@ -133,8 +138,16 @@ def test_a_micro_batch_without_anything_to_learn_gets_the_next_row_that_has() ->
     assert [len(one) for one in taken(batches(batch=1), range(24))] == [1] * 24
 
 
+def test_rows_are_counted_once_although_they_are_read_again() -> None:
+    source = batches()
+    taken(source, [0, 1, 2, 1, 2, 3])
+    findings = source.findings
+    assert (findings.count(NO_TARGET), findings.total("records")) == (3, 8)
+    assert source.findings is findings
+
+
 def test_data_without_anything_to_learn_end_the_run() -> None:
-    source = StreamedBatches(Numbers(3).rows(), lambda records: [], 1)
+    source = StreamedBatches(Numbers(3).rows(), lambda records, findings: [], 1)
     with pytest.raises(DataError, match="no token to learn"):
         source.take(0)
 

@@ -1,29 +1,61 @@
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
-from fttui.engine.data.validate import validate_files
-from fttui.engine.errors import DataError
+from fttui.engine.config.load import dump_config
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.data import validate
+from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
+from fttui.engine.errors import DataError, ModelError
+from fttui.engine.protocol.data_messages import (
+    AnyDataMessage,
+    DataLine,
+    DataRefused,
+    ReadingProgress,
+    ShownRecords,
+)
+from tests.support.tiny import tiny_llama
+from tests.support.tokenizer import tiny_tokenizer
 
 GOOD = '{"prompt": "a", "completion": "b"}\n'
 
 
-def _look(file: Path, text: str) -> list[str]:
+def configured(file: Path, text: str, **data: Any) -> RunConfig:
     file.write_text(text)
-    data = DataConfig(train=str(file), eval=str(file))
-    return list(
-        validate_files(
-            RunConfig(model=ModelConfig(id="a/b"), data=data, train=TrainConfig(steps=1))
-        )
-    )
+    plain = {"model": {"id": "a/b"}, "train": {"steps": 1}}
+    return msgspec.convert({**plain, "data": {"train": str(file), **data}}, RunConfig)
 
 
-def test_good_files_are_counted(tmp_path: Path) -> None:
-    lines = _look(tmp_path / "d.jsonl", 3 * GOOD)
-    assert lines == 2 * [f"{tmp_path / 'd.jsonl'}: 3 records (prompt + completion), all valid"]
+def ignore(label: str, done: float, total: float) -> None:
+    pass
+
+
+def checked(config: RunConfig, show: int = 0, *, tokens: bool = False) -> list[AnyDataMessage]:
+    return list(check_data(config, tiny_tokenizer(), ignore, show, tokens=tokens))
+
+
+def lines(messages: list[AnyDataMessage]) -> list[str]:
+    return [one.text for one in messages if isinstance(one, DataLine)]
+
+
+def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    config = configured(file, 3 * GOOD, eval=str(tmp_path / "e.jsonl"))
+    (tmp_path / "e.jsonl").write_text(GOOD)
+    assert lines(checked(config)) == [
+        f"{file}: 3 records (prompt + completion)",
+        f"{tmp_path / 'e.jsonl'}: 1 records (prompt + completion), for evaluation",
+        "train records: 3",
+        "eval records: 1",
+        "tokens per record: 3 on average, 3 at most",
+        "findings: none; every record is learned as it is stored",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +72,102 @@ def test_good_files_are_counted(tmp_path: Path) -> None:
 def test_the_first_record_that_cannot_be_used_is_named(
     tmp_path: Path, text: str, told: str
 ) -> None:
+    config = configured(tmp_path / "d.jsonl", text, eval_fraction=0)
     with pytest.raises(DataError, match=told):
-        _look(tmp_path / "d.jsonl", text)
+        checked(config)
+    with pytest.raises(DataError, match=told):
+        list(check_without_tokens(config, ignore, ModelError("offline")))
 
 
-def test_a_source_elsewhere_is_not_looked_into() -> None:
-    data = DataConfig(train="someone/data")
-    config = RunConfig(model=ModelConfig(id="a/b"), data=data, train=TrainConfig(steps=1))
-    assert not list(validate_files(config))
+def test_a_large_share_is_refused_after_the_lines_and_shown_once_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    text = "".join(json.dumps({"text": n * "x"}) + "\n" for n in (4, 90, 90))
+    config = configured(tmp_path / "d.jsonl", text, max_length=32, eval_fraction=0)
+    messages: list[AnyDataMessage] = []
+    with pytest.raises(DataError, match=r"2 of 3 records .67 %. truncated.*d\.jsonl:2") as refused:
+        messages.extend(check_data(config, tiny_tokenizer(), ignore, tokens=False))
+    assert "data.accept: [cut]" in str(refused.value)
+    accepting = msgspec.structs.replace(
+        config, data=msgspec.structs.replace(config.data, accept=["cut"])
+    )
+    assert any(
+        line.startswith("finding: 2 of 3 records (67 %) truncated") and line.endswith("(accepted)")
+        for line in lines(checked(accepting))
+    )
+
+
+def test_records_are_shown_as_they_are_learned(tmp_path: Path) -> None:
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    shown = [one for one in checked(config, show=2, tokens=True) if isinstance(one, ShownRecords)]
+    [first, second] = shown[0].records
+    assert (first.place, second.place) == (f"{tmp_path}/d.jsonl:1", f"{tmp_path}/d.jsonl:2")
+    assert [tuple(msgspec.structs.astuple(one)) for one in first.texts[0].spans] == [
+        ("a", False),
+        ("b<|im_end|>", True),
+    ]
+    assert [token.text for token in first.texts[0].token_list] == ["a", "b", "<|im_end|>"]
+
+
+def test_of_a_stream_the_first_records_are_checked(tmp_path: Path) -> None:
+    text = CHECKED_OF_STREAM * GOOD + "broken"
+    config = configured(tmp_path / "d.jsonl", text, streaming=True, eval_fraction=0)
+    found = checked(config, show=1)
+    assert "the first 2,000 records of each source are checked" in "\n".join(lines(found))
+    [shown] = [one for one in found if isinstance(one, ShownRecords)]
+    assert len(shown.records) == 1
+    with pytest.raises(DataError, match="not valid JSON"):
+        checked(configured(tmp_path / "d.jsonl", GOOD + "broken", streaming=True, eval_fraction=0))
+
+
+def run_process(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, list[AnyDataMessage]]:
+    monkeypatch.setattr("sys.stdin", io.StringIO(dump_config(config)))
+    monkeypatch.setattr(validate, "without_torch", lambda config: None)
+    code = validate.main(["--show=1"])
+    decoder = msgspec.json.Decoder(AnyDataMessage)
+    return code, [decoder.decode(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_process_answers_in_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    model = msgspec.structs.replace(config.model, id=str(tiny_llama(tmp_path)))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == 0
+    assert {type(one) for one in messages} == {ReadingProgress, DataLine, ShownRecords}
+
+
+def test_without_the_tokenizer_records_are_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replaced = msgspec.structs.replace
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    config = replaced(config, model=replaced(config.model, id=str(tmp_path / "none" / "such")))
+    code, messages = run_process(config, monkeypatch, capsys)
+    assert code == 0
+    assert lines(messages)[0].endswith("d.jsonl: 3 records (prompt + completion)")
+    assert "tokens: not checked" in lines(messages)[1]
+
+
+def test_data_on_a_hub_out_of_reach_are_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", GOOD)
+    data = msgspec.structs.replace(config.data, train="owner/name")
+    code, messages = run_process(msgspec.structs.replace(config, data=data), monkeypatch, capsys)
+    assert code == 0
+    assert "data: not checked: owner/name" in lines(messages)[-1]
+
+
+def test_a_refusal_has_the_exit_code_of_data_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", "broken")
+    model = msgspec.structs.replace(config.model, id=str(tiny_llama(tmp_path)))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == DataError.exit_code
+    assert isinstance(messages[-1], DataRefused)
+    assert "not valid JSON" in messages[-1].text

@@ -14,6 +14,8 @@ from fttui.engine.protocol.events import (
     AnyEvent,
     CheckpointSaved,
     CommandApplied,
+    DataFinding,
+    DataFindingsChanged,
     LogEmitted,
     ProgressMade,
     Record,
@@ -224,3 +226,24 @@ def test_the_first_word_is_the_run_unless_only_the_whole_is_a_command(tmp_path: 
 def test_a_negative_number_is_no_option() -> None:
     options = build_parser().parse_args(["ctl", "demo", "--take", "lr", "scale", "-3"])
     assert options.words == ["demo", "lr", "scale", "-3"]
+
+
+CUT = DataFinding(
+    reason="cut", text="truncated", unit="records", count=3, total=2000, place="d.jsonl:7"
+)
+GUESSED = DataFinding(
+    reason="guessed", text="ignored", unit="columns", count=1, total=4, place="d.jsonl", detail="id"
+)
+
+
+def test_findings_are_printed_with_their_first_place() -> None:
+    started = msgspec.structs.replace(STARTED, findings=[CUT, GUESSED])
+    assert said(HeadlessLog(), started)[-2:] == [
+        "data: 3 of 2,000 records truncated; first: d.jsonl:7",
+        "data: 1 of 4 columns ignored; first: d.jsonl, id",
+    ]
+
+
+def test_findings_of_a_stream_are_printed_when_they_change() -> None:
+    changed = DataFindingsChanged(findings=[msgspec.structs.replace(CUT, place="")])
+    assert said(HeadlessLog(), changed) == ["data: 3 of 2,000 records truncated"]

@@ -1,0 +1,106 @@
+"""Open the configured training data as streams: their micro-batches, first records and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from ..config.schema import RunConfig
+from ..errors import DataError
+from .examples import Example
+from .findings import Findings
+from .formats import Format, Record, to_record
+from .reading import SourceRecords, SourceSummary, format_of
+from .sources import open_rows
+from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
+from .tokenize import Tokenizer, tokenize_records
+from .tokenized import require_candidates, tokenize_options
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One streamed source and the format of its rows."""
+
+    path: str
+    split: str
+    form: Format
+
+    def open(self, limit: int | None, start: int = 0) -> Iterator[Record]:
+        """Yield the records among the first `limit` rows, from row `start` on."""
+        rest = None if limit is None else max(0, limit - start)
+        for row in islice(open_rows(self.path, self.split, start), rest):
+            yield to_record(row.values, self.form, row.place, row.place)
+
+
+def _streams(config: RunConfig) -> Iterator[_Stream]:
+    """Yield the streamed sources.
+
+    Raises:
+        DataError: A source is missing or empty, or its format is unknown.
+    """
+    for source in config.data.sources:
+        split = source.split or config.data.train_split
+        first = next(open_rows(source.path, split), None)
+        if first is None:
+            raise DataError(
+                f"{source.path}: no records; check the source, or choose another data.train"
+            )
+        yield _Stream(source.path, split, format_of(config, source.path, [first]))
+
+
+def first_streamed(config: RunConfig, count: int) -> SourceRecords:
+    """Return the first `count` records of every streamed source.
+
+    Raises:
+        DataError: A source cannot be read, or one of these records is invalid.
+    """
+    train, summaries = [], []
+    for stream in _streams(config):
+        records = list(stream.open(min(count, config.data.train_limit or count)))
+        train.append(records)
+        summaries.append(SourceSummary(stream.path, "train", stream.form, len(records)))
+    return SourceRecords(train, [], summaries)
+
+
+def stream_batches(
+    config: RunConfig, tokenizer: Tokenizer, rank: int, world_size: int
+) -> StreamedBatches:
+    """Return the micro-batches of a rank from data that are read during training.
+
+    Its `findings` grow while rows are read.
+
+    Raises:
+        DataError: A source is missing or empty, or its format is unknown.
+    """
+    data, seed, options = config.data, config.train.seed, tokenize_options(config)
+    sources: list[Rows] = [
+        ShuffledRows(one.path, partial(one.open, data.train_limit), data.shuffle_buffer, seed)
+        for one in _streams(config)
+    ]
+
+    def tokenize(records: list[Record], findings: Findings) -> list[Example]:
+        found = tokenize_records(records, tokenizer, options, findings, lambda done, total: None)
+        require_candidates(config, found)
+        return found
+
+    weights = [source.weight or 1.0 for source in data.sources]
+    rows = sources[0] if len(sources) == 1 else InterleavedRows(sources, weights, seed)
+    return StreamedBatches(rows, tokenize, config.train.batch, rank, world_size)
+
+
+def streaming_facts(config: RunConfig, held: int) -> dict[str, str]:
+    """Return the facts of streamed data; `held` is the number of evaluation records."""
+    sources = config.data.sources
+    total = sum(one.weight or 1.0 for one in sources)
+    shares = [
+        f" ({(one.weight or 1.0) / total:.0%})" if len(sources) > 1 else "" for one in sources
+    ]
+    names = [f"{Path(one.path).name}{share}" for one, share in zip(sources, shares, strict=True)]
+    return {
+        "train records": f"streamed from {', '.join(names)}, {config.data.shuffle_buffer:,} "
+        "shuffled at a time",
+        "eval records": f"{held:,}",
+    }

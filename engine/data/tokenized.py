@@ -1,0 +1,138 @@
+"""Tokenize the records of all sources, with the findings and a sample of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ..config.contrastive_candidates import pairs_compared
+from ..config.data_reasons import NO_TARGET, SAME_COMPLETIONS
+from ..config.schema import RunConfig
+from ..errors import DataError
+from ..protocol.data_sample import SampleRecord
+from .examples import Example, PairExample
+from .findings import Findings
+from .formats import Record
+from .reading import Progress, SourceRecords, SourceSummary
+from .sample import MOST_CHARACTERS, MOST_RECORDS, Decoder, Learn, sample_records
+from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
+
+
+class DataTokenizer(Tokenizer, Decoder, Protocol):
+    """A tokenizer that also decodes."""
+
+
+@dataclass(frozen=True)
+class TokenizedData:
+    """The tokenized records of all sources."""
+
+    parts: list[list[Example]]
+    """The examples of each training source; empty for streamed data."""
+    eval: list[Example]
+    findings: Findings
+    """What was dropped, cut, masked, ignored or guessed."""
+    sources: list[SourceSummary]
+    sample: list[SampleRecord]
+    """The first training records as they are learned."""
+
+    @property
+    def train(self) -> list[Example]:
+        """The examples of all training sources, in their order."""
+        return [example for part in self.parts for example in part]
+
+
+def tokenize_data(
+    config: RunConfig, records: SourceRecords, tokenizer: DataTokenizer, progress: Progress
+) -> TokenizedData:
+    """Tokenize the records of all sources.
+
+    Raises:
+        DataError: No record of a source can be learned, or the chat template rejects a record.
+    """
+    options, findings = tokenize_options(config), Findings()
+    report = partial(progress, "tokenizing evaluation data")
+    evaluation = _tokenized(records.eval, tokenizer, options, findings, report, config.data.eval)
+    report = partial(progress, "tokenizing training data")
+    paths = [source.path for source in config.data.sources][: len(records.train)]
+    parts = [
+        _tokenized(part, tokenizer, options, findings, report, path)
+        for part, path in zip(records.train, paths, strict=True)
+    ]
+    sample = sample_of(config, records, tokenizer)
+    return TokenizedData(parts, evaluation, findings, records.sources, sample)
+
+
+def sample_of(
+    config: RunConfig, records: SourceRecords, tokenizer: DataTokenizer
+) -> list[SampleRecord]:
+    """Return the first training records as they are learned, equally many of each source."""
+    each = -(-MOST_RECORDS // max(1, len(records.train)))
+    first = [record for part in records.train for record in part[:each]][:MOST_RECORDS]
+    learn = learner(tokenizer, tokenize_options(config))
+    return sample_records(first, learn, tokenizer, most_characters=MOST_CHARACTERS)
+
+
+def learner(tokenizer: Tokenizer, options: TokenizeOptions) -> Learn:
+    """Return the function that tokenizes one record for a sample."""
+
+    def learn(record: Record, findings: Findings) -> list[Example]:
+        return tokenize_records([record], tokenizer, options, findings, lambda done, total: None)
+
+    return learn
+
+
+def _tokenized(
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+    findings: Findings,
+    progress: Callable[[float, float], None],
+    source: str | None,
+) -> list[Example]:
+    """Tokenize the records of a source; None: records held out, of which all may be dropped.
+
+    Raises:
+        DataError: No record of the source can be learned.
+    """
+    own = Findings()
+    examples = tokenize_records(records, tokenizer, options, own, progress)
+    if source is not None and not examples:
+        dropped = own.count(NO_TARGET) + own.count(SAME_COMPLETIONS)
+        raise DataError(
+            f"{source}: all {dropped} records were dropped, because "
+            f"no token to learn is among the first {options.max_length} tokens; raise "
+            "data.max_length, set data.completion_only: false (task sft), or check the records"
+        )
+    findings.add(own)
+    return examples
+
+
+def tokenize_options(config: RunConfig) -> TokenizeOptions:
+    """Return the settings of tokenization of a run."""
+    return TokenizeOptions(
+        max_length=config.data.max_length,
+        completion_only=config.data.completion_only,
+        instruction=config.contrastive.instruction,
+        hard_negatives=config.contrastive.hard_negatives,
+        rated=config.task == "kto",
+    )
+
+
+def require_candidates(config: RunConfig, examples: list[Example]) -> None:
+    """Raise if a pair has no negative although pairs are not compared with each other.
+
+    Raises:
+        DataError: A pair has no negative of its own.
+    """
+    if config.task != "contrastive" or pairs_compared(config) > 1:
+        return
+    bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
+    if bare:
+        raise DataError(
+            f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
+            f"{bare[0]}), and with these settings they have no other candidates, so nothing would "
+            "be learned from them; set contrastive.in_batch: true and contrastive."
+            "cross_accumulation: on (or train.batch to 2 or more), or add a column 'negative'"
+        )

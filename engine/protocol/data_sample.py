@@ -1,0 +1,61 @@
+"""Records as the model learns them: their texts, with the parts that are targets.
+
+`data_sample.json` in a run folder has these fields, and so have the answers to `check --show`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SampleSpan(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a text whose tokens are all targets, or all not."""
+
+    text: str
+    learned: bool
+    """Whether its tokens are targets of the loss, or part of the embedded text of a pair."""
+
+
+class SampleToken(msgspec.Struct, frozen=True, array_like=True):
+    """One token of a text."""
+
+    id: int
+    text: str
+    """The token as the vocabulary spells it."""
+    label: int
+    """The token that is learned at this position; -100 if none is."""
+
+
+class SampleText(msgspec.Struct, frozen=True, kw_only=True):
+    """One token sequence of a record, decoded."""
+
+    name: str
+    """Its part in the record, such as `text`, `anchor`, `negative 1` or `chosen`."""
+    spans: list[SampleSpan]
+    tokens: int
+    """Number of tokens."""
+    learned: int
+    """Number of tokens that are targets."""
+    left_out: int = 0
+    """Number of characters at the end that the sample leaves out."""
+    token_list: list[SampleToken] = []
+    """All tokens, if they were requested."""
+
+
+class SampleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record as the model learns it."""
+
+    id: str
+    place: str
+    """Where the record is stored, such as `train.jsonl:7`."""
+    texts: list[SampleText]
+    """Its token sequences; empty if the record is dropped."""
+    notes: list[str] = []
+    """What is changed in this record, such as `truncated to data.max_length`."""
+
+
+class DataSample(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file."""
+
+    records: list[SampleRecord]
+    """The first records of every training source."""

@@ -1,0 +1,99 @@
+"""Run the process that reads the data, and print its lines with progress on a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+import msgspec
+
+from fttui.engine.errors import DataError
+from fttui.engine.protocol.data_messages import (
+    AnyDataMessage,
+    DataLine,
+    DataRefused,
+    ReadingProgress,
+)
+
+_LONGEST_LABEL = 60
+_ERROR_CHARACTERS = 2_000
+"""Characters of a crashed process's output that are shown."""
+
+
+def data_messages(module: str, arguments: Sequence[str], given: str) -> Iterator[AnyDataMessage]:
+    """Yield the messages of a module of `engine.data` that runs in a process of its own.
+
+    Args:
+        module: Name of the module.
+        arguments: Its command-line arguments.
+        given: Its standard input.
+
+    Raises:
+        DataError: The process refused the data, or ended unexpectedly.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", f"fttui.engine.data.{module}", *arguments]
+    decoder = msgspec.json.Decoder(AnyDataMessage)
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        for line in process.stdout:
+            message = decoder.decode(line)
+            if isinstance(message, DataRefused):
+                raise DataError(message.text)
+            yield message
+        if process.wait():
+            errors.seek(0)
+            raise DataError(
+                f"the data check ended with exit code {process.returncode}; its last output:\n"
+                f"{errors.read()[-_ERROR_CHARACTERS:].strip()}"
+            )
+
+
+class ProgressLine:
+    """Shows progress on one line of a terminal; elsewhere it shows nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._shown = False
+
+    def show(self, progress: ReadingProgress) -> None:
+        """Show progress in place of what was shown before."""
+        if self._stream is not None:
+            share = f" {progress.done / progress.total:.0%}" if progress.total else ""
+            self._stream.write(f"\r\x1b[K{progress.label[:_LONGEST_LABEL]}{share}")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self._stream is not None and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+def print_lines(messages: Iterator[AnyDataMessage]) -> Iterator[AnyDataMessage]:
+    """Show progress, print the lines and yield all other messages."""
+    progress = ProgressLine(sys.stderr)
+    try:
+        for message in messages:
+            if isinstance(message, ReadingProgress):
+                progress.show(message)
+                continue
+            progress.clear()
+            if isinstance(message, DataLine):
+                print(message.text, flush=True)
+            else:
+                yield message
+    finally:
+        progress.clear()

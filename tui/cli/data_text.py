@@ -1,0 +1,78 @@
+"""Print records as they are learned: targets in colour, or between « and » without colours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from fttui.engine.protocol.data_sample import SampleRecord, SampleText
+
+LEARNED = "bold green"
+OTHER = "dim"
+IGNORED = -100
+"""Label of a token that is not a target."""
+
+
+def print_record(record: SampleRecord) -> None:
+    """Print a record; a terminal without NO_COLOR shows targets in colour."""
+    from rich.console import Console  # deferred: only this output needs it
+
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    console = Console(highlight=False, soft_wrap=True)
+    for line in record_text(record, marks=not coloured):
+        if coloured:
+            console.print(line)
+        else:
+            print(line.plain)
+
+
+def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
+    """Yield the parts of a record as text.
+
+    Args:
+        record: The record.
+        marks: Put targets between « and ».
+    """
+    from rich.text import Text
+
+    yield Text(f"── {record.place}" + (f" ({record.id})" if record.id != record.place else ""))
+    for note in record.notes:
+        yield Text(f"   {note}", style="yellow")
+    if not record.texts:
+        yield Text("   this record is not learned")
+    for text in record.texts:
+        share = f"{text.learned:,} of {text.tokens:,} tokens are targets"
+        yield Text(f"[{text.name}] {share}")
+        yield _spans(text, marks=marks)
+        if text.token_list:
+            yield _tokens(text)
+
+
+def _spans(text: SampleText, *, marks: bool) -> Text:
+    from rich.text import Text
+
+    shown = Text()
+    for span in text.spans:
+        opening, closing = ("«", "»") if marks and span.learned else ("", "")
+        shown.append(f"{opening}{span.text}{closing}", LEARNED if span.learned else OTHER)
+    if text.left_out:
+        shown.append(f" … {text.left_out:,} more characters")
+    return shown
+
+
+def _tokens(text: SampleText) -> Text:
+    """Return a table of the tokens: position, id, label or –, and the vocabulary's spelling."""
+    from rich.text import Text
+
+    shown = Text(f"{'position':>8} {'id':>8} {'label':>8}  token")
+    for position, token in enumerate(text.token_list):
+        learned = token.label != IGNORED
+        label = f"{token.label}" if learned else "–"
+        row = f"\n{position:>8} {token.id:>8} {label:>8}  {token.text}"
+        shown.append(row, LEARNED if learned else OTHER)
+    return shown
