@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import CheckpointError, ContentChanged
 from fttui.engine.export.__main__ import main as export
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, NoteAdded, RunStarted
-from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
+from fttui.engine.run.identity import run_identity
+from fttui.engine.run.identity.comparison import content_identity
+from fttui.engine.run.identity.content import ContentIdentity
 from fttui.engine.run.identity.recorded import read_recorded
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.place import RankPlace
@@ -87,6 +93,33 @@ def test_every_checkpoint_and_the_run_folder_have_the_identity(run: RunDirectory
     assert set(start.identity.base.parts) == {"config.json", "model.safetensors"}
     assert set(start.identity.data.parts) == {"train texts.jsonl"}
     assert not any(start.identity.of(kind).unknown for kind in CHANGES)
+
+
+def test_the_first_step_does_not_wait_for_the_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint before it gets them with the next one."""
+    hashed = threading.Event()
+
+    def waiting(*arguments: Any) -> ContentIdentity:
+        hashed.wait()
+        return content_identity(*arguments)
+
+    monkeypatch.setattr(run_identity, "content_identity", waiting)
+    run = new_run(tmp_path, "sft")
+    early: list[Manifest] = []
+
+    def at_step_2() -> None:
+        early.extend(CheckpointStore(run).all())
+        hashed.set()
+
+    play(run, Script(calls={2: at_step_2}))
+    (first,) = early
+    assert first.identity is None
+    found = CheckpointStore(run).all()
+    assert [one.step for one in found] == [0, 4, 8]
+    assert found[0].identity == found[1].identity == found[2].identity is not None
+    assert found[0] == msgspec.structs.replace(first, identity=found[0].identity)
 
 
 @pytest.mark.parametrize("kind", CHANGES)

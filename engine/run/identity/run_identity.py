@@ -63,11 +63,17 @@ class RunIdentity:
         """Report that model and data are loaded; the thread then records the identity."""
         self._loaded.set()
 
-    def known(self) -> ContentIdentity | None:
-        """Return the identity, waiting for the hashes; None if they take too long or fail."""
+    def known(self, *, wait: bool = True) -> ContentIdentity | None:
+        """Return the identity; None if it is not complete yet, or cannot be found out.
+
+        Args:
+            wait: Wait for the hashes, at most the seconds that this run still has for it.
+        """
         started = time.monotonic()
-        self._thread.join(self._wait_s)
+        self._thread.join(self._wait_s if wait else 0)
         self._wait_s = max(0.0, self._wait_s - (time.monotonic() - started))
+        if self._thread.is_alive():
+            return None
         if self._fault:
             self._log("warning", f"the content of the run is not recorded: {self._fault}")
             self._fault = ""

@@ -60,6 +60,8 @@ class Checkpointer:
         self._agreement = agreement
         self._identity = identity
         """What the run is made of; None on every rank but 0, and without a model on disk."""
+        self._unidentified: list[str] = []
+        """Checkpoints that were written before the content of the run was hashed."""
 
     @property
     def leads(self) -> bool:
@@ -137,14 +139,26 @@ class Checkpointer:
         if self._agreement.rank != 0:
             return
         number = self.ledger.next_number()
-        manifest = msgspec.structs.replace(
-            draft,
-            number=number,
-            files=seal_files(folder),
-            identity=self._identity.known() if self._identity else None,
-        )
-        self.ledger.commit(manifest)
-        sealed.append(manifest)
+        manifest = msgspec.structs.replace(draft, number=number, files=seal_files(folder))
+        sealed.append(self._identified(manifest))
+        self.ledger.commit(sealed[0])
+
+    def _identified(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with the content of the run, and add it to earlier ones without it.
+
+        The first step does not wait for the hashes: the checkpoint before it gets them later.
+        """
+        if self._identity is None:
+            return manifest
+        identity = self._identity.known(wait=manifest.step > 0)
+        if identity is None:
+            self._unidentified.append(manifest.name)
+            return manifest
+        for earlier in self.ledger.all() if self._unidentified else ():
+            if earlier.name in self._unidentified:
+                self.ledger.commit(msgspec.structs.replace(earlier, identity=identity))
+        self._unidentified.clear()
+        return msgspec.structs.replace(manifest, identity=identity)
 
     def restore(self, wanted: str) -> tuple[Manifest, Counters]:
         """Verify a checkpoint on every rank, then restore it in place.
