@@ -71,7 +71,7 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
         return _read(read, model, revision)
 
     base = content(lambda: _hashes(folder, weight_files(folder), cache))
-    tokenizer = content(lambda: _tokenizer_parts(folder, cache))
+    tokenizer = content(lambda: _tokenizer_parts(folder, cache) | _added_tokens(config))
     template = content(lambda: _template_parts(chat_templates(folder)))
     return base, tokenizer, _template_content(config, template, template.parts)
 
@@ -152,6 +152,12 @@ def _tokenizer_parts(folder: Path, cache: HashCache) -> dict[str, str]:
         rest = {key: value for key, value in settings.items() if key != "chat_template"}
         parts[_TOKENIZER_CONFIG] = hash_text(json.dumps(rest, sort_keys=True))
     return parts
+
+
+def _added_tokens(config: RunConfig) -> dict[str, str]:
+    """Return the tokens that the configuration adds, as one part of the tokenizer."""
+    added: list[str] = getattr(config.data, "special_tokens", [])
+    return {"data.special_tokens": hash_text(json.dumps(added))} if added else {}
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from fttui.engine.run.identity.content import (
     parse_accepted,
 )
 from fttui.engine.run.identity.hash_cache import HashCache
-from fttui.engine.run.identity.model_content import chat_templates
+from fttui.engine.run.identity.model_content import chat_templates, model_contents
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -291,6 +292,36 @@ def test_templates_are_found_wherever_they_stand(home: Path) -> None:
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates/rag.jinja").write_text("e")
     assert chat_templates(folder) == {"default": "d", "tool_use": "b", "rag": "e"}
+
+
+def configured(home: Path, **data: Any) -> Any:
+    """A configuration with keys that change tokenizer and template."""
+    return SimpleNamespace(
+        model=SimpleNamespace(id=str(home / "model"), revision=None), data=SimpleNamespace(**data)
+    )
+
+
+def test_the_template_of_the_configuration_is_in_force(home: Path) -> None:
+    """A file, a text, or a name of TRL's collection; the same text is the same template."""
+    cache, text = HashCache(home / "cache"), "{{ messages }}"
+    (home / "mine.jinja").write_text(text)
+    _, _, own = model_contents(configured(home), cache)
+    _, _, given = model_contents(configured(home, template=text), cache)
+    _, _, file = model_contents(configured(home, template=str(home / "mine.jinja")), cache)
+    _, _, named = model_contents(configured(home, template="qwen3"), cache)
+    _, _, missing = model_contents(configured(home, template="no-such-name"), cache)
+    assert given == file
+    assert len({own.hash, given.hash, named.hash, missing.hash}) == 4
+    assert "no-such-name" in missing.unknown
+
+
+def test_tokens_that_the_configuration_adds_belong_to_the_tokenizer(home: Path) -> None:
+    cache = HashCache(home / "cache")
+    base, tokenizer, template = model_contents(configured(home), cache)
+    after = model_contents(configured(home, special_tokens=["<tool>"]), cache)
+    assert (after[0], after[2]) == (base, template)
+    assert after[1].hash != tokenizer.hash
+    assert "data.special_tokens" in after[1].parts
 
 
 @pytest.mark.parametrize(
