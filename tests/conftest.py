@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     config.stash[_runtime] = folder
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..config.data_reasons import EVERYTHING
 from ..config.schema import RunConfig
 from ..protocol.data_sample import SampleRecord
+from .cache import TokenCache, cached_data
 from .examples import Example, PackedExample, PairExample, TextExample
 from .findings import Findings
 from .hashes import file_hashes
@@ -50,7 +52,12 @@ class ExampleSets:
 
 
 def load_examples(
-    config: RunConfig, tokenizer: DataTokenizer, progress: Progress, *, accepted: bool = False
+    config: RunConfig,
+    tokenizer: DataTokenizer,
+    progress: Progress,
+    *,
+    accepted: bool = False,
+    cache: TokenCache | None = None,
 ) -> ExampleSets:
     """Read, split and tokenize the configured data.
 
@@ -59,25 +66,36 @@ def load_examples(
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
         accepted: Whether the user has accepted all findings, as for a run that is resumed.
+        cache: Keeps the tokenized data for other processes.
 
     Raises:
         DataError: The data have no usable record, a record is invalid, or a finding needs consent.
     """
-    sets = examine_examples(config, tokenizer, progress)
+    sets = examine_examples(config, tokenizer, progress, cache)
     sets.findings.require_consent((EVERYTHING,) if accepted else config.data.accept)
     return sets
 
 
 def examine_examples(
-    config: RunConfig, tokenizer: DataTokenizer, progress: Progress
+    config: RunConfig,
+    tokenizer: DataTokenizer,
+    progress: Progress,
+    cache: TokenCache | None = None,
 ) -> ExampleSets:
     """Load examples as `load_examples` does, whether their findings are accepted or not."""
-    records = read_records(config, progress)
-    found = tokenize_data(config, records, tokenizer, progress)
-    if config.data.streaming:
-        streamed = first_streamed(config, MOST_RECORDS)
-        found = replace(found, sample=sample_of(config, streamed, tokenizer))
-    return _example_sets(config, found)
+    make = partial(_tokenize_all, config, tokenizer, progress)
+    if cache is None or config.data.streaming:
+        return _example_sets(config, make(), {})
+    found, known = cached_data(config, tokenizer, cache, make)
+    return _example_sets(config, found, {"tokenized data": "from cache"} if known else {})
+
+
+def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progress) -> TokenizedData:
+    found = tokenize_data(config, read_records(config, progress), tokenizer, progress)
+    if not config.data.streaming:
+        return found
+    streamed = first_streamed(config, MOST_RECORDS)
+    return replace(found, sample=sample_of(config, streamed, tokenizer))
 
 
 def examine_stream(
@@ -85,16 +103,16 @@ def examine_stream(
 ) -> ExampleSets:
     """Load the first `count` records of every streamed source, and all evaluation data."""
     records = first_streamed(config, count) + read_records(config, progress)
-    return _example_sets(config, tokenize_data(config, records, tokenizer, progress))
+    return _example_sets(config, tokenize_data(config, records, tokenizer, progress), {})
 
 
-def _example_sets(config: RunConfig, found: TokenizedData) -> ExampleSets:
+def _example_sets(config: RunConfig, found: TokenizedData, facts: dict[str, str]) -> ExampleSets:
     require_candidates(config, found.train)
-    sets, facts, streamed = found.parts, {}, config.data.streaming
+    sets, streamed = found.parts, config.data.streaming
     if streamed:
-        facts = streaming_facts(config, len(found.eval))
+        facts = facts | streaming_facts(config, len(found.eval))
     else:
-        facts = _facts(found)
+        facts = _facts(found) | facts
         facts |= file_hashes((*(one.path for one in config.data.sources), config.data.eval))
     if config.data.packing:
         sets = [_packed(one, config.data.max_length) for one in sets]

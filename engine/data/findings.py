@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ..config.data_reasons import EVERYTHING, REASONS, Reason, Unit
 from ..errors import DataError
 from ..protocol.events import DataFinding
@@ -69,6 +71,16 @@ class Finding:
         )
 
 
+class FindingsState(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a `Findings` object, as it is stored."""
+
+    counts: dict[str, int]
+    """Number of units by the name of the reason."""
+    firsts: dict[str, tuple[str, str]]
+    """First place and detail by the name of the reason."""
+    totals: dict[Unit, int]
+
+
 class Findings:
     """Counts by reason, with the first place of each."""
 
@@ -76,6 +88,21 @@ class Findings:
         self._counts: Counter[str] = Counter()
         self._firsts: dict[str, tuple[str, str]] = {}
         self._totals: Counter[Unit] = Counter()
+
+    @classmethod
+    def of(cls, state: FindingsState) -> Findings:
+        """Return the findings that were stored."""
+        found = cls()
+        found._counts = Counter(state.counts)
+        found._firsts = dict(state.firsts)
+        found._totals = Counter(state.totals)
+        return found
+
+    def state(self) -> FindingsState:
+        """Return the findings as they are stored."""
+        return FindingsState(
+            counts=dict(self._counts), firsts=dict(self._firsts), totals=dict(self._totals)
+        )
 
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
         """Count `count` units to which a reason applies; the first place is kept."""

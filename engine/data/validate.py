@@ -27,6 +27,7 @@ from ..protocol.data_messages import (
     ShownRecords,
 )
 from ..protocol.data_sample import SampleRecord
+from .cache import TokenCache
 from .dataset import ExampleSets, examine_examples, examine_stream
 from .reading import Progress, first_records, read_records
 from .sample import sample_records
@@ -35,6 +36,13 @@ from .tokenized import DataTokenizer, learner, tokenize_options
 
 CHECKED_OF_STREAM = 2_000
 """Records of a streamed source that are checked; the others are counted during training."""
+_SHOWN_FACTS = (
+    "train records",
+    "eval records",
+    "tokens per record",
+    "packed rows",
+    "tokenized data",
+)
 _PROGRESS_EVERY_S = 0.1
 
 
@@ -45,6 +53,7 @@ def check_data(
     show: int = 0,
     *,
     tokens: bool = False,
+    cache: TokenCache | None = None,
 ) -> Iterator[AnyDataMessage]:
     """Yield what is known about the data of a run: sources, lengths, findings, records.
 
@@ -54,6 +63,7 @@ def check_data(
         progress: Called with (label, done, total).
         show: Number of records of each training source to show.
         tokens: Show every token of them.
+        cache: Keeps the tokenized data for the run.
 
     Raises:
         DataError: The data cannot be used, or a finding needs consent.
@@ -63,7 +73,7 @@ def check_data(
     if config.data.streaming:
         sets = examine_stream(config, tokenizer, progress, CHECKED_OF_STREAM)
     else:
-        sets = examine_examples(config, tokenizer, progress)
+        sets = examine_examples(config, tokenizer, progress, cache)
     yield from map(_line, _source_lines(config, sets))
     yield from map(_line, _finding_lines(config, sets))
     sets.findings.require_consent(config.data.accept)
@@ -90,7 +100,13 @@ def _source_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
             f"streamed: the first {CHECKED_OF_STREAM:,} records of each source are checked here; "
             "the others are counted during training"
         )
-    for name in ("train records", "eval records", "tokens per record", "packed rows"):
+    for name in (
+        "train records",
+        "eval records",
+        "tokens per record",
+        "packed rows",
+        "tokenized data",
+    ):
         if name in sets.facts:
             yield f"{name}: {sets.facts[name]}"
 
@@ -166,7 +182,8 @@ def _messages(
     except ModelError as error:
         yield from check_without_tokens(config, progress, error)
         return
-    yield from check_data(config, tokenizer, progress, options.show, tokens=options.tokens)
+    show, tokens, cache = options.show, options.tokens, TokenCache()
+    yield from check_data(config, tokenizer, progress, show, tokens=tokens, cache=cache)
 
 
 def main(arguments: list[str] | None = None) -> int:

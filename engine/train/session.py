@@ -17,6 +17,7 @@ from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
 from ..data.batch_source import Batch, BatchSource, InMemoryBatches
+from ..data.cache import TokenCache
 from ..data.collate import (
     collate_packed,
     collate_pairs,
@@ -164,7 +165,9 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
     accepted = start.resume is not None
-    examples = load_examples(config, loaded.tokenizer, event_log.progress, accepted=accepted)
+    examples = load_examples(
+        config, loaded.tokenizer, event_log.progress, accepted=accepted, cache=TokenCache()
+    )
     if place.rank == 0:
         keep_sample(start.run, examples)
     plan = plan_steps(config, examples.per_epoch, place.world_size)
