@@ -29,7 +29,7 @@ class Comparison:
     accepted: list[AcceptedChange] = field(default_factory=list)
     """Changes that the caller accepts now."""
     notices: list[str] = field(default_factory=list)
-    """What could not be compared, in words."""
+    """Earlier accepted changes, and what could not be compared, in words."""
 
 
 def content_identity(
@@ -71,12 +71,12 @@ def compare_with_checkpoint(
     what = f"checkpoint {manifest.name}"
     changed = differences(recorded, found, kinds)
     known = read_recorded(run).accepted
-    new = [one for one in changed if not any(change.covers(one) for change in known)]
+    old = [one for one in changed if any(change.covers(one) for change in known)]
+    new = [one for one in changed if one not in old]
     _require_accepted(what, new, accept, next_step)
-    accepted = [_acceptance(one, manifest.name) for one in new]
-    return Comparison(
-        accepted, [_unknown(what, one) for one in not_compared(recorded, found, kinds)]
-    )
+    notices = [f"changed since {what}, as accepted before: {one.text}" for one in old]
+    notices += [f"not compared with {what}: {one}" for one in not_compared(recorded, found, kinds)]
+    return Comparison([_acceptance(one, manifest.name) for one in new], notices)
 
 
 def compare_with_start(
@@ -114,7 +114,3 @@ def _acceptance(difference: ContentDifference, checkpoint: str) -> AcceptedChang
         found=difference.found,
         text=difference.text,
     )
-
-
-def _unknown(what: str, text: str) -> str:
-    return f"not compared with {what}: {text}"

@@ -105,6 +105,7 @@ def test_a_change_is_refused_until_it_is_accepted_and_then_known(bench: Bench) -
 
     again = bench.start()
     again.require_same(old)
+    assert "changed since checkpoint step-000004, as accepted before: data: " in bench.logged[-1]
     assert again.accepted == [], "a rollback to before the change needs no second consent"
     bench.data.write_text('{"text": "three"}\n')
     with pytest.raises(ContentChanged):
