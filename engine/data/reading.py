@@ -119,14 +119,25 @@ def _read(
     """Read a source completely; return its records and their format."""
     label = f"reading {source}"
     progress(label, 0, 1)
-    rows = read_rows(source, split, limit)
+    found = records_of(config, source, read_rows(source, split, limit))
+    progress(label, 1, 1)
+    return found
+
+
+def records_of(
+    config: RunConfig, source: str, rows: list[SourceRecord]
+) -> tuple[list[Record], Format]:
+    """Convert the rows of a source to records; return them and their format.
+
+    Raises:
+        DataError: No known format matches, or a row is invalid.
+    """
     form = format_of(config, source, rows)
     stem = Path(source).stem
     records = [
         to_record(row.values, form, f"{stem}:{number}", row.place)
         for number, row in enumerate(rows, start=1)
     ]
-    progress(label, 1, 1)
     return records, form
 
 

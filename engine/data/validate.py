@@ -8,13 +8,8 @@ run uses, with the tokenizer and the chat template of the model, but without imp
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Iterator
-from typing import TextIO
-
-import msgspec
 
 from ..config.load import parse_resolved
 from ..config.schema import RunConfig
@@ -23,11 +18,11 @@ from ..protocol.data_messages import (
     AnyDataMessage,
     DataLine,
     DataRefused,
-    ReadingProgress,
     ShownRecords,
 )
 from ..protocol.data_sample import SampleRecord
 from .cache import TokenCache
+from .channel import Channel, without_torch
 from .dataset import ExampleSets, examine_examples, examine_stream
 from .reading import Progress, first_records, read_records
 from .sample import sample_records
@@ -43,7 +38,6 @@ _SHOWN_FACTS = (
     "packed rows",
     "tokenized data",
 )
-_PROGRESS_EVERY_S = 0.1
 
 
 def check_data(
@@ -142,36 +136,6 @@ def _line(text: str) -> DataLine:
     return DataLine(text=text)
 
 
-class Channel:
-    """Writes messages, and progress a few times a second."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._due = 0.0
-
-    def send(self, message: AnyDataMessage) -> None:
-        """Write a message."""
-        self._stream.write(msgspec.json.encode(message).decode() + "\n")
-        self._stream.flush()
-
-    def progress(self, label: str, done: float, total: float) -> None:
-        """Write progress, unless the last one was written a moment ago."""
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + _PROGRESS_EVERY_S
-            self.send(ReadingProgress(label=label, done=done, total=total))
-
-
-def without_torch(config: RunConfig) -> None:
-    """Make transformers and datasets do without torch, whose import takes seconds.
-
-    Code of the model's own may need torch.
-    """
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if not config.model.trust_remote_code:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # makes an import of it fail
-
-
 def _messages(
     config: RunConfig, progress: Progress, options: argparse.Namespace
 ) -> Iterator[AnyDataMessage]:
@@ -193,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", action="store_true")
     options = parser.parse_args(arguments)
     config = parse_resolved(sys.stdin.read(), "the configuration")
-    without_torch(config)
+    without_torch(config.model)
     channel = Channel(sys.stdout)
     try:
         for message in _messages(config, channel.progress, options):

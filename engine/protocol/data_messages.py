@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from .data_sample import SampleRecord
+from .events import DataFinding
 
 
 class DataMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
@@ -34,10 +35,53 @@ class ShownRecords(DataMessage, frozen=True, kw_only=True, tag="records"):
     records: list[SampleRecord]
 
 
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """How long records are."""
+
+    least: int
+    median: int
+    p95: int
+    """Length that 95 % of the records do not exceed."""
+    most: int
+
+
+class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
+    """What a file or another source contains."""
+
+    source: str
+    records: int
+    format: str = ""
+    """Record format, such as `messages`; empty if none matches."""
+    task: str = ""
+    """Task that learns from this format."""
+    used: list[str] = []
+    """Columns that are read."""
+    unused: list[str] = []
+    """Columns that are not read."""
+    characters: Lengths | None = None
+    """Characters per record; None without a format."""
+    tokens: Lengths | None = None
+    """Tokens per learned record; None without a tokenizer."""
+    duplicates: int = 0
+    """Records whose content equals that of an earlier record."""
+    empty: int = 0
+    """Records in which a text is empty."""
+    findings: list[DataFinding] = []
+    """What would be dropped, cut or not learned; empty without a tokenizer."""
+    first: list[tuple[str, str]] = []
+    """The first record as it is read: names of its texts, and the texts."""
+    sample: list[SampleRecord] = []
+    """The first record as it is learned; empty without a tokenizer."""
+    section: str = ""
+    """The sections `task` and `data` of a configuration, as YAML."""
+    problem: str = ""
+    """Why the source cannot be learned; empty if it can."""
+
+
 class DataRefused(DataMessage, frozen=True, kw_only=True, tag="refused"):
     """The data cannot be used; it is the last message."""
 
     text: str
 
 
-AnyDataMessage = ReadingProgress | DataLine | ShownRecords | DataRefused
+AnyDataMessage = ReadingProgress | DataLine | ShownRecords | DataSummary | DataRefused

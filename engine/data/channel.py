@@ -1,0 +1,45 @@
+"""What the processes that read data share: messages on standard output, and no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TextIO
+
+import msgspec
+
+from ..config.schema import ModelConfig
+from ..protocol.data_messages import AnyDataMessage, ReadingProgress
+
+_PROGRESS_EVERY_S = 0.1
+
+
+class Channel:
+    """Writes messages, and progress a few times a second."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._due = 0.0
+
+    def send(self, message: AnyDataMessage) -> None:
+        """Write a message."""
+        self._stream.write(msgspec.json.encode(message).decode() + "\n")
+        self._stream.flush()
+
+    def progress(self, label: str, done: float, total: float) -> None:
+        """Write progress, unless the last one was written a moment ago."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _PROGRESS_EVERY_S
+            self.send(ReadingProgress(label=label, done=done, total=total))
+
+
+def without_torch(model: ModelConfig) -> None:
+    """Make transformers and datasets do without torch, whose import takes seconds.
+
+    Code of the model's own may need torch.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not model.trust_remote_code:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes an import of it fail

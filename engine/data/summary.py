@@ -1,0 +1,240 @@
+"""Summarise a file or another source: `python -m fttui.engine.data.summary SOURCE`.
+
+Standard input may have a resolved configuration, whose task, settings and model are then used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..config.load import parse_resolved
+from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from ..config.tasks import FORMATS_OF
+from ..errors import DataError, ModelError
+from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
+from .channel import Channel, without_torch
+from .findings import Findings
+from .formats import Record
+from .reading import Progress, records_of
+from .sample import sample_records
+from .sources import SourceRecord, read_rows
+from .tokenize import tokenize_records
+from .tokenized import DataTokenizer, learner, tokenize_options
+
+_WATCHED_ROWS = 100
+"""Rows whose columns are looked at."""
+_NO_TEXT = ("id", "place", "label", "desirable", "score")
+"""Fields of records that are no text."""
+
+
+def summarize(
+    config: RunConfig,
+    tasks: Sequence[str],
+    source: str,
+    split: str,
+    tokenizer: DataTokenizer | None,
+    progress: Progress,
+) -> DataSummary:
+    """Return what a source contains.
+
+    Args:
+        config: Settings with which the source is read.
+        tasks: The tasks to read it for; the first one that has a format for it is used.
+        source: A file, a folder or a hub dataset.
+        split: Split of a folder or hub dataset.
+        tokenizer: The tokenizer with which tokens are counted; None counts no tokens.
+        progress: Called with (label, done, total).
+
+    Raises:
+        DataError: The source cannot be read.
+    """
+    progress(f"reading {source}", 0, 1)
+    rows = read_rows(source, split)
+    names = list(dict.fromkeys(name for row in rows[:_WATCHED_ROWS] for name in row.values))
+    summary = DataSummary(source=source, records=len(rows), unused=names)
+    try:
+        config, records, form, used = _understood(config, tasks, source, rows)
+    except DataError as error:
+        return replace(summary, problem=str(error))
+    texts = [list(_texts(record)) for record in records]
+    summary = replace(
+        summary,
+        format=form,
+        task=config.task,
+        used=[name for name in names if name in used],
+        unused=[name for name in names if name not in used],
+        characters=_lengths([sum(len(text) for _, text in one) for one in texts]),
+        duplicates=len(records) - len({json.dumps(one) for one in texts}),
+        empty=sum(any(not text.strip() for _, text in one) for one in texts),
+        first=texts[0],
+        section=_section(config, source),
+    )
+    return summary if tokenizer is None else _counted(config, records, tokenizer, progress, summary)
+
+
+def _understood(
+    config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
+) -> tuple[RunConfig, list[Record], str, set[str]]:
+    """Return the configuration for the first fitting task, the records, format and used columns.
+
+    Raises:
+        DataError: No task can read the rows; the text is that of the first task.
+    """
+    first: DataError | None = None
+    for task in tasks:
+        chosen = replace(config, task=task)
+        try:
+            watched = [_Watched(row) for row in rows[:_WATCHED_ROWS]]
+            records_of(chosen, source, [SourceRecord(row, row.place) for row in watched])
+            records, form = records_of(chosen, source, rows)
+        except DataError as error:
+            first = first or error
+            continue
+        return chosen, records, form, {name for row in watched for name in row.used}
+    raise first or DataError(f"{source}: no task given")
+
+
+class _Watched(dict[str, Any]):
+    """The values of a row, which remember what is read."""
+
+    def __init__(self, row: SourceRecord) -> None:
+        super().__init__(row.values)
+        self.place = row.place
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value and remember its name."""
+        self.used.add(name)
+        return super().get(name, default)
+
+
+def _texts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a record with their names, in the order of its fields."""
+    for name, value in asdict(record).items():
+        if name not in _NO_TEXT:
+            yield from _texts_in(name, value)
+
+
+def _texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping) and "role" in value:
+        yield str(value["role"]), _content(value)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            if key not in _NO_TEXT:
+                yield from _texts_in(f"{name} {key}", part)
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts_in(name, part)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Return the content of a message, and everything else in it as JSON."""
+    rest = {key: part for key, part in message.items() if key not in ("role", "content")}
+    content = message.get("content") or ""
+    shown = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    return shown + (json.dumps(rest, ensure_ascii=False, default=str) if rest else "")
+
+
+def _lengths(found: list[int]) -> Lengths | None:
+    if not found:
+        return None
+    ordered = sorted(found)
+
+    def at(share: float) -> int:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return Lengths(least=ordered[0], median=at(0.5), p95=at(0.95), most=ordered[-1])
+
+
+def _counted(
+    config: RunConfig,
+    records: list[Record],
+    tokenizer: DataTokenizer,
+    progress: Progress,
+    summary: DataSummary,
+) -> DataSummary:
+    """Add what only the tokenizer can find: lengths in tokens, findings, the first record."""
+    options, findings = tokenize_options(config), Findings()
+
+    def report(done: float, total: float) -> None:
+        progress("tokenizing", done, total)
+
+    try:
+        examples = tokenize_records(records, tokenizer, options, findings, report)
+        sample = sample_records(records[:1], learner(tokenizer, options), tokenizer)
+    except DataError as error:
+        return replace(summary, problem=str(error))
+    return replace(
+        summary,
+        tokens=_lengths([example.length for example in examples]),
+        findings=findings.to_structs(),
+        sample=sample,
+    )
+
+
+def _section(config: RunConfig, source: str) -> str:
+    """Return the part of a configuration that trains on the source."""
+    return f"task: {config.task}\ndata:\n  train: {json.dumps(source, ensure_ascii=False)}\n"
+
+
+def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, ...]]:
+    """Return the configuration to read the source with, and the tasks to try."""
+    if given:
+        config = parse_resolved(given, "the configuration")
+        data = replace(config.data, train=source, eval=None, streaming=False)
+        return replace(config, data=data), (config.task,)
+    plain = RunConfig(
+        model=ModelConfig(id=model), data=DataConfig(train=source), train=TrainConfig(steps=1)
+    )
+    return plain, tuple(FORMATS_OF)
+
+
+def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
+    """Load the tokenizer of the model, or say why it cannot be loaded."""
+    from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
+
+    try:
+        found: DataTokenizer = load_tokenizer(config.model, channel.progress)
+    except ModelError as error:
+        channel.send(DataLine(text=f"tokens: not counted: {error}"))
+        return None
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Summarise a source and return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--model", default="")
+    options = parser.parse_args(arguments)
+    given = sys.stdin.read()
+    config, tasks = _config(given, options.source, options.model)
+    without_torch(config.model)
+    channel = Channel(sys.stdout)
+    tokenizer = _tokenizer(config, channel) if given or options.model else None
+    try:
+        channel.send(
+            summarize(config, tasks, options.source, options.split, tokenizer, channel.progress)
+        )
+    except DataError as error:
+        channel.send(DataRefused(text=str(error)))
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""`data`: summarise a file or another source of training data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fttui.engine.errors import DataError
+from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
+
+from .options import Commands
+
+_LONGEST_TEXT = 300
+"""Characters of a text of the first record that are printed."""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add `data`."""
+    parser = commands.add_parser(
+        "data", help="summarise a data file: format, columns, lengths, duplicates"
+    )
+    parser.add_argument("source", metavar="FILE", help="a file, a folder or a hub dataset")
+    parser.add_argument("--config", metavar="CONFIG", type=Path, help="read it as for this run")
+    parser.add_argument("--model", metavar="M", default="", help="count tokens of this model")
+    parser.add_argument("--split", metavar="S", default="train", help="split (default: train)")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="output (default: text)"
+    )
+    parser.set_defaults(handler=_data)
+
+
+def _data(options: argparse.Namespace) -> int:
+    from .data_process import data_messages, print_lines
+    from .data_text import print_record
+
+    given = ""
+    if options.config is not None:
+        from fttui.engine.config.load import load_config
+
+        given = load_config(options.config, []).resolved
+    arguments = [options.source, f"--split={options.split}", f"--model={options.model}"]
+    messages = data_messages("summary", arguments, given)
+    if options.format == "json":
+        return _print_json(messages)
+    for message in print_lines(messages):
+        if isinstance(message, DataSummary):
+            for line in summary_lines(message):
+                print(line)
+            for record in message.sample:
+                print()
+                print_record(record)
+            if message.problem:
+                raise DataError(message.problem)
+            print(f"\nto train on it, put this into a configuration:\n\n{message.section}", end="")
+    return 0
+
+
+def _print_json(messages: Iterator[object]) -> int:
+    """Print the summary as JSON; a line of text, such as a missing tokenizer, goes to stderr."""
+    problem = ""
+    for message in messages:
+        if isinstance(message, DataLine):
+            print(message.text, file=sys.stderr)
+        if isinstance(message, DataSummary):
+            plain = msgspec.to_builtins(message)
+            del plain["k"]
+            print(msgspec.json.format(msgspec.json.encode(plain)).decode())
+            problem = message.problem
+    if problem:
+        raise DataError(problem)
+    return 0
+
+
+def summary_lines(summary: DataSummary) -> Iterator[str]:
+    """Yield the lines of a summary."""
+    yield f"{summary.source}: {summary.records:,} records"
+    if not summary.format:
+        yield f"columns: {', '.join(summary.unused)}"
+        return
+    yield f"format: {summary.format.replace('_', ' + ')} (task {summary.task})"
+    yield f"columns used: {', '.join(summary.used)}"
+    if summary.unused:
+        yield f"columns not used: {', '.join(summary.unused)}"
+    if summary.characters:
+        yield f"characters per record: {_lengths(summary.characters)}"
+    if summary.tokens:
+        yield f"tokens per record: {_lengths(summary.tokens)}"
+    yield f"duplicates: {summary.duplicates:,}; records with an empty text: {summary.empty:,}"
+    for found in summary.findings:
+        where = f"; {found.where}" if found.where else ""
+        counted = f"{found.count:,} of {found.total:,} {found.unit}"
+        yield f"finding: {counted} {found.text}{where}; {found.remedy}"
+    if not summary.sample:
+        yield "first record:"
+        yield from (f"  [{name}] {_shortened(text)}" for name, text in summary.first)
+
+
+def _lengths(found: Lengths) -> str:
+    return f"{found.least:,} to {found.most:,}, median {found.median:,}, 95 % up to {found.p95:,}"
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - _LONGEST_TEXT
+    return text if left_out <= 0 else f"{text[:_LONGEST_TEXT]} … {left_out:,} more characters"
