@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .schema import RunConfig
+from .tasks import SCORED_KINDS
 
 FEW_CANDIDATES = 64
 """Candidates in one micro-batch below which more are worth a second forward pass: each doubling
@@ -14,30 +15,39 @@ def pairs_at_once(config: RunConfig) -> int:
     return config.train.batch * (config.train.devices if config.contrastive.cross_device else 1)
 
 
+def hard_negatives_used(config: RunConfig) -> int:
+    """Return the hard negatives used per pair; 0 for losses of scored pairs."""
+    contrastive = config.contrastive
+    return 0 if contrastive.kind in SCORED_KINDS else contrastive.hard_negatives
+
+
 def uses_gradcache(config: RunConfig) -> bool:
     """Whether candidates come from the whole optimizer step (GradCache) instead of one micro-batch.
 
     `auto` uses it if there are several micro-batches and one alone has fewer than `FEW_CANDIDATES`.
-    Several ranks do not need it by themselves: their texts are gathered with a gradient.
+    Several ranks do not need it by themselves: their texts are gathered with a gradient. The loss
+    `cosine` compares no pairs with each other, so its mean over the step needs no second pass.
     """
     contrastive = config.contrastive
     if config.task != "contrastive" or config.train.accumulate == 1 or not contrastive.in_batch:
         return False
+    if contrastive.kind == "cosine":
+        return False
     if contrastive.cross_accumulation == "auto":
-        return pairs_at_once(config) * (1 + contrastive.hard_negatives) < FEW_CANDIDATES
+        return pairs_at_once(config) * (1 + hard_negatives_used(config)) < FEW_CANDIDATES
     return contrastive.cross_accumulation == "on"
 
 
 def pairs_compared(config: RunConfig) -> int:
     """Return the pairs from which an anchor's candidates come, its own included."""
-    if not config.contrastive.in_batch:
+    if not config.contrastive.in_batch or config.contrastive.kind == "cosine":
         return 1
     return pairs_at_once(config) * (config.train.accumulate if uses_gradcache(config) else 1)
 
 
 def candidate_facts(config: RunConfig) -> dict[str, str]:
     """Return the line about candidates that is shown when a run starts."""
-    if config.task != "contrastive":
+    if config.task != "contrastive" or config.contrastive.kind == "cosine":
         return {}
     ahead = uses_gradcache(config)
     ranks = config.train.devices if config.contrastive.cross_device else 1
@@ -47,10 +57,12 @@ def candidate_facts(config: RunConfig) -> dict[str, str]:
         f"{ranks} devices" if ranks > 1 else "",
     ]
     origin = " × ".join(part for part in parts if part)
+    if config.contrastive.kind == "cosent":
+        return {"pairs compared": f"up to {pairs_compared(config):,} ({origin})"}
     return {"candidates per anchor": f"up to {candidates_per_anchor(config):,} ({origin})"}
 
 
 def candidates_per_anchor(config: RunConfig) -> int:
     """Return how many texts an anchor is compared with at most, its positive included."""
-    pairs, hard = pairs_compared(config), config.contrastive.hard_negatives
+    pairs, hard = pairs_compared(config), hard_negatives_used(config)
     return pairs + hard * (1 if config.contrastive.own_hard_only else pairs)

@@ -27,6 +27,8 @@ class Reason:
     """The step that avoids the finding."""
     limit: float | None = None
     """Largest share that needs no consent; None: the finding is only shown."""
+    drops: bool = False
+    """Whether the units are left out of the data."""
 
 
 CUT = Reason(
@@ -42,6 +44,7 @@ NO_TARGET = Reason(
     "dropped: no token to learn is left",
     "raise data.max_length if their targets are truncated, or remove these records",
     limit=0.05,
+    drops=True,
 )
 SAME_COMPLETIONS = Reason(
     "same-completions",
@@ -49,6 +52,22 @@ SAME_COMPLETIONS = Reason(
     "dropped: chosen = rejected",
     "remove these records",
     limit=0.05,
+    drops=True,
+)
+NO_SCORE = Reason(
+    "no-score",
+    "records",
+    "dropped: the pair has no score, or NaN",
+    "add a column score, or set contrastive.kind: infonce if all pairs match",
+    limit=0.05,
+    drops=True,
+)
+UNUSED_NEGATIVES = Reason(
+    "unused-negatives",
+    "records",
+    "have negatives, which the losses of scored pairs do not use",
+    "remove the negatives, or set contrastive.kind: infonce",
+    limit=0.0,
 )
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
@@ -62,6 +81,8 @@ REASONS: tuple[Reason, ...] = (
     CUT,
     NO_TARGET,
     SAME_COMPLETIONS,
+    NO_SCORE,
+    UNUSED_NEGATIVES,
     UNLEARNED_TURNS,
 )
 """Every reason, in the order in which findings are shown."""

@@ -127,9 +127,11 @@ class DataConfig(Section, frozen=True, kw_only=True):
 class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """The contrastive part of the joint loss `ce_weight × CE + weight × contrastive`."""
 
-    kind: Literal["off", "infonce", "pairwise", "simctg"] = "off"
+    kind: Literal["off", "infonce", "pairwise", "cosent", "cosine", "simctg"] = "off"
     """infonce: softmax of the positive over all candidates, on pooled pairs; pairwise: logistic
-    loss of the positive against each candidate; simctg: token-level loss on any text."""
+    loss of the positive against each candidate; cosent: pairs with scores, whose cosines are to
+    have the order of the scores; cosine: pairs with scores, squared difference of cosine and score;
+    simctg: token-level loss on any text."""
     weight: NonNegative = 0.5
     """Weight of the contrastive loss."""
     ce_weight: NonNegative = 1.0
@@ -171,6 +173,9 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     """simctg: rho, the margin between the similarities of a token with itself and with others."""
     instruction: str = ""
     """Text put before every anchor."""
+    score_range: tuple[float, float] | None = None
+    """cosine: lowest and highest possible score of the data, such as `[0, 5]`, which are mapped to
+    0 and 1; null uses the scores as they are, which must be between -1 and 1."""
 
 
 class PreferenceConfig(Section, frozen=True, kw_only=True):
@@ -201,6 +206,7 @@ Metric = Literal[
     "mrr",
     "ndcg_at_10",
     "triplet_accuracy",
+    "spearman",
     "reward_accuracy",
     "reward_margin",
 ]

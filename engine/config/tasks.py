@@ -1,9 +1,11 @@
-"""The record formats of each task, and the tasks that learn from preference data."""
+"""The record formats of each task, the tasks with preference data, and the losses with scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+SCORED_KINDS = ("cosent", "cosine")
+"""Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
 """Tasks that learn from rated or compared completions, against the model without its adapter."""
 FORMATS_OF: Mapping[str, tuple[str, ...]] = {

@@ -96,7 +96,7 @@ def collate_pairs(
         `IGNORED` in hard negatives and padding; `pool_mask` [2B + N, T], the attention mask
         without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor of
         each negative; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
-        int64, `NO_LABEL` if it has none; `ids`, B strings.
+        int64, `NO_LABEL` if it has none; `ids`, B strings; `score` [B] fp32, if they have scores.
     """
     used = [example.negatives[:hard_negatives] for example in examples]
     owners = [index for index, negatives in enumerate(used) for _ in negatives]
@@ -110,6 +110,7 @@ def collate_pairs(
     for index, example in enumerate(examples):
         pool_mask[index, : example.prompt] = 0
     label = [NO_LABEL if example.label is None else example.label for example in examples]
+    scores = [example.score for example in examples if example.score is not None]
     return {
         **batch,
         "labels": labels,
@@ -119,6 +120,7 @@ def collate_pairs(
         "text_hash": torch.tensor([text_hash(ids) for ids in texts], dtype=torch.long),
         "label": torch.tensor(label, dtype=torch.long),
         "ids": [example.id for example in examples],
+        **({"score": torch.tensor(scores, dtype=torch.float32)} if scores else {}),
     }
 
 

@@ -18,8 +18,10 @@ from .packing import pack_examples
 from .reading import Progress, SourceSummary, read_records
 from .sample import MOST_RECORDS
 from .sampler import Mix
+from .scores import score_facts
 from .streams import first_streamed, streaming_facts
-from .tokenized import DataTokenizer, TokenizedData, require_candidates, sample_of, tokenize_data
+from .tokenized import DataTokenizer, TokenizedData, sample_of, tokenize_data
+from .trainable import require_trainable
 
 __all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_examples"]
 
@@ -107,12 +109,12 @@ def examine_stream(
 
 
 def _example_sets(config: RunConfig, found: TokenizedData, facts: dict[str, str]) -> ExampleSets:
-    require_candidates(config, found.train)
+    require_trainable(config, found.train, found.eval)
     sets, streamed = found.parts, config.data.streaming
     if streamed:
         facts = facts | streaming_facts(config, len(found.eval))
     else:
-        facts = _facts(found) | facts
+        facts = _facts(found) | score_facts(config.contrastive, found.train) | facts
         facts |= file_hashes((*(one.path for one in config.data.sources), config.data.eval))
     if config.data.packing:
         sets = [_packed(one, config.data.max_length) for one in sets]

@@ -35,6 +35,8 @@ class PairExample:
     """Pairs with equal labels are not negatives of each other; None: no label."""
     prompt: int = 0
     """Number of leading tokens of the anchor that belong to the instruction."""
+    score: float | None = None
+    """How similar anchor and positive are, as the loss uses it; None for losses without scores."""
 
     @property
     def length(self) -> int:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class PairRecord:
     positive: str
     negatives: tuple[str, ...] = ()
     label: int | None = None
+    score: float | None = field(default=None, kw_only=True)
+    """How similar the texts of the pair are; None if the data have no score."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -229,6 +232,17 @@ class _Row:
             raise DataError(self._wrong(name, value, "true or false"))
         return bool(value)
 
+    def number(self, name: str) -> float | None:
+        """Return the number in a column; None if the row has none, or NaN, there."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return None
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            raise DataError(self._wrong(name, value, "a number")) from None
+        return None if math.isnan(found) else found
+
     def is_text(self, name: str) -> bool:
         """Whether a column holds text."""
         return isinstance(self.values.get(name), str)
@@ -282,6 +296,7 @@ def _pair_record(row: _Row, identity: str) -> PairRecord:
         positive=positives[0] if positives else "",
         negatives=tuple(text for name in columns for text in row.texts(name)),
         label=label_number(row.values.get("label")),
+        score=row.number("score"),
         place=row.place,
     )
 

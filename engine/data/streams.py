@@ -17,7 +17,8 @@ from .reading import SourceRecords, SourceSummary, format_of
 from .sources import open_rows
 from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .tokenize import Tokenizer, tokenize_records
-from .tokenized import require_candidates, tokenize_options
+from .tokenized import tokenize_options
+from .trainable import require_usable
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def stream_batches(
 
     def tokenize(records: list[Record], findings: Findings) -> list[Example]:
         found = tokenize_records(records, tokenizer, options, findings, lambda done, total: None)
-        require_candidates(config, found)
+        require_usable(config, found)
         return found
 
     weights = [source.weight or 1.0 for source in data.sources]

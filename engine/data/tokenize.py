@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..config.data_reasons import CUT, NO_TARGET, UNLEARNED_TURNS
+from ..config.data_reasons import CUT, NO_SCORE, NO_TARGET, UNLEARNED_TURNS, UNUSED_NEGATIVES
 from ..errors import DataError
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .findings import Findings
@@ -22,6 +22,7 @@ from .formats import (
     place_of,
 )
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
+from .scores import ScoreRange, mapped
 
 CHUNK = 256
 """Records tokenized at once: enough for speed, few enough to show progress."""
@@ -53,6 +54,10 @@ class TokenizeOptions:
     """Text put before every anchor."""
     hard_negatives: int = 0
     """Largest number of hard negatives per pair."""
+    scored: bool = False
+    """Whether the loss needs a score of every pair; pairs without one are dropped."""
+    score_range: ScoreRange | None = None
+    """Range of the scores that is mapped to 0 … 1; None keeps scores as they are."""
     rated: bool = False
     """Split preferences into a desirable (chosen) and an undesirable (rejected) completion."""
 
@@ -295,12 +300,18 @@ def _pairs(
         if not (pair.anchor.strip() and pair.positive.strip()):
             findings.note(NO_TARGET, place_of(pair))
             continue
+        if options.scored and pair.score is None:
+            findings.note(NO_SCORE, place_of(pair))
+            continue
+        if options.scored and pair.negatives:
+            findings.note(UNUSED_NEGATIVES, place_of(pair))
         findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
         anchor, positive, *negatives = (member.ids for member in members)
         offsets = whole[0][1][: members[0].kept]
         prompt = _prompt_tokens(offsets, len(options.instruction))
         prompt = prompt if prompt < len(anchor) else 0
-        yield PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt)
+        score = None if pair.score is None else mapped(pair.score, options.score_range)
+        yield PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt, score)
 
 
 def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..config.contrastive_candidates import pairs_compared
-from ..config.data_reasons import NO_TARGET, SAME_COMPLETIONS
+from ..config.contrastive_candidates import hard_negatives_used
 from ..config.schema import RunConfig
+from ..config.tasks import SCORED_KINDS
 from ..errors import DataError
 from ..protocol.data_sample import SampleRecord
-from .examples import Example, PairExample
+from .examples import Example
 from .findings import Findings
 from .formats import Record
 from .reading import Progress, SourceRecords, SourceSummary
 from .sample import MOST_CHARACTERS, MOST_RECORDS, Decoder, Learn, sample_records
 from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
+from .trainable import all_dropped
 
 
 class DataTokenizer(Tokenizer, Decoder, Protocol):
@@ -99,12 +100,7 @@ def _tokenized(
     own = Findings()
     examples = tokenize_records(records, tokenizer, options, own, progress)
     if source is not None and not examples:
-        dropped = own.count(NO_TARGET) + own.count(SAME_COMPLETIONS)
-        raise DataError(
-            f"{source}: all {dropped} records were dropped, because "
-            f"no token to learn is among the first {options.max_length} tokens; raise "
-            "data.max_length, set data.completion_only: false (task sft), or check the records"
-        )
+        raise DataError(all_dropped(source, own, options.max_length))
     findings.add(own)
     return examples
 
@@ -115,24 +111,8 @@ def tokenize_options(config: RunConfig) -> TokenizeOptions:
         max_length=config.data.max_length,
         completion_only=config.data.completion_only,
         instruction=config.contrastive.instruction,
-        hard_negatives=config.contrastive.hard_negatives,
+        hard_negatives=hard_negatives_used(config),
+        scored=config.task == "contrastive" and config.contrastive.kind in SCORED_KINDS,
+        score_range=config.contrastive.score_range,
         rated=config.task == "kto",
     )
-
-
-def require_candidates(config: RunConfig, examples: list[Example]) -> None:
-    """Raise if a pair has no negative although pairs are not compared with each other.
-
-    Raises:
-        DataError: A pair has no negative of its own.
-    """
-    if config.task != "contrastive" or pairs_compared(config) > 1:
-        return
-    bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
-    if bare:
-        raise DataError(
-            f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
-            f"{bare[0]}), and with these settings they have no other candidates, so nothing would "
-            "be learned from them; set contrastive.in_batch: true and contrastive."
-            "cross_accumulation: on (or train.batch to 2 or more), or add a column 'negative'"
-        )

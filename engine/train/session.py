@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..config.contrastive_candidates import candidate_facts
+from ..config.contrastive_candidates import candidate_facts, hard_negatives_used
 from ..config.load import parse_resolved
 from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
@@ -215,7 +215,7 @@ def collator(
     """Return the function that collates examples into a batch of the task."""
     pad = int(loaded.tokenizer.pad_token_id)
     if config.task == "contrastive":
-        negatives = config.contrastive.hard_negatives
+        negatives = hard_negatives_used(config)
         return lambda examples: collate_pairs(examples, pad, negatives)
     text: Callable[[Any, int], Batch] = collate_packed if packed else collate_text
     collate = _COLLATORS.get(config.task, text)

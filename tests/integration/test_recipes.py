@@ -24,6 +24,8 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
                                     "train__lr_ratios__temperature": 0.1, "train__lr": 1e-3,
                                     "train__label_smoothing": 0.1,
                                     "train__schedule": "cosine_restarts"}),
+    "scored": ("contrastive", {"contrastive__kind": "cosent",
+                               "contrastive__learn_temperature": True}),
 }  # fmt: skip
 
 

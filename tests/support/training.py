@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from fttui.engine.config.load import load_config
+from fttui.engine.config.tasks import SCORED_KINDS
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.commands import parse_command
@@ -62,6 +63,19 @@ def write_pairs(path: Path, count: int = 48, seed: int = 0) -> Path:
         word = WORDS[number % len(WORDS)]
         filler = " ".join(rng.choice(WORDS) for _ in range(4))
         rows.append({"anchor": f"{word} {number}", "positive": f"{word} {filler} {number}"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_scored_pairs(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Two sentences with a score from 0 to 5: the number of words that they share."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        words, shared = rng.sample(WORDS, len(WORDS)), number % 6
+        others = [*words[:shared], *words[5 : 10 - shared]]
+        texts = {"sentence1": " ".join(words[:5]), "sentence2": " ".join(others)}
+        rows.append({**texts, "score": float(shared)})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -116,8 +130,10 @@ def write_config(
 ) -> tuple[Path, list[str]]:
     """A config for a tiny run and the `--set` overrides on top of it."""
     file, write = _WRITERS.get(task, ("texts.jsonl", write_texts))
-    data = write(folder / file)
     kind = "infonce" if task == "contrastive" else "off"
+    if overrides.get("contrastive__kind") in SCORED_KINDS:
+        file, write = "scored.jsonl", write_scored_pairs
+    data = write(folder / file)
     path = folder / "tiny.yaml"
     path.write_text(
         f"""

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from ..contrastive_candidates import candidates_per_anchor
 from ..schema import STDLIB_PAIRS, RunConfig
-from ..tasks import FORMATS_OF, PREFERENCE_TASKS
+from ..tasks import FORMATS_OF, PREFERENCE_TASKS, SCORED_KINDS
 from .problem import Problem
+
+_PAIR_KINDS = ("infonce", "pairwise", *SCORED_KINDS)
 
 
 def _check_task(config: RunConfig) -> Iterator[Problem]:
@@ -19,11 +21,11 @@ def _check_task(config: RunConfig) -> Iterator[Problem]:
 
 def _check_contrastive(config: RunConfig) -> Iterator[Problem]:
     kind, form = config.contrastive.kind, config.data.format
-    if kind not in ("infonce", "pairwise"):
+    if kind not in _PAIR_KINDS:
         yield Problem(
             "contrastive.kind",
-            f"got {kind}, but task contrastive trains on pairs and needs infonce or pairwise; set "
-            "contrastive.kind: infonce, or task: sft",
+            f"got {kind}, but task contrastive trains on pairs and needs {', '.join(_PAIR_KINDS)}; "
+            "set contrastive.kind: infonce (cosent if the pairs have scores), or task: sft",
         )
     if form not in ("auto", "pairs"):
         yield Problem(
@@ -35,7 +37,7 @@ def _check_contrastive(config: RunConfig) -> Iterator[Problem]:
 
 def _check_sft(config: RunConfig) -> Iterator[Problem]:
     kind = config.contrastive.kind
-    if kind in ("infonce", "pairwise"):
+    if kind in _PAIR_KINDS:
         yield Problem(
             "contrastive.kind",
             f"got {kind}, which compares pairs, but task sft has no pairs; set task: contrastive, "
@@ -57,6 +59,8 @@ def _check_candidates(config: RunConfig) -> Iterator[Problem]:
     if config.task != "contrastive" or candidates_per_anchor(config) > 1:
         return
     contrastive = config.contrastive
+    if contrastive.kind == "cosine":
+        return
     if not contrastive.in_batch:
         key, cure = "contrastive.in_batch", "set in_batch: true"
     elif config.train.accumulate > 1:
@@ -64,11 +68,52 @@ def _check_candidates(config: RunConfig) -> Iterator[Problem]:
         cure = "set cross_accumulation: on, which takes candidates from the whole step"
     else:
         key, cure = "train.batch", "set train.batch or train.accumulate to 2 or more"
+    if contrastive.kind == "cosent":
+        yield Problem(
+            key,
+            "each pair is compared with no other pair, so the loss is 0 and nothing is learned; "
+            f"{cure}, or contrastive.kind: cosine, which needs no other pairs",
+        )
+        return
     yield Problem(
         key,
         "each anchor has no candidate but its own positive, so the loss is 0 and nothing is "
         f"learned; {cure}, or contrastive.hard_negatives to 1 with data that has negatives",
     )
+
+
+def _check_scored(config: RunConfig) -> Iterator[Problem]:
+    """Yield the settings of scored pairs that contradict the loss, or that it does not use."""
+    own, kind = config.contrastive, config.contrastive.kind
+    limits = own.score_range
+    if limits is not None and kind != "cosine":
+        yield Problem(
+            "contrastive.score_range",
+            f"is set, but kind {kind} does not use it"
+            + (": only the order of the scores matters" if kind == "cosent" else "")
+            + "; remove the key",
+        )
+    elif limits is not None and not limits[0] < limits[1]:
+        yield Problem(
+            "contrastive.score_range",
+            f"got {limits[0]:g} to {limits[1]:g}, expected the lowest score first; correct it",
+        )
+    if kind not in SCORED_KINDS:
+        return
+    unused = {
+        "symmetric": own.symmetric,
+        "own_hard_only": own.own_hard_only,
+        "mask_margin": own.mask_margin is not None,
+        "hard_negatives": own.hard_negatives > 1,
+        "learn_temperature": own.learn_temperature and kind == "cosine",
+        "in_batch": not own.in_batch and kind == "cosine",
+    }
+    for key in (key for key, used in unused.items() if used):
+        yield Problem(
+            f"contrastive.{key}",
+            f"is set, but kind {kind} compares cosines with scores and does not use it; remove "
+            "the key, or set contrastive.kind: infonce for pairs without scores",
+        )
 
 
 def _check_temperature(config: RunConfig) -> Iterator[Problem]:
@@ -202,15 +247,18 @@ def metrics_of(config: RunConfig) -> list[str]:
     if config.task != "contrastive":
         return ["loss", "perplexity"]
     contrastive = config.contrastive
+    ce = ["ce"] if contrastive.ce_weight else []
+    if contrastive.kind in SCORED_KINDS:
+        return ["loss", *ce, "contrastive", "spearman"]
     retrieval = ["recall_at_1", "recall_at_5", "mrr", "ndcg_at_10"]
     triplets = ["triplet_accuracy"] if contrastive.hard_negatives else []
-    ce = ["ce"] if contrastive.ce_weight else []
     return ["loss", *ce, "contrastive", *retrieval, *triplets]
 
 
 OBJECTIVE = (
     _check_task,
     _check_candidates,
+    _check_scored,
     _check_temperature,
     _check_losses,
     _check_completions,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..contrastive_candidates import hard_negatives_used
 from ..schema import RunConfig
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
@@ -263,4 +264,4 @@ def sequences_per_micro_batch(config: RunConfig) -> int:
         return config.train.batch * 2
     if config.task != "contrastive":
         return config.train.batch
-    return config.train.batch * (2 + config.contrastive.hard_negatives)
+    return config.train.batch * (2 + hard_negatives_used(config))

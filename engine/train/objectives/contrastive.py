@@ -37,6 +37,8 @@ class PairTexts:
     """The texts of the same rows; pairs are numbered from 0 in the order of the anchors."""
     pairs: int
     """Number of pairs N."""
+    scores: Tensor | None = None
+    """[N] similarity score of each pair; None for losses that use no scores."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -93,7 +95,13 @@ def join(parts: Sequence[PairTexts]) -> PairTexts:
     chosen += [(part, part.positives) for part in numbered]
     chosen += [(part, part.negatives) for part in numbered]
     vectors = torch.cat([part.vectors[rows] for part, rows in chosen])
-    return PairTexts(vectors, Texts.joined([part.texts[rows] for part, rows in chosen]), pairs)
+    known = [part.scores for part in parts if part.scores is not None]
+    return PairTexts(
+        vectors,
+        Texts.joined([part.texts[rows] for part, rows in chosen]),
+        pairs,
+        torch.cat(known) if known else None,
+    )
 
 
 def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
@@ -111,12 +119,19 @@ def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
     parts = [
         PairTexts(rows, Texts(*columns.unbind(1)), pairs) for rows, columns, (pairs, _) in ranks
     ]
+    joined = join(parts)
+    if own.scores is not None:
+        scores, _ = gather_rows(own.scores, [pairs for pairs, _ in counts])
+        joined = replace(joined, scores=scores)
     first = sum(pairs for pairs, _ in counts[: own_rank()])
-    return join(parts), range(first, first + own.pairs)
+    return joined, range(first, first + own.pairs)
 
 
 class PairObjective:
     """Pools hidden states and computes the configured contrastive loss over texts."""
+
+    scored = False
+    """Whether the loss compares cosines with the scores of pairs."""
 
     def __init__(self, config: ContrastiveConfig) -> None:
         self._config = config
@@ -151,6 +166,10 @@ class PairObjective:
         size = max(1, COSINES_AT_ONCE // max(1, len(everyone)))
         for start in range(own.start, max(own.stop, own.start + 1), size):
             yield self._block(everyone, slice(start, min(start + size, own.stop)))
+
+    def held_out(self, everyone: PairTexts, own: range) -> dict[str, float]:
+        """Return the metrics of held-out texts, as sums over the anchors in a range."""
+        return retrieval(everyone, own)
 
     def _block(self, everyone: PairTexts, rows: slice) -> ContrastiveResult:
         vectors, texts = everyone.vectors, everyone.texts

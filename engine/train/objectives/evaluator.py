@@ -21,7 +21,7 @@ from ...model.hidden import HiddenStates, lm_head_of
 from ..checkpoint.rng import capture_rng, restore_rng
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
-from .contrastive import PairTexts, across_ranks, join, retrieval
+from .contrastive import PairTexts, across_ranks, join
 from .preference import evaluate_preferences
 
 
@@ -138,7 +138,7 @@ class Evaluator:
                 ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
         everyone, own = across_ranks(join(parts))
         result = objective.compare(everyone, own)
-        found = retrieval(everyone, own)
+        found = objective.held_out(everyone, own)
         names = list(found)
         sums = self._sums(
             [ce_sum, tokens, float(result.loss_sum), float(len(own)), *found.values()]
@@ -146,8 +146,8 @@ class Evaluator:
         anchors = max(sums[3], 1.0)
         ce, contrastive = sums[0] / max(sums[1], 1.0), sums[2] / anchors
         measures = dict(zip(names, sums[4:], strict=True))
-        triplets = measures.pop("triplets")
-        right = measures.pop("right_triplets")
+        triplets = measures.pop("triplets", 0.0)
+        right = measures.pop("right_triplets", 0.0)
         return {
             "loss": config.ce_weight * ce + config.weight * contrastive,
             **({"ce": ce} if config.ce_weight > 0 else {}),
@@ -162,7 +162,9 @@ class Evaluator:
         device = self._trainer.args.device
         size = model.config.get_text_config().hidden_size
         none = torch.zeros(0, dtype=torch.int64, device=device)
-        return PairTexts(torch.zeros(0, size, device=device), Texts(none, none, none, none), 0)
+        scores = torch.zeros(0, device=device) if self._trainer.objective.scored else None
+        texts = Texts(none, none, none, none)
+        return PairTexts(torch.zeros(0, size, device=device), texts, 0, scores)
 
     def _sums(self, values: list[float]) -> list[float]:
         rows = self._agreement.rows(values)

@@ -17,7 +17,7 @@ from ...model.hidden import HiddenStates, lm_head_of
 from ..forward import Forward
 from ..loop.hf_bridge import SteppedTrainer
 from ..loop.optimizers import rate_of
-from ..objectives.contrastive import PairObjective, PairTexts
+from ..objectives.contrastive import PairTexts
 from ..objectives.gradcache import (
     StepCache,
     cache_step,
@@ -26,6 +26,7 @@ from ..objectives.gradcache import (
     look_ahead,
 )
 from ..objectives.mean import mean_over_step
+from ..objectives.scored import pair_objective
 from .eager import EagerPairForward
 
 
@@ -49,7 +50,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         """Factor from a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
-        self.objective = PairObjective(config.contrastive)
+        self.objective = pair_objective(config.contrastive)
         self.objective.temperature.to(self.args.device)
         self._hidden = HiddenStates(self.model).attach()
         self._head = lm_head_of(self.model)

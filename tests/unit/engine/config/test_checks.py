@@ -25,6 +25,8 @@ BASE: dict[str, dict[str, Any]] = {
 }
 STREAMED = {"data": {"streaming": True, "eval_fraction": 0}}
 PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce", "hard_negatives": 0}}
+COSENT = {"task": "contrastive", "contrastive": {"kind": "cosent"}}
+COSINE = {"task": "contrastive", "contrastive": {"kind": "cosine"}}
 
 
 def gpu(*, bf16=True, count=1, flash=False):
@@ -64,6 +66,10 @@ def keys(problems):
         (PAIRS, {"eval": {"batch": 1}}),
         ({"task": "contrastive", "contrastive": {"kind": "pairwise", "in_batch": False}},),
         ({"contrastive": {"kind": "simctg"}},),
+        (COSENT, {"contrastive": {"learn_temperature": True}}),
+        (COSENT, {"checkpoint": {"best": "spearman"}, "eval": {"every": 5}}),
+        (COSINE, {"train": {"batch": 1, "accumulate": 1}}),
+        (COSINE, {"contrastive": {"score_range": [0, 5]}}),
         ({"task": "dpo", "preference": {"loss": "robust", "label_smoothing": 0.1}},),
         ({"task": "kto", "preference": {"desirable_weight": 2.0}, "data": {"format": "rated"}},),
         ({"task": "dpo", "eval": {"every": 1}, "checkpoint": {"best": "reward_margin"}},),
@@ -87,6 +93,40 @@ def test_sound_configurations_pass(changes):
             "task: sft",
         ),
         (({"contrastive": {"kind": "infonce"}},), "contrastive.kind", "simctg"),
+        (({"contrastive": {"kind": "cosent"}},), "contrastive.kind", "simctg"),
+        (
+            (COSENT, {"train": {"batch": 1, "accumulate": 1}}),
+            "train.batch",
+            "kind: cosine, which needs no other pairs",
+        ),
+        (
+            (COSENT, {"contrastive": {"score_range": [0, 5]}}),
+            "contrastive.score_range",
+            "only the order",
+        ),
+        (
+            (PAIRS, {"contrastive": {"score_range": [0, 5]}}),
+            "contrastive.score_range",
+            "infonce does not use it",
+        ),
+        (
+            (COSINE, {"contrastive": {"score_range": [5, 0]}}),
+            "contrastive.score_range",
+            "lowest score first",
+        ),
+        ((COSENT, {"contrastive": {"symmetric": True}}), "contrastive.symmetric", "infonce"),
+        ((COSENT, {"contrastive": {"hard_negatives": 2}}), "contrastive.hard_negatives", "remove"),
+        ((COSENT, {"contrastive": {"mask_margin": 0.1}}), "contrastive.mask_margin", "remove"),
+        (
+            (COSINE, {"contrastive": {"learn_temperature": True}}),
+            "contrastive.learn_temperature",
+            "remove",
+        ),
+        (
+            (COSENT, {"checkpoint": {"best": "mrr"}, "eval": {"every": 5}}),
+            "checkpoint.best",
+            "spearman",
+        ),
         ((PAIRS, {"data": {"format": "text"}}), "data.format", "data.format: pairs"),
         (({"data": {"format": "pairs"}},), "task", "task: contrastive"),
         (({"data": {"train": "stdlib:pairs"}},), "task", "task: contrastive"),

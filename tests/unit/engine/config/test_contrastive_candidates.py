@@ -38,6 +38,9 @@ def config(contrastive=None, **train):
         ({"own_hard_only": True}, {"batch": 1, "accumulate": 8}, True, 9),
         ({"in_batch": False}, {"batch": 4, "accumulate": 8}, False, 2),
         ({"hard_negatives": 0}, {"batch": 2, "accumulate": 4}, True, 8),
+        ({"kind": "cosent"}, {"batch": 32, "accumulate": 2}, True, 64),
+        ({"kind": "cosent"}, {"batch": 64, "accumulate": 2}, False, 64),
+        ({"kind": "cosine"}, {"batch": 2, "accumulate": 4}, False, 1),
     ],
 )
 def test_where_candidates_come_from(changes, train, ahead, candidates):
@@ -51,3 +54,11 @@ def test_the_start_says_it():
     assert facts == {
         "candidates per anchor": "up to 32 (batch of 2 × 4 micro-batches (GradCache) × 2 devices)"
     }
+
+
+def test_the_start_names_how_many_scored_pairs_are_compared():
+    run = config({"kind": "cosent"}, batch=2, accumulate=4)
+    assert candidate_facts(run) == {
+        "pairs compared": "up to 8 (batch of 2 × 4 micro-batches (GradCache))"
+    }
+    assert candidate_facts(config({"kind": "cosine"}, batch=2)) == {}
