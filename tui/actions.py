@@ -171,6 +171,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("go.log", "8", "log", "the log of the run", GO),
     Action("go.config", "9", "config",
            "every key of the configuration and where its value comes from", GO),
+    Action("go.data", "D", "data",
+           "what is changed in the data, and records as they are learned", GO),
     Action("go.compare", "asterisk", "compare",
            "curves and configurations of the compared runs", GO),
     Action("runs.mark", "v", "mark", "mark the run under the cursor for comparison", GO,

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from ..errors import FttuiError
-from ..protocol.requests import AnyHubMessage, FetchConfig, FetchReport, Refused, ReportText
+from ..protocol.requests import (
+    AnyHubMessage,
+    DataSampleRecords,
+    FetchConfig,
+    FetchDataSample,
+    FetchReport,
+    Refused,
+    ReportText,
+)
 from ..run.configs import read_configs
+from ..run.data_sample import read_sample
 from ..run.reports import read_report
 from ..run.run_dir import RunDirectory
 
+FolderRequest = FetchReport | FetchConfig | FetchDataSample
+"""The requests that are answered from the run folder."""
 
-def answer_from_folder(run: RunDirectory, message: FetchReport | FetchConfig) -> AnyHubMessage:
-    """Return the reply to a request for a report or for the configuration."""
+
+def answer_from_folder(run: RunDirectory, message: FolderRequest) -> AnyHubMessage:
+    """Return the reply to a request for what is stored in the run folder."""
     if isinstance(message, FetchConfig):
         return read_configs(run, message.ref)
+    if isinstance(message, FetchDataSample):
+        return DataSampleRecords(ref=message.ref, records=read_sample(run))
     try:
         text = read_report(run, message.report)
     except FttuiError as error:

@@ -18,6 +18,7 @@ from ..protocol.requests import (
     AnyHubMessage,
     ControlGiven,
     FetchConfig,
+    FetchDataSample,
     FetchHistory,
     FetchReport,
     Hello,
@@ -162,7 +163,7 @@ class Hub:
                 reply = self._welcome(connection, message)
             case FetchHistory(ref=ref, after_seq=after_seq, max_bytes=max_bytes):
                 reply = self._index.chunk(ref, after_seq, max_bytes)
-            case FetchReport() | FetchConfig():
+            case FetchReport() | FetchConfig() | FetchDataSample():
                 reply = answer_from_folder(self._run, message)
             case SubmitCommand():
                 reply = self._submit(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .commands import AnyCommand
+from .data_sample import SampleRecord
 from .states import RunState
 
 
@@ -78,9 +79,14 @@ class FetchConfig(ClientMessage, frozen=True, kw_only=True, tag="FetchConfig"):
     """Ask for the configuration of the run, as written and as resolved."""
 
 
+class FetchDataSample(ClientMessage, frozen=True, kw_only=True, tag="FetchDataSample"):
+    """Ask for the first training records as they are learned."""
+
+
 AnyClientMessage = (
     FetchReport
     | FetchConfig
+    | FetchDataSample
     | Hello
     | FetchHistory
     | SubmitCommand
@@ -161,6 +167,12 @@ class ConfigTexts(HubMessage, frozen=True, kw_only=True, tag="ConfigTexts"):
     """Such as `train.lr=1e-4`."""
 
 
+class DataSampleRecords(HubMessage, frozen=True, kw_only=True, tag="DataSampleRecords"):
+    """The reply to `FetchDataSample`; it has no records if the run keeps no sample."""
+
+    records: list[SampleRecord]
+
+
 class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
     """A request that could not be served: wrong version, malformed, too large."""
 
@@ -170,6 +182,7 @@ class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
 AnyHubMessage = (
     ReportText
     | ConfigTexts
+    | DataSampleRecords
     | Welcome
     | HistoryChunk
     | Accepted

@@ -75,6 +75,8 @@ async def test_the_screens_say_what_they_said(state, size, tmp_path, request) ->
         app.state = replace(app.state, others=(await read_other_run(other.path),))
         for mode in SCREENS:
             app.go(mode)
+            if mode == "data" and app.state.run.started:
+                await until(pilot, lambda: bool(app.state.data_sample))
             if mode == "runs":
                 await until(pilot, lambda: "other-20260102" in text_of(app))
             await pilot.pause()

@@ -40,6 +40,7 @@ from fttui.engine.protocol.events import (
     CheckpointSaved,
     CommandAccepted,
     CommandApplied,
+    DataFinding,
     EvalFinished,
     LogEmitted,
     NoteAdded,
@@ -119,6 +120,23 @@ class Script:
                 devices=["cuda:0 NVIDIA RTX 3060 6.0 GiB, PCIe 4 × 8" if self.gpu else "cpu"],
                 trainable_params=4_884_480,
                 total_params=139_400_064,
+                facts={
+                    "train records": "1,907",
+                    "eval records": "100",
+                    "tokens per record": "212 on average, 1,024 at most",
+                    "sha256 of pairs.jsonl": "7c141669f0a5c896",
+                },
+                findings=[
+                    DataFinding(
+                        reason="cut",
+                        text="truncated to data.max_length",
+                        unit="records",
+                        count=31,
+                        total=2007,
+                        place="pairs.jsonl:17",
+                        remedy="raise data.max_length, or split long records",
+                    )
+                ],
             )
         ).add(LogEmitted(level="info", text="seed 0, contrastive pairs from the standard library"))
 

@@ -15,7 +15,14 @@ from contextlib import suppress
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.codec import PROTOCOL_VERSION
-from fttui.engine.protocol.requests import ClientMessage, ConfigTexts, FetchConfig
+from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.requests import (
+    ClientMessage,
+    ConfigTexts,
+    DataSampleRecords,
+    FetchConfig,
+    FetchDataSample,
+)
 from fttui.engine.protocol.ssh_protocol import Open
 
 from ..view_model.connection_port import CommandAnswered, Link
@@ -61,6 +68,17 @@ class RemoteSession(SessionBase):
         reply = await self.ask(lambda ref: FetchConfig(ref=ref))
         if isinstance(reply, ConfigTexts):
             return reply
+        raise FttuiError(reason_of(reply))
+
+    async def fetch_data_sample(self) -> list[SampleRecord]:
+        """Return the first training records as stored in the run folder on the remote host.
+
+        Raises:
+            FttuiError: no reply arrived, or the bridge is of a version that has none.
+        """
+        reply = await self.ask(lambda ref: FetchDataSample(ref=ref))
+        if isinstance(reply, DataSampleRecords):
+            return reply.records
         raise FttuiError(reason_of(reply))
 
 

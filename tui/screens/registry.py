@@ -10,6 +10,7 @@ from .plots.system import SystemScreen
 from .tables.anomalies import AnomaliesScreen
 from .tables.checkpoints import CheckpointsScreen
 from .tables.config import ConfigScreen
+from .tables.data import DataScreen
 from .tables.interventions import InterventionsScreen
 from .tables.log import LogScreen
 from .tables.runs import RunsScreen
@@ -26,5 +27,6 @@ SCREENS: dict[str, type[RunScreen]] = {
     "samples": SamplesScreen,
     "log": LogScreen,
     "config": ConfigScreen,
+    "data": DataScreen,
     "compare": CompareScreen,
 }

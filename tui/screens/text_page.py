@@ -15,7 +15,7 @@ class TextPage(RunScreen):
 
     AUTO_FOCUS = "#text"
 
-    def __init__(self, title: str, text: str, *, markdown: bool = False) -> None:
+    def __init__(self, title: str, text: str | Content, *, markdown: bool = False) -> None:
         super().__init__()
         self._title = title
         self._text = text
@@ -26,9 +26,10 @@ class TextPage(RunScreen):
         page = VerticalScroll(id="text", can_focus=True)
         page.border_title = self._title
         with page:
-            if self._markdown:
+            if self._markdown and isinstance(self._text, str):
                 from textual.widgets import Markdown  # deferred: importing its parser takes 0.1 s
 
                 yield Markdown(self._text, open_links=False)
             else:
-                yield Static(Content(self._text), markup=False)
+                text = Content(self._text) if isinstance(self._text, str) else self._text
+                yield Static(text, markup=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
+from fttui.engine.protocol.data_sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 
@@ -57,6 +58,8 @@ class AppState:
     plot: PlotView = field(default_factory=PlotView)
     config: ConfigView = field(default_factory=ConfigView)
     """The run's configuration; empty until it was read or received."""
+    data_sample: tuple[SampleRecord, ...] = ()
+    """The first training records as they are learned; empty until they were read or received."""
     others: tuple[OtherRun, ...] = ()
     """The runs that this run is compared with."""
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.data_sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat, ConfigTexts
 
@@ -142,6 +143,14 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Disconnect; the run goes on."""
+
+
+@runtime_checkable
+class SupportsFetchDataSample(Protocol):
+    """A session that can fetch the sample of the data, because the run folder is remote."""
+
+    async def fetch_data_sample(self) -> list[SampleRecord]:
+        """Return the first training records as they are learned."""
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from ...protocol.requests import (
     AnyClientMessage,
     AnyHubMessage,
     FetchConfig,
+    FetchDataSample,
     FetchReport,
     Ping,
     Pong,
@@ -38,7 +39,7 @@ class RequestRouter:
         except DecodeError as error:
             return Refused(ref=0, reason=f"invalid message: {error}")
         match message:
-            case FetchReport() | FetchConfig():
+            case FetchReport() | FetchConfig() | FetchDataSample():
                 return answer_from_folder(self._run, message)
             case Ping(ref=ref):
                 return Pong(ref=ref)

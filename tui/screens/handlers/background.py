@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fttui.engine.errors import EngineGone, FttuiError
+from fttui.engine.protocol.data_sample import SampleRecord
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
+from fttui.engine.run.data_sample import read_sample
 
 from ...app_base import AppBase
 from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
 from ...plot.system_panels import SIGNS
-from ...view_model.connection_port import SupportsFetchConfigs
+from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
 from ..report_keys import with_keys
 from ..text_page import TextPage
 
@@ -41,6 +43,23 @@ def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
 def load_config(app: AppBase) -> None:
     """Read the run's configuration into the app's state, from disk or over the connection."""
     app.run_worker(_load_config(app), group="config")
+
+
+def load_data_sample(app: AppBase) -> None:
+    """Read the sample of the data into the app's state, from disk or over the connection."""
+    app.run_worker(_load_data_sample(app), group="data", exclusive=True)
+
+
+async def _load_data_sample(app: AppBase) -> None:
+    found: list[SampleRecord] = []
+    if app.run_directory is not None:
+        found = await asyncio.to_thread(read_sample, app.run_directory)
+    elif isinstance(app.session, SupportsFetchDataSample):
+        with suppress(FttuiError):
+            found = await app.session.fetch_data_sample()
+    if found:
+        app.state = replace(app.state, data_sample=tuple(found))
+        app.redraw()
 
 
 async def _open_report(app: AppBase, anomaly_id: str) -> None:

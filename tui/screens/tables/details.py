@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
+from fttui.engine.protocol.data_sample import SampleRecord
+
 from ...actions import key_of
 from ...dialogs.command_cost import given_up
 from ...plot.panels import metrics_of
@@ -18,6 +20,7 @@ from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 AROUND = (-3, -2, -1, 0, 1, 2, 3)
 """Steps around an anomaly whose values are shown, as offsets."""
 RATES = ("lr", "lr_schedule")
+LEARNED = "bold $success"
 NAME_ROOM, VALUE_ROOM = 22, 12
 
 
@@ -111,11 +114,50 @@ def sample(state: AppState, key: str) -> Iterator[Content]:
         yield assemble(found.text)
 
 
+def data(state: AppState, key: str) -> Iterator[Content]:
+    """Yield a finding with its remedy, or a record with its targets."""
+    kind, _, name = key.partition(" ")
+    if kind == "finding":
+        yield from _finding(state, name)
+    elif kind == "record" and int(name) < len(state.data_sample):
+        yield from record(state.data_sample[int(name)])
+
+
+def _finding(state: AppState, name: str) -> Iterator[Content]:
+    found = next((one for one in state.run.findings if one.reason == name), None)
+    if found is None:
+        return
+    yield assemble((f"{found.count:,} of {found.total:,} {found.unit} {found.text}", BOLD))
+    if found.where:
+        yield assemble(found.where)
+    if found.remedy:
+        yield assemble(f"to avoid it: {found.remedy}")
+    yield assemble((f"its name in data.accept: {found.reason}", DIM))
+
+
+def record(found: SampleRecord) -> Iterator[Content]:
+    """Yield the texts of a record as they are learned; targets are bold and coloured."""
+    yield assemble((found.place, BOLD))
+    for note in found.notes:
+        yield assemble((note, WATCH))
+    if not found.texts:
+        yield assemble("this record is not learned")
+    for text in found.texts:
+        yield Content("")
+        yield assemble(
+            (f"{text.name}: {text.learned:,} of {text.tokens:,} tokens are targets", DIM)
+        )
+        spans = [(span.text, LEARNED) if span.learned else span.text for span in text.spans]
+        more = [(f" … {text.left_out:,} more characters", DIM)] if text.left_out else []
+        yield assemble(*spans, *more)
+
+
 DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
     "anomaly": anomaly,
     "checkpoint: then and now": checkpoint,
     "intervention": intervention,
     "sample": sample,
+    "data": data,
 }
 
 

@@ -28,6 +28,7 @@ from fttui.engine.protocol.commands import (
     SkipBatches,
     Stop,
 )
+from fttui.engine.protocol.data_sample import SampleRecord
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
@@ -41,6 +42,7 @@ from fttui.tui.view_model.connection_port import Link
 from fttui.tui.view_model.interventions import UNDO
 from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
 from tests.unit.tui.app.driving import driven, text_of, told, until
+from tests.unit.tui.app.folders import SAMPLE
 
 AT_ONCE = [
     (["space"], Pause()),
@@ -387,6 +389,33 @@ async def test_the_configuration_of_a_run_elsewhere_is_fetched(monkeypatch) -> N
         rows = {s.key: (s.value, s.origin) for s in app.state.config.resolved}
     assert rows == {"train.lr": ("0.0003", "--set"), "train.batch": ("4", "file")}
     assert session.asked == 2
+
+
+class FarData(FakeSession):
+    """A run on another machine that keeps a sample of its data."""
+
+    async def fetch_data_sample(self) -> list[SampleRecord]:
+        return SAMPLE
+
+
+async def test_the_data_screen_shows_findings_and_records_of_a_remote_run() -> None:
+    async with driven(FarData(eventful()), size=(120, 40)) as (app, pilot):
+        await pilot.press("D")
+        await until(pilot, lambda: "chat.jsonl:2" in text_of(app))
+        shown = text_of(app)
+        assert "31 of 2,007 records (1.5 %); first: pairs.jsonl:17" in shown
+        assert "dropped: no token to learn is left" in shown
+        await pilot.press("enter")
+        await until(pilot, lambda: "to avoid it: raise data.max_length" in text_of(app))
+        await pilot.press("escape", "slash", *"chat.jsonl:1", "enter", "enter")
+        await until(pilot, lambda: "What is 2 + 2?" in text_of(app))
+
+
+async def test_without_a_sample_the_data_screen_shows_the_findings() -> None:
+    async with driven(FakeSession(eventful()), size=(120, 40)) as (app, pilot):
+        await pilot.press("D")
+        await until(pilot, lambda: "31 of 2,007 records" in text_of(app))
+        assert "chat.jsonl" not in text_of(app)
 
 
 async def test_help_shows_all_groups() -> None:

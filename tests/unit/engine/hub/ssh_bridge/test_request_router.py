@@ -12,7 +12,9 @@ from fttui.engine.protocol.requests import (
     Accepted,
     ClientMessage,
     ConfigTexts,
+    DataSampleRecords,
     FetchConfig,
+    FetchDataSample,
     FetchHistory,
     FetchReport,
     Ping,
@@ -66,6 +68,7 @@ def test_the_folder_and_the_bridge_answer_the_rest(run: RunDirectory) -> None:
     hub = HubDouble()
     assert isinstance(answer(run, hub, FetchConfig(ref=1)), ConfigTexts)
     assert isinstance(answer(run, hub, FetchReport(ref=2, report="b1")), Refused)
+    assert answer(run, hub, FetchDataSample(ref=3)) == DataSampleRecords(ref=3, records=[])
     assert answer(run, hub, Ping(ref=3)) == Pong(ref=3)
     refused = answer(run, hub, FetchHistory(ref=4, after_seq=0))
     assert (refused.ref, "without a request" in refused.reason) == (4, True)

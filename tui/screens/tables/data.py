@@ -1,0 +1,106 @@
+"""The screen of the data: findings, facts, and records as they are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fttui.engine.protocol.data_sample import SampleRecord
+
+from ...view_model.app_state import AppState
+from ...widgets.table import TableRow, cell, one_line
+from ...widgets.text_line import ACCENT, DIM, WATCH, lines
+from ..handlers.background import load_data_sample
+from ..text_page import TextPage
+from . import details
+from .table_screen import TableScreen
+
+FACTS = (
+    "train records",
+    "eval records",
+    "tokens per record",
+    "packed rows",
+    "mix per epoch",
+    "tokenized data",
+)
+"""Facts of a run that concern its data."""
+HASHES = "sha256 of "
+"""Beginning of the facts that have the hash of a data file."""
+
+NOTHING = "every record is learned as it is stored"
+
+
+class DataScreen(TableScreen):
+    """The table of findings, facts and sample records; enter shows one in full."""
+
+    COLUMNS = ("", "what", "how much or where")
+    NAME = "data"
+    DETAIL = "data"
+    EMPTY = "Nothing is known about the data yet; it appears when they are loaded."
+    HINT = "enter read   {list.filter} filter, such as: finding, or: record   {app.back} back"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_for: tuple[int, bool] | None = None
+        """Incarnation of the run for which the sample was read, and whether it was loaded."""
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Update the table, and read the sample once the run has loaded its data."""
+        started = state.run.started
+        wanted = (started.incarnation, bool(started.devices)) if started else None
+        if wanted != self._read_for:
+            self._read_for = wanted
+            load_data_sample(self.fttui)
+        super().show_body(state, now)
+
+    def rows(self, state: AppState, now: float) -> list[TableRow]:
+        """Return the findings, then the facts, then the records."""
+        return [*_findings(state), *_facts(state), *_records(state)]
+
+    def chosen(self, key: str) -> None:
+        """Show the finding or the record in full."""
+        shown = list(details.data(self.fttui.state, key))
+        if shown:
+            self.fttui.push_screen(TextPage(key.partition(" ")[0], lines(*shown)))
+
+
+def _findings(state: AppState) -> Iterator[TableRow]:
+    for found in state.run.findings:
+        share = f"{100 * found.count / max(1, found.total):.2g} %"
+        where = f"; {found.where}" if found.where else ""
+        amount = f"{found.count:,} of {found.total:,} {found.unit} ({share}){where}"
+        cells = (cell("finding", WATCH), cell(found.text), cell(amount))
+        yield TableRow(f"finding {found.reason}", cells)
+    started = state.run.started
+    if started is not None and started.devices and not state.run.findings:
+        cells = (
+            cell("finding", DIM),
+            cell("none"),
+            cell("every record is learned as it is stored"),
+        )
+        yield TableRow("none", cells)
+
+
+def _facts(state: AppState) -> Iterator[TableRow]:
+    facts = state.run.started.facts if state.run.started else {}
+    for name, value in facts.items():
+        if name in FACTS or name.startswith(HASHES):
+            yield TableRow(f"fact {name}", (cell("fact", DIM), cell(name), cell(value)))
+
+
+def _records(state: AppState) -> Iterator[TableRow]:
+    for number, record in enumerate(state.data_sample):
+        what = cell(_targets(record))
+        shown = "; ".join(record.notes) or one_line(_learned(record))
+        where = cell(f"{record.place}: {shown}", WATCH if record.notes else "")
+        yield TableRow(f"record {number}", (cell("record", ACCENT), what, where))
+
+
+def _targets(record: SampleRecord) -> str:
+    learned = sum(text.learned for text in record.texts)
+    tokens = sum(text.tokens for text in record.texts)
+    return f"{learned:,} of {tokens:,} tokens are targets" if record.texts else "not learned"
+
+
+def _learned(record: SampleRecord) -> str:
+    """Return the text of all targets."""
+    return " … ".join(s.text for text in record.texts for s in text.spans if s.learned)
