@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.protocol.events import EvalFinished, StepFinished
+from fttui.engine.protocol.events import DataFindingsChanged, EvalFinished, StepFinished
+from fttui.engine.run.data_sample import read_sample
 from tests.support.training import Played, Script, new_run, play, write_pairs, write_texts
 
 PLAIN: dict[str, Any] = {"adapter__dropout": 0, "train__schedule": "constant", "train__warmup": 0}
@@ -63,7 +64,11 @@ def test_streamed_data_go_on_mid_stream(tmp_path: Path, task: str) -> None:
     for name, folder in folders.items():
         folder.mkdir()
         runs[name] = new_run(folder, task, train__steps=8, **streamed(folder, task))
-    straight = play(runs["straight"]).losses()
+    played = play(runs["straight"])
+    straight = played.losses()
+    found = played.events(DataFindingsChanged)[-1].findings
+    assert "second.jsonl:" in {one.reason: one.place for one in found}["no-target"]
+    assert read_sample(runs["straight"])
     back = play(runs["back"], Script(commands={7: ["rollback 4"]})).losses()
     play(runs["stopped"], Script(commands={5: ["stop"]}))
     resumed = play(runs["stopped"], resume="last").losses()
