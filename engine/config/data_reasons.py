@@ -76,6 +76,46 @@ UNLEARNED_TURNS = Reason(
     "set data.template to a template that keeps every turn, or data.train_on: last",
     limit=0.0,
 )
+NO_END_MARK = Reason(
+    "no-end-mark",
+    "turns",
+    "learned without an end mark, because the chat template writes none",
+    "set data.template to a template that ends every turn with a token",
+    limit=0.5,
+)
+CALLS_LEFT_OUT = Reason(
+    "calls-left-out",
+    "turns",
+    "with tool calls that the chat template leaves out",
+    "set data.template to a template that writes tool calls",
+    limit=0.0,
+)
+TOOLS_LEFT_OUT = Reason(
+    "tools-left-out",
+    "records",
+    "with tools that the chat template leaves out",
+    "set data.template to a template that lists tools, or data.columns: {tools: null}",
+    limit=0.0,
+)
+MESSAGES_LEFT_OUT = Reason(
+    "messages-left-out",
+    "turns",
+    "of other roles that the chat template leaves out",
+    "set data.template to a template that writes these roles, or remove the messages",
+    limit=0.0,
+)
+REASONING_LEFT_OUT = Reason(
+    "reasoning-left-out",
+    "turns",
+    "with reasoning that the chat template leaves out",
+    "set data.reasoning: drop, or data.template to a template that keeps reasoning",
+)
+MASKED_TURNS = Reason(
+    "masked-turns",
+    "turns",
+    "not learned, because the data mark them so",
+    "remove the mark from these messages to learn them",
+)
 
 REASONS: tuple[Reason, ...] = (
     CUT,
@@ -84,6 +124,12 @@ REASONS: tuple[Reason, ...] = (
     NO_SCORE,
     UNUSED_NEGATIVES,
     UNLEARNED_TURNS,
+    NO_END_MARK,
+    CALLS_LEFT_OUT,
+    TOOLS_LEFT_OUT,
+    MESSAGES_LEFT_OUT,
+    REASONING_LEFT_OUT,
+    MASKED_TURNS,
 )
 """Every reason, in the order in which findings are shown."""
 NAMES = tuple(reason.name for reason in REASONS)

@@ -106,6 +106,16 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """Evaluate on at most this many records, evenly spaced; null uses all."""
     completion_only: bool = True
     """Take the loss only on completion (assistant) tokens, where the format marks them."""
+    template: str | None = None
+    """Chat template of conversations: a file, a name in TRL's collection such as `qwen3`, or the
+    Jinja text itself; null is the template of the model's tokenizer. It is exported with the
+    model."""
+    train_on: str = "all"
+    """Turns of conversations to learn: `all` assistant turns, only the `last` one, or the turns of
+    another role by its name."""
+    reasoning: Literal["keep", "drop"] = "keep"
+    """keep: the reasoning of assistant turns is learned, as far as the chat template writes it;
+    drop: it is left out."""
     streaming: bool = False
     """Read the training data during training instead of loading all of it; needs train.steps, and
     data.eval or data.eval_fraction: 0."""

@@ -49,6 +49,8 @@ class MessagesRecord:
 
     id: str
     messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
+    """Tools that the assistant may call, as JSON schemas."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -60,6 +62,8 @@ class CompletionRecord:
     id: str
     prompt: str | tuple[Message, ...]
     completion: str | tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
+    """Tools that the assistant may call, as JSON schemas."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from ..config.data_reasons import CUT, NO_SCORE, NO_TARGET, UNLEARNED_TURNS, UNUSED_NEGATIVES
+from ..config.data_reasons import CUT, NO_SCORE, NO_TARGET, UNUSED_NEGATIVES
 from ..errors import DataError
+from .chat.conversations import ChatOptions, Conversation, ConversationReader
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .findings import Findings
 from .formats import (
     CompletionRecord,
-    Message,
     MessagesRecord,
     PairRecord,
     PreferenceRecord,
@@ -32,15 +32,24 @@ class Tokenizer(Protocol):
     """The used part of a transformers tokenizer, which must be a fast one (with offsets)."""
 
     is_fast: bool
+    eos_token: str | None
     eos_token_id: int | None
+    bos_token: str | None
+    bos_token_id: int | None
+    added_tokens_encoder: Mapping[str, int]
     chat_template: Any
+    special_tokens_map: Mapping[str, Any]
 
     def __call__(self, text: list[str], **options: Any) -> Mapping[str, Any]:
         """Return token ids and offsets of several texts."""
         ...
 
-    def apply_chat_template(self, conversation: Sequence[Message], **options: Any) -> Any:
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Format a conversation for the model."""
+        ...
+
+    def get_chat_template(self, chat_template: str | None, tools: Any) -> str:
+        """Return the template for conversations with or without tools."""
         ...
 
 
@@ -50,6 +59,10 @@ class TokenizeOptions:
 
     max_length: int
     completion_only: bool = True
+    train_on: str = "all"
+    """`all` assistant turns, the `last` one, or the turns of the role with this name."""
+    reasoning: Literal["keep", "drop"] = "keep"
+    """Whether the reasoning of assistant turns is learned or dropped."""
     instruction: str = ""
     """Text put before every anchor."""
     hard_negatives: int = 0
@@ -89,6 +102,7 @@ def tokenize_records(
         )
     examples: list[Example] = []
     ratings: list[Rating] = []
+    chat = _conversation_reader(tokenizer, options, findings)
     findings.counted("records", len(records))
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
@@ -96,17 +110,29 @@ def tokenize_records(
         preferences = [record for record in chunk if isinstance(record, PreferenceData)]
         plain = [record for record in chunk if not isinstance(record, PairRecord | PreferenceData)]
         examples += _pairs(pairs, tokenizer, options, findings)
-        ratings += _add_preferences(examples, preferences, tokenizer, options, findings)
-        examples += _plain(plain, tokenizer, options, findings)
+        ratings += _add_preferences(examples, preferences, tokenizer, options, findings, chat)
+        examples += _plain(plain, tokenizer, options, findings, chat)
         progress(min(start + CHUNK, len(records)), len(records))
     examples += with_mismatched(ratings, options.max_length)
     return examples
 
 
+def _conversation_reader(
+    tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+) -> ConversationReader:
+    tokens = [str(token) for token in tokenizer.added_tokens_encoder]
+    settings = ChatOptions(options.train_on, options.reasoning)
+    return ConversationReader(tokenizer, tokens, str(tokenizer.eos_token), settings, findings)
+
+
 def _plain(
-    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+    findings: Findings,
+    chat: ConversationReader,
 ) -> Iterator[Example]:
-    for record, text in zip(records, _texts(records, tokenizer, options, findings), strict=True):
+    for record, text in zip(records, _texts(records, tokenizer, options, chat), strict=True):
         findings.note(CUT, place_of(record), count=text.cut)
         findings.note(NO_TARGET, place_of(record), count=text.example is None)
         if text.example is not None:
@@ -119,11 +145,12 @@ def _add_preferences(
     tokenizer: Tokenizer,
     options: TokenizeOptions,
     findings: Findings,
+    chat: ConversationReader,
 ) -> list[Rating]:
     """Add preferences and return ratings; only completions are targets, whatever the options."""
     options = replace(options, completion_only=True)
     sides = [side for record in records for side in completions_of(record)]
-    texts = _texts(sides, tokenizer, options, findings)
+    texts = _texts(sides, tokenizer, options, chat)
     return assemble(examples, records, texts, findings, rated=options.rated)
 
 
@@ -138,9 +165,7 @@ class _Passage:
     """Whether the tokenizer adds special tokens and an EOS; a chat template contains them."""
 
 
-def _passage(
-    record: Record, tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
-) -> _Passage:
+def _passage(record: Record, options: TokenizeOptions, chat: ConversationReader) -> _Passage:
     match record:
         case TextRecord(id=identity, text=text):
             return _Passage(identity, text, ((0, len(text)),), special=True)
@@ -149,86 +174,28 @@ def _passage(
             start = len(prompt) if options.completion_only else 0
             targets = ((start, len(text)),) if completion else ()
             return _Passage(identity, text, targets, special=True)
-        case CompletionRecord(id=identity, prompt=prompt, completion=completion):
+        case CompletionRecord(prompt=prompt, completion=completion):
             turns = (*prompt, *completion)
             first = len(prompt)
-        case MessagesRecord(id=identity, messages=turns):
+        case MessagesRecord(messages=turns):
             first = 0
         case _:
             raise TypeError(type(record))
-    chat = _Chat(tokenizer, place_of(record))
-    text = chat.render(turns)
+    conversation = Conversation(turns, record.tools, first, place_of(record))
     if not options.completion_only:
-        return _Passage(identity, text, ((0, len(text)),), special=False)
-    written = chat.assistant_spans(turns, first)
-    wanted = sum(turn["role"] == "assistant" for turn in turns[first:])
-    findings.counted("turns", wanted)
-    findings.note(UNLEARNED_TURNS, place_of(record), count=wanted - len(written))
-    return _Passage(identity, text, written, special=False)
-
-
-@dataclass(frozen=True)
-class _Chat:
-    """Formats the conversation of one record with the chat template."""
-
-    tokenizer: Tokenizer
-    place: str
-
-    def render(self, turns: Sequence[Message], opening: bool = False) -> str:
-        """Return the conversation as text.
-
-        Args:
-            turns: The messages.
-            opening: End with the tokens that open an assistant turn.
-
-        Raises:
-            DataError: There is no chat template, or it rejects the messages.
-        """
-        if not self.tokenizer.chat_template:
-            raise DataError(
-                f"{self.place}: messages need a chat template, and this model's tokenizer "
-                "has none; use an instruct model, or data with text or prompt + completion"
-            )
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    list(turns), tokenize=False, add_generation_prompt=opening
-                )
-            )
-        except Exception as error:  # noqa: BLE001  # templates raise any exception
-            raise DataError(
-                f"{self.place}: the model's chat template rejects it: {error}; correct "
-                "the roles and their order in this record"
-            ) from None
-
-    def assistant_spans(self, turns: Sequence[Message], first: int) -> tuple[tuple[int, int], ...]:
-        """Return the character spans of the assistant turns, their end tokens included.
-
-        Works with any template: the conversation is rendered up to and including each assistant
-        turn, and the text added after the opening tokens is the turn. If a template rewrites
-        earlier turns (some drop past reasoning), those are not a prefix and give no targets.
-
-        Args:
-            turns: The whole conversation.
-            first: Index of the first turn that may be a target; earlier turns are prompt.
-        """
-        whole = self.render(turns)
-        spans = []
-        for index in range(first, len(turns)):
-            if turns[index]["role"] != "assistant":
-                continue
-            before = self.render(turns[:index], opening=True) if index else ""
-            through = self.render(turns[: index + 1]).rstrip()
-            if through.startswith(before) and whole.startswith(through):
-                spans.append((len(before), len(through)))
-        return tuple(spans)
+        text = chat.whole(conversation)
+        return _Passage(record.id, text, ((0, len(text)),), special=False)
+    return _Passage(record.id, *chat.read(conversation), special=False)
 
 
 def _texts(
-    records: Sequence[Record], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
+    records: Sequence[Record],
+    tokenizer: Tokenizer,
+    options: TokenizeOptions,
+    chat: ConversationReader,
 ) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [_passage(record, tokenizer, options, findings) for record in records]
+    passages = [_passage(record, options, chat) for record in records]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
@@ -273,9 +240,10 @@ def _tokenized(
     passage: _Passage, ids: list[int], offsets: list[tuple[int, int]], ending: _Ending
 ) -> TokenizedText:
     closed = ending.close(ids)
+    covered = covered_characters(passage.text, offsets[: closed.kept])
     wanted = [
-        any(start <= begin < end <= stop for start, stop in passage.spans)
-        for begin, end in offsets[: closed.kept]
+        begin < end and any(begin < stop and start < end for start, stop in passage.spans)
+        for begin, end in covered
     ]
     # A truncated text does not end here, so its EOS is not a target.
     ends_here = bool(passage.spans) and not closed.cut
@@ -330,9 +298,9 @@ def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:
 def _encode(
     texts: list[str], tokenizer: Tokenizer, special: bool
 ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Yield token ids and their character offsets, not truncated."""
+    """Yield token ids and their character offsets, not truncated, with BOS once."""
     if not texts:
-        return iter(())
+        return
     encoded = tokenizer(
         texts,
         add_special_tokens=special,
@@ -340,4 +308,25 @@ def _encode(
         truncation=False,
         verbose=False,  # no warning about long texts: they are truncated here
     )
-    return zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    bos = tokenizer.bos_token_id if special else None
+    for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        # The text was rendered with a BOS of its own, as chat templates do.
+        twice = bos is not None and ids[:2] == [bos, bos]
+        yield (ids[1:], offsets[1:]) if twice else (ids, offsets)
+
+
+def covered_characters(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the characters that each token stands for, white space before it included.
+
+    Some tokenizers leave white space out of their offsets, so that a token of white space has
+    none. Characters between two tokens belong to the later one if they are white space.
+    """
+    found = []
+    reached = 0
+    for begin, end in offsets:
+        start = begin
+        if reached < begin and end > reached and not text[reached:begin].strip():
+            start = reached
+        found.append((start, end))
+        reached = max(reached, end)
+    return found

@@ -110,6 +110,8 @@ def tokenize_options(config: RunConfig) -> TokenizeOptions:
     return TokenizeOptions(
         max_length=config.data.max_length,
         completion_only=config.data.completion_only,
+        train_on=config.data.train_on,
+        reasoning=config.data.reasoning,
         instruction=config.contrastive.instruction,
         hard_negatives=hard_negatives_used(config),
         scored=config.task == "contrastive" and config.contrastive.kind in SCORED_KINDS,

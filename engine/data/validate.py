@@ -142,7 +142,7 @@ def _messages(
     from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
 
     try:
-        tokenizer = load_tokenizer(config.model, progress)
+        tokenizer = load_tokenizer(config.model, config.data.template, progress)
     except ModelError as error:
         yield from check_without_tokens(config, progress, error)
         return

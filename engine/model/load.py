@@ -62,7 +62,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id):
         progress("Loading tokenizer", 0, 1)
-        tokenizer = read_tokenizer(source, config.model)
+        tokenizer = read_tokenizer(source, config.model, config.data.template)
         lean = config.train.memory == "lean"
         base = _load_base(source, config.model, dtype, device, progress, lean=lean)
         if lean:

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..config.schema import ModelConfig
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
+from ..run.identity.model_content import configured_template
 from .failures import readable_load_errors
 from .package_model import PREFIX, package_model
 from .progress import Progress
@@ -16,15 +17,23 @@ from .progress import Progress
 _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
 
 
-def load_tokenizer(model: ModelConfig, progress: Progress) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    model: ModelConfig, template: str | None, progress: Progress
+) -> PreTrainedTokenizerBase:
     """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
 
+    Args:
+        model: The model.
+        template: The configured chat template; None keeps the model's own.
+        progress: Called with (label, done, total).
+
     Raises:
+        ConfigError: The chat template cannot be found.
         ModelError: The tokenizer is missing or has no end-of-sequence token.
     """
     source = resolve_model(model, progress)
     with readable_load_errors(model.id):
-        return read_tokenizer(source, model)
+        return read_tokenizer(source, model, template)
 
 
 def resolve_model(model: ModelConfig, progress: Progress) -> str:
@@ -56,10 +65,13 @@ def hub_arguments(model: ModelConfig) -> dict[str, Any]:
     return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
 
 
-def read_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
+def read_tokenizer(
+    source: str, model: ModelConfig, template: str | None
+) -> PreTrainedTokenizerBase:
     """Read the tokenizer from a folder or from the hub, with a pad token.
 
     Raises:
+        ConfigError: The configured chat template cannot be found.
         ModelError: The tokenizer has no end-of-sequence token.
     """
     tokenizer = AutoTokenizer.from_pretrained(source, **hub_arguments(model))
@@ -71,7 +83,21 @@ def read_tokenizer(source: str, model: ModelConfig) -> PreTrainedTokenizerBase:
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _choose_pad(tokenizer)
+    if template is not None:
+        tokenizer.chat_template = _configured_template(template)
     return tokenizer
+
+
+def _configured_template(template: str) -> str:
+    try:
+        return configured_template(template)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"data.template: {template!r} is neither a file ({reason}) nor a name in TRL's "
+            "collection (trl/chat_templates), such as qwen3 or llama3; name one of these, or give "
+            "the Jinja text itself"
+        ) from None
 
 
 def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -204,7 +204,7 @@ def _template_parts(templates: Mapping[str, str]) -> dict[str, str]:
 
 def _template_content(config: RunConfig, own: Content, parts: Mapping[str, str]) -> Content:
     """Return the template in force: the one of the configuration, else the model's own."""
-    named: str | None = getattr(config.data, "template", None)
+    named: str | None = config.data.template
     if not named:
         return own
     try:

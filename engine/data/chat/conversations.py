@@ -1,0 +1,126 @@
+"""Turn conversations into text with the spans that are learned, and note what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...config.data_reasons import (
+    CALLS_LEFT_OUT,
+    MASKED_TURNS,
+    MESSAGES_LEFT_OUT,
+    NO_END_MARK,
+    REASONING_LEFT_OUT,
+    TOOLS_LEFT_OUT,
+    UNLEARNED_TURNS,
+)
+from ..findings import Findings
+from .messages import Message, Turns, without_reasoning
+from .targets import ChatTargets, Span, TargetFinder
+from .template import ChatTemplate, TemplateTokenizer, Tools
+
+ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """Which turns of conversations are learned."""
+
+    train_on: str = "all"
+    """`all` assistant turns, the `last` one, or the turns of the role with this name."""
+    reasoning: Literal["keep", "drop"] = "keep"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation that is rendered and learned from."""
+
+    turns: Turns
+    tools: Tools
+    first: int
+    """Number of the first turn that may be learned; earlier turns are prompt."""
+    place: str
+
+
+class ConversationReader:
+    """Renders conversations with one chat template and finds their targets.
+
+    Args:
+        tokenizer: The tokenizer with the chat template.
+        tokens: Texts of its special tokens.
+        eos: Text of its end-of-sequence token.
+        options: Which turns are learned.
+        findings: Receives what is left out, masked or not learned.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TemplateTokenizer,
+        tokens: Sequence[str],
+        eos: str,
+        options: ChatOptions,
+        findings: Findings,
+    ) -> None:
+        self._template = ChatTemplate(tokenizer)
+        self._finder = TargetFinder(self._template, tokens, eos)
+        self._options = options
+        self._findings = findings
+
+    def whole(self, conversation: Conversation) -> str:
+        """Return a conversation as text, of which everything is learned.
+
+        Raises:
+            DataError: There is no chat template, or it rejects the conversation.
+        """
+        turns = self._turns(conversation)
+        return self._template.render(turns, conversation.tools, conversation.place).text
+
+    def read(self, conversation: Conversation) -> tuple[str, tuple[Span, ...]]:
+        """Return a conversation as text, and the spans of its targets in order.
+
+        Raises:
+            DataError: There is no chat template, or it rejects the conversation.
+        """
+        turns, place = self._turns(conversation), conversation.place
+        rendered = self._template.render(turns, conversation.tools, place)
+        wanted = self._wanted(turns, conversation.first, place)
+        found = self._finder.find(turns, conversation.tools, rendered, wanted)
+        self._note(turns, found, wanted, place)
+        if self._template.ignores_tools(turns, conversation.tools, rendered):
+            self._findings.note(TOOLS_LEFT_OUT, place)
+        return rendered.text, tuple(sorted(target.span for target in found.turns))
+
+    def _turns(self, conversation: Conversation) -> Turns:
+        drop = self._options.reasoning == "drop"
+        return without_reasoning(conversation.turns) if drop else conversation.turns
+
+    def _wanted(self, turns: Turns, first: int, place: str) -> list[int]:
+        """Return the numbers of the turns to learn; turns that the data mask are counted."""
+        named = self._options.train_on
+        role = ASSISTANT if named in ("all", "last") else named
+        mine = [n for n in range(first, len(turns)) if turns[n].get("role") == role]
+        mine = mine[-1:] if named == "last" else mine
+        wanted = [n for n in mine if turns[n].get("learned", True)]
+        self._findings.counted("turns", len(mine))
+        self._findings.note(MASKED_TURNS, place, count=len(mine) - len(wanted))
+        return wanted
+
+    def _note(self, turns: Turns, found: ChatTargets, wanted: Sequence[int], place: str) -> None:
+        note = self._findings.note
+        bare = [target for target in found.turns if not target.ended]
+        note(NO_END_MARK, place, count=len(bare))
+        calls = {n for n, kinds in found.left_out.items() if "call" in kinds}
+        note(CALLS_LEFT_OUT, place, count=len(calls))
+        note(UNLEARNED_TURNS, place, count=len(set(found.lost) - calls))
+        old = [n for n, kinds in found.left_out.items() if "reasoning" in kinds]
+        note(REASONING_LEFT_OUT, place, count=len(old))
+        gone = [n for n, kinds in found.left_out.items() if "content" in kinds]
+        gone = [n for n in gone if n not in found.lost]
+        detail = _roles(turns[n] for n in gone)
+        note(MESSAGES_LEFT_OUT, place, detail, count=len(gone))
+
+
+def _roles(turns: Iterable[Message]) -> str:
+    names = dict.fromkeys(str(turn.get("role")) for turn in turns)
+    return f"role {', '.join(names)}" if names else ""

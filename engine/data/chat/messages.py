@@ -1,0 +1,95 @@
+"""The forms in which a chat template takes messages: null content, lists of parts, arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+Message = Mapping[str, Any]
+Turns = Sequence[Message]
+
+REASONING = re.compile(r"(</?(?:think|thinking|thought|reasoning)>|\[/?THINK\])")
+"""Tags of reasoning that is written into the content of a message."""
+_INLINE = re.compile(
+    r"(?:<(think|thinking|thought|reasoning)>.*?</\1>|\[THINK\].*?\[/THINK\])\s*", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """The form in which messages are given to a template."""
+
+    parts: bool = False
+    """Content as a list of `{type: text, text}` instead of text."""
+    empty: bool = False
+    """Null content as empty text."""
+    json_arguments: bool = False
+    """Arguments of tool calls as JSON text instead of an object."""
+
+    def of(self, turns: Turns) -> list[dict[str, Any]]:
+        """Return the messages in this form."""
+        return [self._message(turn) for turn in turns]
+
+    def _message(self, turn: Message) -> dict[str, Any]:
+        made = {key: value for key, value in turn.items() if key != "learned"}
+        made["content"] = self._content(made.get("content"))
+        if calls := made.get("tool_calls"):
+            made["tool_calls"] = [self._call(call) for call in calls]
+        return made
+
+    def _content(self, content: Any) -> Any:
+        if content is None:
+            return "" if self.empty else None
+        if self.parts and isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        return content
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = call.get("function")
+        if not (self.json_arguments and isinstance(function, Mapping)):
+            return dict(call)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            function = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        return {**call, "function": function}
+
+
+FORMS = tuple(
+    MessageForm(parts, empty, arguments)
+    for parts, arguments, empty in product((False, True), repeat=3)
+)
+"""Every form, in the order in which they are tried."""
+
+
+def arguments_of(turns: Turns) -> Iterator[Any]:
+    """Yield the arguments of all tool calls."""
+    for turn in turns:
+        for call in turn.get("tool_calls") or ():
+            function = call.get("function")
+            if isinstance(function, Mapping):
+                yield function.get("arguments")
+
+
+def without_reasoning(turns: Turns) -> list[Message]:
+    """Return the messages without reasoning, whether written beside the content or into it."""
+    return [_without_reasoning(turn) for turn in turns]
+
+
+def _without_reasoning(turn: Message) -> Message:
+    if turn.get("role") != "assistant":
+        return turn
+    kept = {key: value for key, value in turn.items() if key != "reasoning_content"}
+    if isinstance(content := kept.get("content"), str):
+        kept["content"] = _INLINE.sub("", content)
+    return kept
+
+
+def has_reasoning(turn: Message) -> bool:
+    """Whether a message has reasoning beside its content or in it."""
+    content = turn.get("content")
+    inline = isinstance(content, str) and _INLINE.search(content) is not None
+    return inline or bool(turn.get("reasoning_content"))
