@@ -112,7 +112,7 @@ class TokenCache:
                         raise OSError("the entry is too large")
             os.replace(temporary, self._path(key))
             self._remove_oldest()
-        except OSError:
+        except (OSError, UnicodeEncodeError):  # a text that is not Unicode cannot be kept
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from ..run.identity.content import hash_parts, hash_text
 from ..run.identity.data_content import data_content
 from ..run.identity.hash_cache import HashCache
 
-PACKAGES = ("transformers", "tokenizers", "jinja2", "datasets", "pyarrow")
+PACKAGES = ("transformers", "tokenizers", "jinja2", "trl", "datasets", "pyarrow")
 """Packages whose version can change how data are read or tokenized."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -13,6 +13,15 @@ from ..config.schema import ModelConfig
 from ..protocol.data_messages import AnyDataMessage, ReadingProgress
 
 _PROGRESS_EVERY_S = 0.1
+
+
+def _unicode(value: Any) -> Any:
+    """Return plain data with lone surrogates replaced by escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_unicode(key): _unicode(part) for key, part in value.items()}
+    return [_unicode(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class Channel:
@@ -23,8 +32,12 @@ class Channel:
         self._due = 0.0
 
     def send(self, message: AnyDataMessage) -> None:
-        """Write a message."""
-        self._stream.write(msgspec.json.encode(message).decode() + "\n")
+        """Write a message; lone surrogates, as in odd file names, are written as escapes."""
+        try:
+            encoded = msgspec.json.encode(message)
+        except UnicodeEncodeError:
+            encoded = msgspec.json.encode(_unicode(msgspec.to_builtins(message)))
+        self._stream.write(encoded.decode() + "\n")
         self._stream.flush()
 
     def progress(self, label: str, done: float, total: float) -> None:

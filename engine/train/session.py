@@ -178,7 +178,7 @@ def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
     """Write the sample of the data into the run folder, for the app's data screen."""
     try:
         write_sample(run, examples.sample)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
         log.warning("the sample of the data cannot be written: %s", error)
 
 
