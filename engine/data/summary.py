@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ..config.load import parse_resolved
 from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from ..config.tasks import FORMATS_OF
-from ..errors import DataError, ModelError
+from ..errors import DataError, FttuiError, ModelError
 from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
 from .findings import Findings
@@ -230,8 +230,8 @@ def main(arguments: list[str] | None = None) -> int:
         channel.send(
             summarize(config, tasks, options.source, options.split, tokenizer, channel.progress)
         )
-    except DataError as error:
-        channel.send(DataRefused(text=str(error)))
+    except FttuiError as error:
+        channel.send(DataRefused(text=str(error), exit_code=error.exit_code))
         return error.exit_code
     return 0
 

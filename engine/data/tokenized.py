@@ -53,14 +53,14 @@ def tokenize_data(
         DataError: No record of a source can be learned, or the chat template rejects a record.
     """
     options, findings = tokenize_options(config), Findings()
-    report = partial(progress, "tokenizing evaluation data")
-    evaluation = _tokenized(records.eval, tokenizer, options, findings, report, config.data.eval)
     report = partial(progress, "tokenizing training data")
     paths = [source.path for source in config.data.sources][: len(records.train)]
     parts = [
         _tokenized(part, tokenizer, options, findings, report, path)
         for part, path in zip(records.train, paths, strict=True)
     ]
+    report = partial(progress, "tokenizing evaluation data")
+    evaluation = _tokenized(records.eval, tokenizer, options, findings, report, config.data.eval)
     sample = sample_of(config, records, tokenizer)
     return TokenizedData(parts, evaluation, findings, records.sources, sample)
 

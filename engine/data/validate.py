@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ..config.load import parse_resolved
 from ..config.schema import RunConfig
-from ..errors import DataError, ModelError, SourceUnreachable
+from ..errors import FttuiError, ModelError, SourceUnreachable
 from ..protocol.data_messages import (
     AnyDataMessage,
     DataLine,
@@ -164,8 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
             channel.send(message)
     except SourceUnreachable as error:
         channel.send(_line(f"data: not checked: {error}"))
-    except DataError as error:
-        channel.send(DataRefused(text=str(error)))
+    except FttuiError as error:
+        channel.send(DataRefused(text=str(error), exit_code=error.exit_code))
         return error.exit_code
     return 0
 

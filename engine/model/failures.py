@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import ModelError
+from ..errors import FttuiError, ModelError
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def readable_load_errors(model_id: str) -> Iterator[None]:
     """Convert a loading error in the block to a `ModelError` with a next step."""
     try:
         yield
-    except ModelError:
+    except FttuiError:
         raise
     except ImportError as error:
         raise ModelError(

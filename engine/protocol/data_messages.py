@@ -79,9 +79,11 @@ class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
 
 
 class DataRefused(DataMessage, frozen=True, kw_only=True, tag="refused"):
-    """The data cannot be used; it is the last message."""
+    """The data or the configuration cannot be used; it is the last message."""
 
     text: str
+    exit_code: int
+    """Exit code of the error class."""
 
 
 AnyDataMessage = ReadingProgress | DataLine | ShownRecords | DataSummary | DataRefused

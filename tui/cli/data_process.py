@@ -10,7 +10,7 @@ from typing import TextIO
 
 import msgspec
 
-from fttui.engine.errors import DataError
+from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
 from fttui.engine.protocol.data_messages import (
     AnyDataMessage,
     DataLine,
@@ -18,6 +18,8 @@ from fttui.engine.protocol.data_messages import (
     ReadingProgress,
 )
 
+_ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
+"""Errors of the process that keep their class; all others concern the data."""
 _LONGEST_LABEL = 60
 _ERROR_CHARACTERS = 2_000
 """Characters of a crashed process's output that are shown."""
@@ -33,6 +35,7 @@ def data_messages(module: str, arguments: Sequence[str], given: str) -> Iterator
 
     Raises:
         DataError: The process refused the data, or ended unexpectedly.
+        FttuiError: The configuration names something that does not exist, such as a template.
     """
     command = [sys.executable, "-W", "ignore", "-m", f"fttui.engine.data.{module}", *arguments]
     decoder = msgspec.json.Decoder(AnyDataMessage)
@@ -49,7 +52,7 @@ def data_messages(module: str, arguments: Sequence[str], given: str) -> Iterator
         for line in process.stdout:
             message = decoder.decode(line)
             if isinstance(message, DataRefused):
-                raise DataError(message.text)
+                raise _ERRORS.get(message.exit_code, DataError)(message.text)
             yield message
         if process.wait():
             errors.seek(0)

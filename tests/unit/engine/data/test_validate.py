@@ -12,7 +12,7 @@ from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import validate
 from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
-from fttui.engine.errors import DataError, ModelError
+from fttui.engine.errors import ConfigError, DataError, ModelError
 from fttui.engine.protocol.data_messages import (
     AnyDataMessage,
     DataLine,
@@ -150,6 +150,17 @@ def test_without_the_tokenizer_records_are_still_read(
     assert code == 0
     assert lines(messages)[0].endswith("d.jsonl: 3 records (prompt + completion)")
     assert "tokens: not checked" in lines(messages)[1]
+
+
+def test_a_template_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", GOOD, template="no-such-template")
+    model = msgspec.structs.replace(config.model, id=str(tiny_llama(tmp_path)))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == ConfigError.exit_code
+    assert isinstance(messages[-1], DataRefused)
+    assert "no-such-template" in messages[-1].text
 
 
 def test_data_on_a_hub_out_of_reach_are_not_checked(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.errors import DataError
+from fttui.engine.errors import ConfigError, DataError
 from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, ReadingProgress
 from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
 from fttui.tui.cli.data_process import ProgressLine, data_messages, print_lines
@@ -101,13 +101,17 @@ def test_the_process_is_given_the_configuration(monkeypatch: pytest.MonkeyPatch)
     assert process(code, monkeypatch) == [DataLine(text="given")]
 
 
+REFUSED = (
+    "import json; "
+    "print(json.dumps({'k': 'refused', 'text': 'd:3: no', 'exit_code': 9}));"
+    "raise SystemExit(9)"
+)
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (
-            'print(\'{"k": "refused", "text": "d.jsonl:3: no"}\'); raise SystemExit(9)',
-            r"^d\.jsonl:3: no$",
-        ),
+        (REFUSED, r"^d:3: no$"),
         ("raise ValueError('of a library')", r"exit code 1; its last output:\n.*ValueError: of a"),
     ],
 )
@@ -116,3 +120,9 @@ def test_a_process_that_fails_is_reported(
 ) -> None:
     with pytest.raises(DataError, match="(?s)" + told):
         process(code, monkeypatch)
+
+
+def test_an_error_of_the_configuration_keeps_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {"k": "refused", "text": "data.template: none", "exit_code": 2}
+    with pytest.raises(ConfigError, match="none"):
+        process(f"import json; print(json.dumps({refused}))", monkeypatch)
