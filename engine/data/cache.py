@@ -104,7 +104,7 @@ class TokenCache:
         temporary = self._path(key).with_suffix(f".{os.getpid()}.tmp")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            room = min(self._most_bytes, (free_bytes(self._folder) or 0) // 2)
+            room = min(self._most_bytes, (free_bytes(self._folder) or 0) // 4)
             with open(temporary, "wb", opener=_private) as file:
                 for part in _encoded(key, data):
                     room -= file.write(part)
