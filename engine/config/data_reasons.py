@@ -116,6 +116,12 @@ MASKED_TURNS = Reason(
     "not learned, because the data mark them so",
     "remove the mark from these messages to learn them",
 )
+UNUSED_COLUMNS = Reason(
+    "unused-columns",
+    "columns",
+    "not read, because the record format has no place for them",
+    "rename a column that the records need to a name of the format",
+)
 
 REASONS: tuple[Reason, ...] = (
     CUT,
@@ -130,6 +136,7 @@ REASONS: tuple[Reason, ...] = (
     MESSAGES_LEFT_OUT,
     REASONING_LEFT_OUT,
     MASKED_TURNS,
+    UNUSED_COLUMNS,
 )
 """Every reason, in the order in which findings are shown."""
 NAMES = tuple(reason.name for reason in REASONS)

@@ -10,7 +10,9 @@ from typing import Literal, TypeVar
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
-from .formats import ACCEPTED, Format, Record, detect_format, to_record
+from .column_use import ColumnUse
+from .findings import Findings
+from .formats import ACCEPTED, Format, Record, detect_format
 from .sampler import epoch_order
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
@@ -46,11 +48,19 @@ class SourceRecords:
     """The records of each training source."""
     eval: list[Record]
     sources: list[SourceSummary]
+    findings: Findings
+    """Rows that cannot be read, what was guessed to read the others, and unused columns."""
 
     def __add__(self, other: SourceRecords) -> SourceRecords:
         """Return the records of both, those of the training sources in this order."""
+        both = Findings()
+        both.add(self.findings)
+        both.add(other.findings)
         return SourceRecords(
-            self.train + other.train, self.eval + other.eval, self.sources + other.sources
+            self.train + other.train,
+            self.eval + other.eval,
+            self.sources + other.sources,
+            both,
         )
 
 
@@ -64,6 +74,7 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
     parts: list[list[Record]] = []
     held: list[Record] = []
     summaries: list[SourceSummary] = []
+    findings = Findings()
     if data.train == STDLIB_PAIRS:
         own_eval = data.eval is None or data.eval == STDLIB_PAIRS
         train, held = _stdlib_records(data.eval_fraction if own_eval else 0.0, progress)
@@ -72,7 +83,12 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
     elif not data.streaming:
         for source in data.sources:
             rows, form = _read(
-                config, source.path, source.split or data.train_split, data.train_limit, progress
+                config,
+                source.path,
+                source.split or data.train_split,
+                data.train_limit,
+                findings,
+                progress,
             )
             summaries.append(SourceSummary(source.path, "train", form, len(rows)))
             fraction = data.eval_fraction if data.eval is None else 0.0
@@ -80,9 +96,9 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
             parts.append(kept)
             held += out
     if data.eval is not None and (data.eval != STDLIB_PAIRS or data.train != STDLIB_PAIRS):
-        held, form = _evaluation_records(config, data.eval, progress)
+        held, form = _evaluation_records(config, data.eval, findings, progress)
         summaries.append(SourceSummary(data.eval, "eval", form, len(held)))
-    return SourceRecords(parts, evenly_spaced(held, data.eval_limit), summaries)
+    return SourceRecords(parts, evenly_spaced(held, data.eval_limit), summaries, findings)
 
 
 def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:
@@ -96,16 +112,16 @@ def first_records(config: RunConfig, count: int, progress: Progress) -> list[Rec
         return _stdlib_records(0.0, progress)[0][:count]
     most = min(count, data.train_limit or count)
     splits = [(source.path, source.split or data.train_split) for source in data.sources]
-    read = [_read(config, path, split, most, progress)[0] for path, split in splits]
+    read = [_read(config, path, split, most, Findings(), progress)[0] for path, split in splits]
     return [record for records in read for record in records]
 
 
 def _evaluation_records(
-    config: RunConfig, source: str, progress: Progress
+    config: RunConfig, source: str, findings: Findings, progress: Progress
 ) -> tuple[list[Record], Format]:
     if source == STDLIB_PAIRS:
         return _stdlib_records(0.0, progress)[0], "pairs"
-    return _read(config, source, config.data.eval_split, None, progress)
+    return _read(config, source, config.data.eval_split, None, findings, progress)
 
 
 def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Record], list[Record]]:
@@ -114,20 +130,29 @@ def _stdlib_records(eval_fraction: float, progress: Progress) -> tuple[list[Reco
 
 
 def _read(
-    config: RunConfig, source: str, split: str, limit: int | None, progress: Progress
+    config: RunConfig,
+    source: str,
+    split: str,
+    limit: int | None,
+    findings: Findings,
+    progress: Progress,
 ) -> tuple[list[Record], Format]:
     """Read a source completely; return its records and their format."""
     label = f"reading {source}"
     progress(label, 0, 1)
-    found = records_of(config, source, read_rows(source, split, limit))
+    use = ColumnUse()
+    found = records_of(config, source, read_rows(source, split, limit), use)
+    use.note(findings)
     progress(label, 1, 1)
     return found
 
 
 def records_of(
-    config: RunConfig, source: str, rows: list[SourceRecord]
+    config: RunConfig, source: str, rows: list[SourceRecord], use: ColumnUse
 ) -> tuple[list[Record], Format]:
     """Convert the rows of a source to records; return them and their format.
+
+    The columns that are read are noted in `use`.
 
     Raises:
         DataError: No known format matches, or a row is invalid.
@@ -135,7 +160,7 @@ def records_of(
     form = format_of(config, source, rows)
     stem = Path(source).stem
     records = [
-        to_record(row.values, form, f"{stem}:{number}", row.place)
+        use.convert(row.values, form, f"{stem}:{number}", row.place)
         for number, row in enumerate(rows, start=1)
     ]
     return records, form

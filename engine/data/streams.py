@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..config.schema import RunConfig
 from ..errors import DataError
+from .column_use import ColumnUse
 from .examples import Example
 from .findings import Findings
 from .formats import Format, Record, to_record
@@ -35,6 +36,16 @@ class _Stream:
         for row in islice(open_rows(self.path, self.split, start), rest):
             yield to_record(row.values, self.form, row.place, row.place)
 
+    def first(self, count: int, findings: Findings) -> list[Record]:
+        """Return the first `count` records, and note the columns that are not read."""
+        use = ColumnUse()
+        records = [
+            use.convert(row.values, self.form, row.place, row.place)
+            for row in islice(open_rows(self.path, self.split), count)
+        ]
+        use.note(findings)
+        return records
+
 
 def _streams(config: RunConfig) -> Iterator[_Stream]:
     """Yield the streamed sources.
@@ -58,12 +69,12 @@ def first_streamed(config: RunConfig, count: int) -> SourceRecords:
     Raises:
         DataError: A source cannot be read, or one of these records is invalid.
     """
-    train, summaries = [], []
+    train, summaries, findings = [], [], Findings()
     for stream in _streams(config):
-        records = list(stream.open(min(count, config.data.train_limit or count)))
+        records = stream.first(min(count, config.data.train_limit or count), findings)
         train.append(records)
         summaries.append(SourceSummary(stream.path, "train", stream.form, len(records)))
-    return SourceRecords(train, [], summaries)
+    return SourceRecords(train, [], summaries, findings)
 
 
 def stream_batches(

@@ -20,6 +20,7 @@ from ..config.tasks import FORMATS_OF
 from ..errors import DataError, FttuiError, ModelError
 from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
+from .column_use import ColumnUse
 from .findings import Findings
 from .formats import Record
 from .reading import Progress, records_of
@@ -28,8 +29,6 @@ from .sources import SourceRecord, read_rows
 from .tokenize import tokenize_records
 from .tokenized import DataTokenizer, learner, tokenize_options
 
-_WATCHED_ROWS = 100
-"""Rows whose columns are looked at."""
 _NO_TEXT = ("id", "place", "label", "desirable", "score")
 """Fields of records that are no text."""
 
@@ -57,10 +56,10 @@ def summarize(
     """
     progress(f"reading {source}", 0, 1)
     rows = read_rows(source, split)
-    names = list(dict.fromkeys(name for row in rows[:_WATCHED_ROWS] for name in row.values))
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
     summary = DataSummary(source=source, records=len(rows), unused=names)
     try:
-        config, records, form, used = _understood(config, tasks, source, rows)
+        config, records, form, unused = _understood(config, tasks, source, rows)
     except DataError as error:
         return replace(summary, problem=str(error))
     texts = [list(_texts(record)) for record in records]
@@ -68,8 +67,8 @@ def summarize(
         summary,
         format=form,
         task=config.task,
-        used=[name for name in names if name in used],
-        unused=[name for name in names if name not in used],
+        used=[name for name in names if name not in unused],
+        unused=unused,
         characters=_lengths([sum(len(text) for _, text in one) for one in texts]),
         duplicates=len(records) - len({json.dumps(one) for one in texts}),
         empty=sum(any(not text.strip() for _, text in one) for one in texts),
@@ -81,8 +80,8 @@ def summarize(
 
 def _understood(
     config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
-) -> tuple[RunConfig, list[Record], str, set[str]]:
-    """Return the configuration for the first fitting task, the records, format and used columns.
+) -> tuple[RunConfig, list[Record], str, list[str]]:
+    """Return the configuration for the first fitting task, records, format and unused columns.
 
     Raises:
         DataError: No task can read the rows; the text is that of the first task.
@@ -91,32 +90,13 @@ def _understood(
     for task in tasks:
         chosen = replace(config, task=task)
         try:
-            watched = [_Watched(row) for row in rows[:_WATCHED_ROWS]]
-            records_of(chosen, source, [SourceRecord(row, row.place) for row in watched])
-            records, form = records_of(chosen, source, rows)
+            use = ColumnUse()
+            records, form = records_of(chosen, source, rows, use)
         except DataError as error:
             first = first or error
             continue
-        return chosen, records, form, {name for row in watched for name in row.used}
+        return chosen, records, form, use.unused
     raise first or DataError(f"{source}: no task given")
-
-
-class _Watched(dict[str, Any]):
-    """The values of a row, which remember what is read."""
-
-    def __init__(self, row: SourceRecord) -> None:
-        super().__init__(row.values)
-        self.place = row.place
-        self.used: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        self.used.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value and remember its name."""
-        self.used.add(name)
-        return super().get(name, default)
 
 
 def _texts(record: Record) -> Iterator[tuple[str, str]]:

@@ -53,6 +53,7 @@ def tokenize_data(
         DataError: No record of a source can be learned, or the chat template rejects a record.
     """
     options, findings = tokenize_options(config), Findings()
+    findings.add(records.findings)
     report = partial(progress, "tokenizing training data")
     paths = [source.path for source in config.data.sources][: len(records.train)]
     parts = [

@@ -58,6 +58,15 @@ def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_columns_that_are_not_read_are_named(tmp_path: Path, streaming: bool) -> None:
+    row = '{"prompt": "a", "completion": "b", "topic": "t", "url": "u"}\n'
+    config = configured(tmp_path / "d.jsonl", 3 * row, streaming=streaming, eval_fraction=0)
+    [found] = [line for line in lines(checked(config)) if line.startswith("finding:")]
+    assert found.startswith("finding: 2 of 4 columns (50 %) not read")
+    assert found.endswith("d.jsonl:1, topic, url")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
