@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...data.findings import Findings
-from ...protocol.events import DataFindingsChanged
+from ...protocol.events import AnyEvent, DataFindingsChanged, RunEnded
 from ..event_log import EventLog
 
 EVERY_S = 30.0
@@ -43,6 +43,13 @@ class StreamFindings:
         self._reported: dict[str, int] = {}
         self._warned: set[str] = set()
         self._due = 0.0
+        event_log.listen(self._follow)
+
+    def _follow(self, event: AnyEvent) -> None:
+        """Publish the final counts before the run ends."""
+        if isinstance(event, RunEnded):
+            self._due = 0.0
+            self.report()
 
     def report(self) -> None:
         """Publish the findings if there is a new reason, or if counts grew and it is time."""

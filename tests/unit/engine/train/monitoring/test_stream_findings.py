@@ -8,7 +8,8 @@ import pytest
 
 from fttui.engine.config.data_reasons import CUT, NO_TARGET
 from fttui.engine.data.findings import Findings
-from fttui.engine.protocol.events import AnyEvent, DataFindingsChanged
+from fttui.engine.protocol.events import AnyEvent, DataFindingsChanged, RunEnded
+from fttui.engine.protocol.states import RunState
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.monitoring.stream_findings import EVERY_S, StreamFindings
 
@@ -21,12 +22,12 @@ class Stream:
         self.known, self.streamed = Findings(), Findings()
         self.known.counted("records", 10)
         self.known.note(CUT, "eval.jsonl:1")
-        event_log = EventLog(None)
+        self.event_log = EventLog(None)
         self.events: list[AnyEvent] = []
-        event_log.listen(self.events.append)
         self.reports = StreamFindings(
-            self.known, self.streamed, accepted, event_log, lambda: self.now
+            self.known, self.streamed, accepted, self.event_log, lambda: self.now
         )
+        self.event_log.listen(self.events.append)
 
     def read(self, records: int, cut: int = 0, dropped: int = 0) -> list[dict[str, int]]:
         """Read records and return what is newly published, by reason."""
@@ -55,6 +56,18 @@ def test_a_growing_count_is_published_when_it_is_time() -> None:
     assert stream.read(5) == [{"cut": 3}]
     stream.now = 3 * EVERY_S
     assert stream.read(5) == []
+
+
+def test_the_final_counts_are_published_before_the_run_ends() -> None:
+    stream = Stream()
+    stream.read(5, cut=1)
+    stream.now = 1.0
+    assert stream.read(5, cut=2) == []
+    stream.event_log.record(RunEnded(state=RunState.FINISHED, exit_code=0))
+    *_, changed, ended = stream.events
+    assert isinstance(ended, RunEnded)
+    assert isinstance(changed, DataFindingsChanged)
+    assert [one.count for one in changed.findings] == [4]
 
 
 def test_a_large_share_is_logged_once_unless_it_is_accepted(
