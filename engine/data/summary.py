@@ -45,7 +45,7 @@ def summarize(
 
     Args:
         config: Settings with which the source is read.
-        tasks: The tasks to read it for; the first one that has a format for it is used.
+        tasks: The tasks to read it for; the one that reads most columns is used.
         source: A file, a folder or a hub dataset.
         split: Split of a folder or hub dataset.
         tokenizer: The tokenizer with which tokens are counted; None counts no tokens.
@@ -81,22 +81,26 @@ def summarize(
 def _understood(
     config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
 ) -> tuple[RunConfig, list[Record], str, list[str]]:
-    """Return the configuration for the first fitting task, records, format and unused columns.
+    """Return how the task that reads most columns reads the rows.
+
+    These are its configuration, the records, their format, and the unused columns.
 
     Raises:
         DataError: No task can read the rows; the text is that of the first task.
     """
-    first: DataError | None = None
+    found: list[tuple[RunConfig, list[Record], str, list[str]]] = []
+    errors: list[DataError] = []
     for task in tasks:
-        chosen = replace(config, task=task)
+        chosen, use = replace(config, task=task), ColumnUse()
         try:
-            use = ColumnUse()
             records, form = records_of(chosen, source, rows, use)
         except DataError as error:
-            first = first or error
-            continue
-        return chosen, records, form, use.unused
-    raise first or DataError(f"{source}: no task given")
+            errors.append(error)
+        else:
+            found.append((chosen, records, form, use.unused))
+    if not found:
+        raise errors[0]
+    return min(found, key=lambda one: len(one[3]))
 
 
 def _texts(record: Record) -> Iterator[tuple[str, str]]:

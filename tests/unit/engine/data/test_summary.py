@@ -47,6 +47,12 @@ def test_shape_lengths_duplicates_and_empty_records_are_found(tmp_path: Path) ->
         ({"messages": CHAT}, "sft", "messages", [("user", "Hi"), ("assistant", "there")]),
         ({"text": "t"}, "sft", "text", [("text", "t")]),
         (
+            {"prompt": "p", "completion": "c", "label": True},
+            "kto",
+            "rated",
+            [("text prompt", "p"), ("text completion", "c")],
+        ),
+        (
             {"query": "q", "document": "d", "neg": ["n"]},
             "contrastive",
             "pairs",
