@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
+from .turns import has_turns, turns_of
 
 Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
 Message = Mapping[str, Any]
@@ -34,7 +35,8 @@ POSITIVES = (
 )
 NEGATIVES = ("negative", "negatives", "neg", "hard_negative", "hard_negatives", "sentence3")
 ACCEPTED = (
-    "messages · prompt + completion · text · prompt + chosen + rejected · "
+    "messages or conversations · prompt + completion · instruction (+ input) + output · question + "
+    "answer · text · prompt + chosen + rejected · "
     "prompt + completion + label · pairs: one of "
     f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
     "and for hard negatives negative/negatives/neg/negative_1…"
@@ -129,6 +131,8 @@ def detect_format(columns: Collection[str], task: str = "") -> Format | None:
     """Return the format of these columns, preferably one of the task; None if unknown."""
     found = list(_formats(columns))
     wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
+    if task == "sft" and not wanted and has_turns(columns):
+        return "messages"
     return next(iter(wanted or found), None)
 
 
@@ -163,7 +167,8 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
     row = _Row(values, place)
     identity = identity if values.get("id") in (None, "") else str(values["id"])
     if form == "messages":
-        return MessagesRecord(identity, row.messages("messages"), place=place)
+        turns = row.messages("messages") if "messages" in values else turns_of(values, place)
+        return MessagesRecord(identity, turns or row.messages("messages"), place=place)
     if form == "text":
         return TextRecord(identity, row.text("text"), place=place)
     if form == "prompt_completion":
