@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from ..config.data_reasons import CUT, NO_SCORE, NO_TARGET, UNUSED_NEGATIVES
@@ -199,7 +200,8 @@ def _texts(
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
-        encoded = _encode([passages[n].text for n in group], tokenizer, special)
+        placed = [(passages[n].text, place_of(records[n])) for n in group]
+        encoded = _encode(placed, tokenizer, special)
         ending = _Ending.of(tokenizer, options, special)
         for number, (ids, offsets) in zip(group, encoded, strict=True):
             found[number] = _tokenized(passages[number], ids, offsets, ending)
@@ -258,7 +260,7 @@ def _tokenized(
 def _pairs(
     pairs: list[PairRecord], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
 ) -> Iterator[Example]:
-    texts = [text for pair in pairs for text in _pair_texts(pair, options)]
+    texts = [(text, place_of(pair)) for pair in pairs for text in _pair_texts(pair, options)]
     ending = _Ending.of(tokenizer, options, special=True)
     encoded = _encode(texts, tokenizer, special=True)
     closed = iter([(ending.close(ids), offsets) for ids, offsets in encoded])
@@ -296,23 +298,53 @@ def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:
 
 
 def _encode(
-    texts: list[str], tokenizer: Tokenizer, special: bool
+    placed: list[tuple[str, str]], tokenizer: Tokenizer, special: bool
 ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Yield token ids and their character offsets, not truncated, with BOS once."""
-    if not texts:
+    """Yield token ids and their character offsets, not truncated, with BOS once.
+
+    Args:
+        placed: Texts, each with the place of its record.
+        tokenizer: The tokenizer of the model.
+        special: Whether the tokenizer adds special tokens.
+
+    Raises:
+        DataError: The tokenizer refuses a text, which is named by its place.
+    """
+    if not placed:
         return
-    encoded = tokenizer(
-        texts,
+    call = partial(
+        tokenizer,
         add_special_tokens=special,
         return_offsets_mapping=True,
         truncation=False,
         verbose=False,  # no warning about long texts: they are truncated here
     )
+    try:
+        encoded = call([text for text, _ in placed])
+    except Exception as error:  # noqa: BLE001  # tokenizers raise any exception
+        raise _refused_text(placed, call, error) from None
     bos = tokenizer.bos_token_id if special else None
     for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
         # The text was rendered with a BOS of its own, as chat templates do.
         twice = bos is not None and ids[:2] == [bos, bos]
         yield (ids[1:], offsets[1:]) if twice else (ids, offsets)
+
+
+def _refused_text(
+    placed: list[tuple[str, str]], call: Callable[[list[str]], Any], error: Exception
+) -> DataError:
+    """Return the error that names the first text that the tokenizer refuses alone."""
+    for text, place in placed:
+        try:
+            call([text])
+        except Exception as own:  # noqa: BLE001  # tokenizers raise any exception
+            lone = any("\ud800" <= character <= "\udfff" for character in text)
+            what = "a lone surrogate, half of a character" if lone else " ".join(str(own).split())
+            return DataError(
+                f"{place}: the tokenizer cannot read this text: {what}; correct the record, or "
+                "remove it"
+            )
+    return DataError(f"the tokenizer cannot read these texts: {error}; check the records")
 
 
 def covered_characters(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -213,3 +213,19 @@ def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, mon
     result = tokenize([TextRecord("a", "x" * 99)], tokenizer, max_length=12)
     assert result.examples[0].length == 12
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        TextRecord("b", "half \ud83d", place="d.jsonl:7"),
+        MessagesRecord(
+            "b", (*TALK[:3], {"role": "assistant", "content": "\ud83d"}), place="d.jsonl:7"
+        ),
+        PairRecord("b", "anchor", "\udc80", place="d.jsonl:7"),
+    ],
+)
+def test_a_text_that_the_tokenizer_refuses_is_named_by_its_place(tokenizer, record):
+    good = PairRecord("a", "q", "p") if isinstance(record, PairRecord) else TextRecord("a", "good")
+    with pytest.raises(DataError, match=r"^d\.jsonl:7: .*surrogate"):
+        tokenize([good, record, good], tokenizer)
