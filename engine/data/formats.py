@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
+from .messages import parse_messages, refuse_media, tools_of
 from .turns import has_turns, turns_of
 
 Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
@@ -166,9 +167,11 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
     """
     row = _Row(values, place)
     identity = identity if values.get("id") in (None, "") else str(values["id"])
+    refuse_media(values, place)
     if form == "messages":
         turns = row.messages("messages") if "messages" in values else turns_of(values, place)
-        return MessagesRecord(identity, turns or row.messages("messages"), place=place)
+        turns = turns or row.messages("messages")
+        return MessagesRecord(identity, turns, tools=tools_of(values, place), place=place)
     if form == "text":
         return TextRecord(identity, row.text("text"), place=place)
     if form == "prompt_completion":
@@ -217,14 +220,7 @@ class _Row:
 
     def messages(self, name: str) -> tuple[Message, ...]:
         """Return the conversation in a column, without keys whose value is null."""
-        value = self.values[self.column((name,))]
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise DataError(self._wrong(name, value, "a list of {role, content}"))
-        for message in value:
-            role = message.get("role") if isinstance(message, Mapping) else None
-            if not isinstance(role, str) or not isinstance(message.get("content"), str | None):
-                raise DataError(self._wrong(name, message, "{role, content}, both text"))
-        return tuple({key: part for key, part in one.items() if part is not None} for one in value)
+        return parse_messages(self.values[self.column((name,))], name, self.place)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the non-empty texts of a column that holds one text or a list."""
@@ -271,7 +267,8 @@ def _completion_record(row: _Row, identity: str) -> CompletionRecord:
         texts = row.text("prompt"), row.text("completion")
         return CompletionRecord(identity, *texts, place=row.place)
     turns = row.messages("prompt"), row.messages("completion")
-    return CompletionRecord(identity, *turns, place=row.place)
+    tools = tools_of(row.values, row.place)
+    return CompletionRecord(identity, *turns, tools=tools, place=row.place)
 
 
 def _preference_record(row: _Row, identity: str) -> PreferenceRecord:

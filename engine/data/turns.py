@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import DataError
+from .messages import parse_messages
 
 CONVERSATIONS = ("conversations", "conversation", "dialogue", "dialog")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
 CONTINUED = ("input", "context")
 """Columns that continue an `instruction`, on a line of their own."""
 ANSWERS = ("output", "response", "answer", "completion", "solution")
-ROLES: Mapping[str, str] = {
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
-    **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
-    "system": "system",
-}
-"""Role names in data → roles of chat templates."""
 
 
 def has_turns(columns: Collection[str]) -> bool:
@@ -39,10 +32,7 @@ def turns_of(values: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], 
         return None
     column = next((name for name in CONVERSATIONS if name in values), None)
     if column is not None:
-        items = values[column]
-        if not isinstance(items, list):
-            raise _wrong(place, column, items, "a list of {from, value}")
-        return tuple(_message(item, column, place) for item in items)
+        return parse_messages(values[column], column, place)
     asked = [_text(values, name, place) for name in _asked(values)]
     answer = _text(values, next(name for name in ANSWERS if name in values), place)
     return (
@@ -59,24 +49,6 @@ def _asked(columns: Collection[str]) -> list[str]:
         rest = [name for name in found if name not in ("instruction", *CONTINUED)]
         return ["instruction", *more] if len(more) < 2 and not rest else []
     return found if len(found) == 1 and "context" not in columns else []
-
-
-def _message(item: Any, column: str, place: str) -> Mapping[str, Any]:
-    if not isinstance(item, dict):
-        raise _wrong(place, column, item, "{from, value}")
-    role = item.get("from", item.get("role"))
-    content = item.get("value", item.get("content"))
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise _wrong(place, column, item, "{from, value}, both text")
-    if role not in ROLES:
-        raise DataError(
-            f"{place}: column '{column}': the role {json.dumps(role)} is unknown, expected one of "
-            f"{', '.join(ROLES)}; rename it in the data"
-        )
-    extra = set(item) - {"from", "value", "role", "content"}
-    if extra := {key for key in extra if item[key] not in (None, "", [])}:
-        raise _wrong(place, column, sorted(extra), "no other keys in a message than from and value")
-    return {"role": ROLES[role], "content": content}
 
 
 def _text(values: Mapping[str, Any], name: str, place: str) -> str:

@@ -59,5 +59,5 @@ def test_formats_known_before_stay_as_they_were():
 
 def test_an_unknown_role_is_named():
     row = {"conversations": [{"from": "narrator", "value": "x"}]}
-    with pytest.raises(DataError, match=r'd.jsonl:3: .*the role "narrator" is unknown'):
+    with pytest.raises(DataError, match=r"d.jsonl:3: .*the role 'narrator' is unknown"):
         to_record(row, "messages", "i", "d.jsonl:3")
