@@ -69,6 +69,27 @@ UNUSED_NEGATIVES = Reason(
     "remove the negatives, or set contrastive.kind: infonce",
     limit=0.0,
 )
+NO_CANDIDATE = Reason(
+    "no-candidate",
+    "records",
+    "have no negative in any step, because all texts are excluded from their negatives",
+    "check the labels and repeated texts, or add a column negative",
+    limit=0.05,
+)
+SAME_TARGETS = Reason(
+    "same-targets",
+    "records",
+    "have the same target, whatever their input",
+    "check which column holds the answer",
+    limit=0.0,
+)
+BEYOND_POSITIONS = Reason(
+    "beyond-positions",
+    "records",
+    "longer than the sequences that the model was made for",
+    "set data.max_length to the positions of the model",
+    limit=0.0,
+)
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
     "turns",
@@ -129,6 +150,9 @@ REASONS: tuple[Reason, ...] = (
     SAME_COMPLETIONS,
     NO_SCORE,
     UNUSED_NEGATIVES,
+    NO_CANDIDATE,
+    SAME_TARGETS,
+    BEYOND_POSITIONS,
     UNLEARNED_TURNS,
     NO_END_MARK,
     CALLS_LEFT_OUT,

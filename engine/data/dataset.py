@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from ..config.data_reasons import EVERYTHING
+from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..protocol.data_sample import SampleRecord
 from .cache import TokenCache, cached_data
 from .examples import Example, PackedExample, PairExample, TextExample
 from .findings import Findings
 from .hashes import file_hashes
+from .input_limits import require_pad_row
 from .packing import pack_examples
 from .reading import Progress, SourceSummary, read_records
 from .sample import MOST_RECORDS
@@ -60,6 +62,7 @@ def load_examples(
     *,
     accepted: bool = False,
     cache: TokenCache | None = None,
+    limits: ModelLimits = UNLIMITED,
 ) -> ExampleSets:
     """Read, split and tokenize the configured data.
 
@@ -67,13 +70,15 @@ def load_examples(
         config: The run; `task` and the sections `data` and `contrastive` are used.
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
-        accepted: Whether the user has accepted all findings, as for a run that is resumed.
+        accepted: Whether the user has accepted the data as they are, as for a run that is resumed.
         cache: Keeps the tokenized data for other processes.
+        limits: Limits of the model for its input.
 
     Raises:
-        DataError: The data have no usable record, a record is invalid, or a finding needs consent.
+        DataError: The data have no usable record, a record is invalid, nothing could be learned,
+            or a finding needs consent.
     """
-    sets = examine_examples(config, tokenizer, progress, cache)
+    sets = examine_examples(config, tokenizer, progress, cache, limits, accepted=accepted)
     sets.findings.require_consent((EVERYTHING,) if accepted else config.data.accept)
     return sets
 
@@ -83,12 +88,19 @@ def examine_examples(
     tokenizer: DataTokenizer,
     progress: Progress,
     cache: TokenCache | None = None,
+    limits: ModelLimits = UNLIMITED,
+    *,
+    accepted: bool = False,
 ) -> ExampleSets:
     """Load examples as `load_examples` does, whether their findings are accepted or not."""
     make = partial(_tokenize_all, config, tokenizer, progress)
     if cache is None or config.data.streaming:
-        return _example_sets(config, make(), {})
-    found, known = cached_data(config, tokenizer, cache, make)
+        found, known = make(), False
+    else:
+        found, known = cached_data(config, tokenizer, cache, make)
+    require_pad_row(tokenizer.pad_token_id, limits)
+    if not accepted:
+        require_trainable(config, found.train, found.eval, limits, found.findings)
     return _example_sets(config, found, {"tokenized data": "from cache"} if known else {})
 
 
@@ -101,15 +113,21 @@ def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progres
 
 
 def examine_stream(
-    config: RunConfig, tokenizer: DataTokenizer, progress: Progress, count: int
+    config: RunConfig,
+    tokenizer: DataTokenizer,
+    progress: Progress,
+    count: int,
+    limits: ModelLimits = UNLIMITED,
 ) -> ExampleSets:
     """Load the first `count` records of every streamed source, and all evaluation data."""
     records = first_streamed(config, count) + read_records(config, progress)
-    return _example_sets(config, tokenize_data(config, records, tokenizer, progress), {})
+    found = tokenize_data(config, records, tokenizer, progress)
+    require_pad_row(tokenizer.pad_token_id, limits)
+    require_trainable(config, found.train, found.eval, limits, found.findings)
+    return _example_sets(config, found, {})
 
 
 def _example_sets(config: RunConfig, found: TokenizedData, facts: dict[str, str]) -> ExampleSets:
-    require_trainable(config, found.train, found.eval)
     sets, streamed = found.parts, config.data.streaming
     if streamed:
         facts = facts | streaming_facts(config, len(found.eval))

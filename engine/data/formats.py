@@ -185,8 +185,8 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
 
 
 def label_number(label: Any) -> int | None:
-    """Return a label as a number ≥ 0 that is equal for equal labels, on every machine."""
-    if label is None:
+    """Return a label as a number ≥ 0, equal for equal labels on every machine; None for NaN."""
+    if label is None or label != label:  # NaN, of which every row would be one class
         return None
     digest = hashlib.blake2b(str(label).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import DataError
 from .column_use import ColumnUse
@@ -78,7 +79,11 @@ def first_streamed(config: RunConfig, count: int) -> SourceRecords:
 
 
 def stream_batches(
-    config: RunConfig, tokenizer: Tokenizer, rank: int, world_size: int
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    rank: int,
+    world_size: int,
+    limits: ModelLimits = UNLIMITED,
 ) -> StreamedBatches:
     """Return the micro-batches of a rank from data that are read during training.
 
@@ -95,7 +100,7 @@ def stream_batches(
 
     def tokenize(records: list[Record], findings: Findings) -> list[Example]:
         found = tokenize_records(records, tokenizer, options, findings, lambda done, total: None)
-        require_usable(config, found)
+        require_usable(config, found, limits)
         return found
 
     weights = [source.weight or 1.0 for source in data.sources]

@@ -35,6 +35,7 @@ class Tokenizer(Protocol):
     is_fast: bool
     eos_token: str | None
     eos_token_id: int | None
+    pad_token_id: int | None
     bos_token: str | None
     bos_token_id: int | None
     added_tokens_encoder: Mapping[str, int]

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from ..config.load import parse_resolved
+from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import FttuiError, ModelError, SourceUnreachable
 from ..protocol.data_messages import (
@@ -35,6 +36,7 @@ _SHOWN_FACTS = (
     "train records",
     "eval records",
     "tokens per record",
+    "scores",
     "packed rows",
     "tokenized data",
 )
@@ -48,6 +50,7 @@ def check_data(
     *,
     tokens: bool = False,
     cache: TokenCache | None = None,
+    limits: ModelLimits = UNLIMITED,
 ) -> Iterator[AnyDataMessage]:
     """Yield what is known about the data of a run: sources, lengths, findings, records.
 
@@ -58,6 +61,7 @@ def check_data(
         show: Number of records of each training source to show.
         tokens: Show every token of them.
         cache: Keeps the tokenized data for the run.
+        limits: Limits of the model for its input.
 
     Raises:
         DataError: The data cannot be used, or a finding needs consent.
@@ -65,9 +69,9 @@ def check_data(
     if show:
         yield ShownRecords(records=_shown(config, tokenizer, progress, show, tokens=tokens))
     if config.data.streaming:
-        sets = examine_stream(config, tokenizer, progress, CHECKED_OF_STREAM)
+        sets = examine_stream(config, tokenizer, progress, CHECKED_OF_STREAM, limits)
     else:
-        sets = examine_examples(config, tokenizer, progress, cache)
+        sets = examine_examples(config, tokenizer, progress, cache, limits)
     yield from map(_line, _source_lines(config, sets))
     yield from map(_line, _finding_lines(config, sets))
     sets.findings.require_consent(config.data.accept)
@@ -94,13 +98,7 @@ def _source_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
             f"streamed: the first {CHECKED_OF_STREAM:,} records of each source are checked here; "
             "the others are counted during training"
         )
-    for name in (
-        "train records",
-        "eval records",
-        "tokens per record",
-        "packed rows",
-        "tokenized data",
-    ):
+    for name in _SHOWN_FACTS:
         if name in sets.facts:
             yield f"{name}: {sets.facts[name]}"
 
@@ -139,15 +137,24 @@ def _line(text: str) -> DataLine:
 def _messages(
     config: RunConfig, progress: Progress, options: argparse.Namespace
 ) -> Iterator[AnyDataMessage]:
-    from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
+    from ..model.limits import read_limits  # deferred: they import transformers
+    from ..model.tokenizer import load_tokenizer
 
     try:
         tokenizer = load_tokenizer(config.model, config.data.template, progress)
+        limits = read_limits(config.model, progress)
     except ModelError as error:
         yield from check_without_tokens(config, progress, error)
         return
-    show, tokens, cache = options.show, options.tokens, TokenCache()
-    yield from check_data(config, tokenizer, progress, show, tokens=tokens, cache=cache)
+    yield from check_data(
+        config,
+        tokenizer,
+        progress,
+        options.show,
+        tokens=options.tokens,
+        cache=TokenCache(),
+        limits=limits,
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

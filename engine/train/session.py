@@ -30,6 +30,7 @@ from ..data.hashes import dataset_revision
 from ..data.sampler import BatchStream
 from ..data.streaming import StreamedBatches
 from ..data.streams import stream_batches
+from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
 from ..protocol.events import NoteAdded, RunStarted
@@ -166,7 +167,12 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     loaded = load_model(config, place.device, event_log.progress)
     accepted = start.resume is not None
     examples = load_examples(
-        config, loaded.tokenizer, event_log.progress, accepted=accepted, cache=TokenCache()
+        config,
+        loaded.tokenizer,
+        event_log.progress,
+        accepted=accepted,
+        cache=TokenCache(),
+        limits=limits_of(loaded.model.config),
     )
     if place.rank == 0:
         keep_sample(start.run, examples)
@@ -189,7 +195,8 @@ def build_source(setup: Setup) -> BatchSource:
     train = config.train
     if examples.per_epoch is None:
         rank, ranks = place.rank, place.world_size
-        streamed = stream_batches(config, setup.loaded.tokenizer, rank, ranks)
+        limits = limits_of(setup.loaded.model.config)
+        streamed = stream_batches(config, setup.loaded.tokenizer, rank, ranks, limits)
         return BatchSource(streamed, collate)
     stream = BatchStream(
         examples.per_epoch,

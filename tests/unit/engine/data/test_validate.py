@@ -191,3 +191,17 @@ def test_a_refusal_has_the_exit_code_of_data_errors(
     assert code == DataError.exit_code
     assert isinstance(messages[-1], DataRefused)
     assert "not valid JSON" in messages[-1].text
+
+
+def test_tokens_that_the_model_has_no_row_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_llama(tmp_path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 100}))
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    model = msgspec.structs.replace(config.model, id=str(folder))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == DataError.exit_code
+    assert isinstance(messages[-1], DataRefused)
+    assert "the embedding of the model has 100 rows" in messages[-1].text
