@@ -142,10 +142,14 @@ def _messages(
 
     try:
         tokenizer = load_tokenizer(config.model, config.data.template, progress)
-        limits = read_limits(config.model, progress)
     except ModelError as error:
         yield from check_without_tokens(config, progress, error)
         return
+    try:
+        limits = read_limits(config.model, progress)
+    except ModelError as error:
+        limits = UNLIMITED
+        yield _line(f"limits of the model: not checked: {error}")
     yield from check_data(
         config,
         tokenizer,
