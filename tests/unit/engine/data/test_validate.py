@@ -198,10 +198,10 @@ def test_tokens_that_the_model_has_no_row_for_are_refused(
 ) -> None:
     folder = tiny_llama(tmp_path)
     settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 259}))
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 20}))
     config = configured(tmp_path / "d.jsonl", 3 * GOOD)
     model = msgspec.structs.replace(config.model, id=str(folder))
     code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
-    assert code == DataError.exit_code
+    assert code == DataError.exit_code, lines(messages)
     assert isinstance(messages[-1], DataRefused)
-    assert "the embedding of the model has 259 rows" in messages[-1].text
+    assert "the embedding of the model has 20 rows" in messages[-1].text
