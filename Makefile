@@ -1,5 +1,6 @@
 # make run    install what is missing, then open the app on the demo run
-# make test   install what is missing, then run the test suite
+# make test   install what is missing, then run the test suite, in two processes (WORKERS=1: in one)
+# make test-long   the same with the wide matrices
 # make check  formatting, lint, types, import contracts, size bars
 # make faults       inject every fault a few times and print the table; part of make test
 # make faults-long  the same with the long counts; ONLY=F18,F08 chooses
@@ -11,19 +12,23 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 CONFIG ?= configs/demo.yaml
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LINKS := .links/fttui
 
-.PHONY: run test check faults faults-long clean
+.PHONY: run test test-long check faults faults-long clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
 	@$(BIN)/fttui run $(CONFIG)
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-long: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or not long" $(PYTEST_ARGS)
 
 faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.faults $(if $(ONLY),--only $(ONLY))

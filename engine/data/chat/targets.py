@@ -286,7 +286,10 @@ class _Search:
         before = [mark.group() for mark in self._finder.special(first)]
         opener = self._template.opener(self._turns[:1], self._tools, self._form)
         asked = {mark.group() for mark in self._finder.special(opener)}
-        return {*before[-1:], *(asked & set(before))}
+        # A system message that the template writes by itself ends with an end mark.
+        alone = self._alone(self._placed[0].message) if self._placed else None
+        ends = [mark.group() for mark in self._finder.special(alone.tail)] if alone else []
+        return {*before[-1:], *(asked & set(before))} - set(ends[:1])
 
     def _by_prefix(self, turn: int) -> TurnTarget | None:
         """Return the text that a turn adds to the text before it; None if it changes that text."""
