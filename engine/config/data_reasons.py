@@ -143,8 +143,31 @@ UNUSED_COLUMNS = Reason(
     "not read, because the record format has no place for them",
     "rename a column that the records need to a name of the format",
 )
+BROKEN_ROWS = Reason(
+    "broken-rows",
+    "records",
+    "left out: the row cannot be read",
+    "correct the row in the file",
+    limit=0.0,
+)
+ENCODING_GUESSED = Reason(
+    "encoding-guessed",
+    "files",
+    "not UTF-8: the encoding was guessed",
+    "look at a record with fttui check --show 1, and save the file as UTF-8",
+    limit=0.0,
+)
+TEXT_LINES = Reason(
+    "text-lines",
+    "files",
+    "plain text: every line is a record",
+    "write longer documents as JSON lines with a column text",
+)
 
 REASONS: tuple[Reason, ...] = (
+    BROKEN_ROWS,
+    ENCODING_GUESSED,
+    TEXT_LINES,
     CUT,
     NO_TARGET,
     SAME_COMPLETIONS,

@@ -84,8 +84,8 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """The training and evaluation records, their format and length."""
 
     train: str | list[DataSource]
-    """A JSONL, JSON or Parquet file, a folder, a hub dataset id, or `stdlib:pairs` (pairs built on
-    this machine from the Python standard library); a list of `{path, weight}` mixes sources."""
+    """A JSON, CSV, Parquet or text file, a folder, a hub dataset id, or `stdlib:pairs` (pairs built
+    on this machine from the Python standard library); a list of `{path, weight}` mixes sources."""
     eval: str | None = None
     """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"

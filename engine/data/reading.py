@@ -82,14 +82,8 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
         summaries.append(SourceSummary(STDLIB_PAIRS, "train", "pairs", len(train) + len(held)))
     elif not data.streaming:
         for source in data.sources:
-            rows, form = _read(
-                config,
-                source.path,
-                source.split or data.train_split,
-                data.train_limit,
-                findings,
-                progress,
-            )
+            split = source.split or data.train_split
+            rows, form = _read(config, source.path, split, data.train_limit, findings, progress)
             summaries.append(SourceSummary(source.path, "train", form, len(rows)))
             fraction = data.eval_fraction if data.eval is None else 0.0
             kept, out = hold_out(rows, fraction, data.eval_limit)
@@ -141,7 +135,7 @@ def _read(
     label = f"reading {source}"
     progress(label, 0, 1)
     use = ColumnUse()
-    found = records_of(config, source, read_rows(source, split, limit), use)
+    found = records_of(config, source, read_rows(source, split, limit, findings), use)
     use.note(findings)
     progress(label, 1, 1)
     return found

@@ -30,11 +30,13 @@ class _Stream:
     path: str
     split: str
     form: Format
+    findings: Findings
+    """Receives rows that cannot be read, and what is guessed."""
 
     def open(self, limit: int | None, start: int = 0) -> Iterator[Record]:
         """Yield the records among the first `limit` rows, from row `start` on."""
         rest = None if limit is None else max(0, limit - start)
-        for row in islice(open_rows(self.path, self.split, start), rest):
+        for row in islice(open_rows(self.path, self.split, self.findings, start), rest):
             yield to_record(row.values, self.form, row.place, row.place)
 
     def first(self, count: int, findings: Findings) -> list[Record]:
@@ -42,13 +44,13 @@ class _Stream:
         use = ColumnUse()
         records = [
             use.convert(row.values, self.form, row.place, row.place)
-            for row in islice(open_rows(self.path, self.split), count)
+            for row in islice(open_rows(self.path, self.split, findings), count)
         ]
         use.note(findings)
         return records
 
 
-def _streams(config: RunConfig) -> Iterator[_Stream]:
+def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
     """Yield the streamed sources.
 
     Raises:
@@ -56,12 +58,13 @@ def _streams(config: RunConfig) -> Iterator[_Stream]:
     """
     for source in config.data.sources:
         split = source.split or config.data.train_split
-        first = next(open_rows(source.path, split), None)
+        first = next(open_rows(source.path, split, Findings()), None)
         if first is None:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"
             )
-        yield _Stream(source.path, split, format_of(config, source.path, [first]))
+        form = format_of(config, source.path, [first])
+        yield _Stream(source.path, split, form, findings)
 
 
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:
@@ -71,7 +74,7 @@ def first_streamed(config: RunConfig, count: int) -> SourceRecords:
         DataError: A source cannot be read, or one of these records is invalid.
     """
     train, summaries, findings = [], [], Findings()
-    for stream in _streams(config):
+    for stream in _streams(config, findings):
         records = stream.first(min(count, config.data.train_limit or count), findings)
         train.append(records)
         summaries.append(SourceSummary(stream.path, "train", stream.form, len(records)))
@@ -93,9 +96,10 @@ def stream_batches(
         DataError: A source is missing or empty, or its format is unknown.
     """
     data, seed, options = config.data, config.train.seed, tokenize_options(config)
+    found_in_rows = Findings()
     sources: list[Rows] = [
         ShuffledRows(one.path, partial(one.open, data.train_limit), data.shuffle_buffer, seed)
-        for one in _streams(config)
+        for one in _streams(config, found_in_rows)
     ]
 
     def tokenize(records: list[Record], findings: Findings) -> list[Example]:
@@ -105,7 +109,9 @@ def stream_batches(
 
     weights = [source.weight or 1.0 for source in data.sources]
     rows = sources[0] if len(sources) == 1 else InterleavedRows(sources, weights, seed)
-    return StreamedBatches(rows, tokenize, config.train.batch, rank, world_size)
+    return StreamedBatches(
+        rows, tokenize, config.train.batch, rank, world_size, findings=found_in_rows
+    )
 
 
 def streaming_facts(config: RunConfig, held: int) -> dict[str, str]:

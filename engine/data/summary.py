@@ -55,9 +55,12 @@ def summarize(
         DataError: The source cannot be read.
     """
     progress(f"reading {source}", 0, 1)
-    rows = read_rows(source, split)
+    findings = Findings()
+    rows = read_rows(source, split, None, findings)
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    summary = DataSummary(source=source, records=len(rows), unused=names)
+    summary = DataSummary(
+        source=source, records=len(rows), unused=names, findings=findings.to_structs()
+    )
     try:
         config, records, form, unused = _understood(config, tasks, source, rows)
     except DataError as error:
@@ -75,7 +78,11 @@ def summarize(
         first=texts[0],
         section=_section(config, source),
     )
-    return summary if tokenizer is None else _counted(config, records, tokenizer, progress, summary)
+    return (
+        summary
+        if tokenizer is None
+        else _counted(config, records, tokenizer, progress, findings, summary)
+    )
 
 
 def _understood(
@@ -148,10 +155,11 @@ def _counted(
     records: list[Record],
     tokenizer: DataTokenizer,
     progress: Progress,
+    findings: Findings,
     summary: DataSummary,
 ) -> DataSummary:
     """Add what only the tokenizer can find: lengths in tokens, findings, the first record."""
-    options, findings = tokenize_options(config), Findings()
+    options = tokenize_options(config)
 
     def report(done: float, total: float) -> None:
         progress("tokenizing", done, total)

@@ -25,6 +25,7 @@ from ..protocol.data_sample import SampleRecord
 from .cache import TokenCache
 from .channel import Channel, without_torch
 from .dataset import ExampleSets, examine_examples, examine_stream
+from .findings import Findings
 from .reading import Progress, first_records, read_records
 from .sample import sample_records
 from .streams import first_streamed
@@ -73,7 +74,9 @@ def check_data(
     else:
         sets = examine_examples(config, tokenizer, progress, cache, limits)
     yield from map(_line, _source_lines(config, sets))
-    yield from map(_line, _finding_lines(config, sets))
+    if not list(sets.findings):
+        yield _line("findings: none; every record is learned as it is stored")
+    yield from map(_line, _finding_lines(config, sets.findings))
     sets.findings.require_consent(config.data.accept)
 
 
@@ -103,12 +106,9 @@ def _source_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
             yield f"{name}: {sets.facts[name]}"
 
 
-def _finding_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
+def _finding_lines(config: RunConfig, findings: Findings) -> Iterator[str]:
     """Yield the findings that need no consent; the refusal lists the others."""
-    found = list(sets.findings)
-    if not found:
-        yield "findings: none; every record is learned as it is stored"
-    for one in found:
+    for one in findings:
         if not one.needs_consent(config.data.accept):
             accepted = " (accepted)" if one.needs_consent(()) else ""
             yield f"finding: {one.line}{accepted}"
@@ -123,10 +123,12 @@ def check_without_tokens(
         DataError: The data cannot be read.
     """
     if config.data.streaming:
-        sources = first_streamed(config, CHECKED_OF_STREAM).sources
+        records = first_streamed(config, CHECKED_OF_STREAM)
     else:
-        sources = read_records(config, progress).sources
-    yield from (_line(source.line) for source in sources)
+        records = read_records(config, progress)
+    yield from (_line(source.line) for source in records.sources)
+    yield from map(_line, _finding_lines(config, records.findings))
+    records.findings.require_consent(config.data.accept)
     yield _line(f"tokens: not checked, because the tokenizer cannot be loaded: {error}")
 
 

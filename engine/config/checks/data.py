@@ -10,7 +10,12 @@ from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, RunConfig
 from .problem import Problem
 
-FILE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+_COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
+_CONTENT = (
+    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md"),
+    *(".parquet", ".arrow", ".feather"),
+)
+FILE_SUFFIXES = tuple(content + packed for packed in _COMPRESSED for content in _CONTENT)
 """Endings by which a data source is taken for a file; files have no splits."""
 
 
@@ -35,7 +40,7 @@ def describe_missing(path: Path) -> str:
     hint = f"; did you mean {folder / close[0]}?" if close else "."
     return (
         f"{path}: no such file (current folder: {Path.cwd()}){hint} Accepted: files ending in "
-        f"{', '.join(FILE_SUFFIXES)}, a folder, a hub dataset id, or {STDLIB_PAIRS}"
+        f"{', '.join(_CONTENT)} (also compressed), a folder, a hub dataset id, or {STDLIB_PAIRS}"
     )
 
 

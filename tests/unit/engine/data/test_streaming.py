@@ -157,8 +157,9 @@ def test_files_are_read_from_a_row_on(tmp_path: Path) -> None:
     lines.write_text("{broken\n\n" + '{"text": "b"}\n\n{"text": "c"}\n')
     table = pyarrow.table({"text": list("abcdefg")})
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=3)
-    assert [row.values["text"] for row in open_rows(str(lines), "train", 1)] == ["b", "c"]
+    later = open_rows(str(lines), "train", Findings(), 1)
+    assert [row.values["text"] for row in later] == ["b", "c"]
     for start in range(8):
-        rows = list(open_rows(str(tmp_path / "rows.parquet"), "train", start))
+        rows = list(open_rows(str(tmp_path / "rows.parquet"), "train", Findings(), start))
         assert "".join(row.values["text"] for row in rows) == "abcdefg"[start:]
     assert rows == []
