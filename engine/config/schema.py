@@ -98,6 +98,13 @@ class DataConfig(Section, frozen=True, kw_only=True):
         "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
     ] = "auto"
     """Format of the records; auto: recognized by their columns."""
+    columns: dict[str, str | None] = {}
+    """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
+    `{prompt: "{instruction} {input}"}`; `{NAME: null}` leaves a column unused knowingly. With
+    format: messages, prompt and completion are the turns of a conversation."""
+    label: Literal["auto", "class", "score", "answer"] = "auto"
+    """Meaning of a column `label`. class: pairs with equal labels are not negatives of each other;
+    score: the similarity of two texts; answer: the answer to a text (task sft)."""
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None

@@ -13,6 +13,7 @@ from ..errors import DataError
 from .column_use import ColumnUse
 from .findings import Findings
 from .formats import ACCEPTED, Format, Record, detect_format
+from .mapping import prepared, with_every_positive
 from .sampler import epoch_order
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
@@ -151,6 +152,9 @@ def records_of(
     Raises:
         DataError: No known format matches, or a row is invalid.
     """
+    rows = [prepared(row, config) for row in rows]
+    if config.task == "contrastive":
+        rows = list(with_every_positive(rows))
     form = format_of(config, source, rows)
     stem = Path(source).stem
     records = [

@@ -15,8 +15,9 @@ from .column_use import ColumnUse
 from .examples import Example
 from .findings import Findings
 from .formats import Format, Record, to_record
+from .mapping import prepared, with_every_positive
 from .reading import SourceRecords, SourceSummary, format_of
-from .sources import open_rows
+from .sources import SourceRecord, open_rows
 from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .tokenize import Tokenizer, tokenize_records
 from .tokenized import tokenize_options
@@ -27,6 +28,7 @@ from .trainable import require_usable
 class _Stream:
     """One streamed source and the format of its rows."""
 
+    config: RunConfig
     path: str
     split: str
     form: Format
@@ -36,15 +38,25 @@ class _Stream:
     def open(self, limit: int | None, start: int = 0) -> Iterator[Record]:
         """Yield the records among the first `limit` rows, from row `start` on."""
         rest = None if limit is None else max(0, limit - start)
-        for row in islice(open_rows(self.path, self.split, self.findings, start), rest):
+        for row in islice(self._rows(start, self.findings), rest):
             yield to_record(row.values, self.form, row.place, row.place)
+
+    def _rows(self, start: int, findings: Findings) -> Iterator[SourceRecord]:
+        for row in open_rows(self.path, self.split, findings, start):
+            found = prepared(row, self.config)
+            if self.form == "pairs" and len(list(with_every_positive([found]))) > 1:
+                raise DataError(
+                    f"{row.place}: several positives make several records, which cannot be "
+                    "streamed; set data.streaming: false, or give every positive a row of its own"
+                )
+            yield found
 
     def first(self, count: int, findings: Findings) -> list[Record]:
         """Return the first `count` records, and note the columns that are not read."""
         use = ColumnUse()
         records = [
             use.convert(row.values, self.form, row.place, row.place)
-            for row in islice(open_rows(self.path, self.split, findings), count)
+            for row in islice(self._rows(0, findings), count)
         ]
         use.note(findings)
         return records
@@ -63,8 +75,8 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"
             )
-        form = format_of(config, source.path, [first])
-        yield _Stream(source.path, split, form, findings)
+        form = format_of(config, source.path, [prepared(first, config)])
+        yield _Stream(config, source.path, split, form, findings)
 
 
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:

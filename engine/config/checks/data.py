@@ -152,5 +152,33 @@ def _check_accept(config: RunConfig) -> Iterator[Problem]:
             )
 
 
-DATA = (_check_accept, _check_eval, _check_packing, _check_mix, _check_streaming)
+FIELDS = (
+    *("messages", "prompt", "completion", "text", "chosen", "rejected", "anchor", "positive"),
+    *("negatives", "label", "score", "tools", "instruction", "input", "output", "id"),
+)
+"""Fields that `data.columns` maps to columns."""
+
+
+def _check_columns(config: RunConfig) -> Iterator[Problem]:
+    for field, column in config.data.columns.items():
+        if column is not None and field not in FIELDS:
+            close = difflib.get_close_matches(field, FIELDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield Problem(
+                "data.columns",
+                f"got the field {field!r}, expected one of {', '.join(FIELDS)} (field: column), or "
+                f"{{{field}: null}} for a column that stays unused{hint}",
+            )
+    if config.data.label == "answer" and config.task != "sft":
+        yield Problem(
+            "data.label", f"got answer, but task {config.task} learns no answers; set task: sft"
+        )
+    if config.data.label in ("class", "score") and config.task != "contrastive":
+        yield Problem(
+            "data.label",
+            f"got {config.data.label}, but only task contrastive has pairs; set data.label: auto",
+        )
+
+
+DATA = (_check_columns, _check_accept, _check_eval, _check_packing, _check_mix, _check_streaming)
 """Checks of the data."""
