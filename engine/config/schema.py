@@ -102,6 +102,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
     `{prompt: "{instruction} {input}"}`; `{NAME: null}` leaves a column unused knowingly. With
     format: messages, prompt and completion are the turns of a conversation."""
+    roles: dict[str, str] = {}
+    """Roles of conversations by their names in the data, such as `{narrator: user}` (task sft)."""
+    system: str | None = None
+    """System message of conversations that have none (task sft); null adds none."""
     label: Literal["auto", "class", "score", "answer"] = "auto"
     """Meaning of a column `label`. class: pairs with equal labels are not negatives of each other;
     score: the similarity of two texts; answer: the answer to a text (task sft)."""

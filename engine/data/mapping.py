@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config.schema import RunConfig
 from ..errors import DataError
+from .context import with_context
 from .sources import SourceRecord
 from .turns import CONVERSATIONS, QUESTIONS
 
@@ -41,6 +42,7 @@ def prepared(row: SourceRecord, config: RunConfig) -> SourceRecord:
         values = _labelled_pair(values, config.data.label, row.place)
     elif config.task == "sft":
         values = _labelled_text(values, config.data.label, row.place)
+        values = with_context(values, config.data, row.place)
     else:
         values = _preference(values)
     return SourceRecord(values, row.place)

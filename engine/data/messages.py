@@ -140,7 +140,8 @@ class _Messages:
         if role is None:
             raise DataError(
                 f"{self.place}: column '{self.column}': the role {name!r} is unknown, expected one "
-                f"of {', '.join(ROLES)}; rename it in the data"
+                f"of {', '.join(ROLES)}; set data.roles: {{{name!r}: user}} (or assistant, system, "
+                "tool)"
             )
         return role
 

@@ -169,6 +169,11 @@ def _check_columns(config: RunConfig) -> Iterator[Problem]:
                 f"got the field {field!r}, expected one of {', '.join(FIELDS)} (field: column), or "
                 f"{{{field}: null}} for a column that stays unused{hint}",
             )
+    for key in ("roles", "system"):
+        if getattr(config.data, key) and config.task != "sft":
+            yield Problem(
+                f"data.{key}", f"is not used by task {config.task}; remove it, or set task: sft"
+            )
     if config.data.label == "answer" and config.task != "sft":
         yield Problem(
             "data.label", f"got answer, but task {config.task} learns no answers; set task: sft"

@@ -135,3 +135,38 @@ def test_a_conversation_with_a_rating_is_rated(label):
 def test_unknown_fields_and_labels_of_other_tasks_are_named():
     problems = check_config(config("sft", columns={"promt": "q"}, label="score"))
     assert [one.key for one in problems if "data." in one.key] == ["data.columns", "data.label"]
+
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"system": "s", "conversations": [{"from": "human", "value": "q"}, GOOD]},
+        {"system": "s", "messages": [SYSTEM, ASKED, GOOD]},
+        {"system_prompt": "s", "question": "q", "response": "g"},
+    ],
+)
+def test_a_column_holds_the_system_message(row):
+    assert read(row, "sft") == [MessagesRecord("d:1", (SYSTEM, ASKED, GOOD))]
+
+
+def test_two_different_system_messages_are_refused():
+    with pytest.raises(DataError, match=r"d.jsonl:1: .*two different system messages"):
+        read({"system": "t", "messages": [SYSTEM, ASKED, GOOD]}, "sft")
+
+
+def test_a_history_stands_before_the_question():
+    row = {"query": "q", "response": "g", "history": [["a", "b"]]}
+    (record,) = read(row, "sft", system="s")
+    assert isinstance(record, MessagesRecord)
+    assert [one["content"] for one in record.messages] == ["s", "a", "b", "q", "g"]
+
+
+def test_roles_are_mapped_by_the_configuration():
+    row = {"conversations": [{"from": "narrator", "value": "q"}, GOOD]}
+    with pytest.raises(DataError, match=r"set data.roles: {'narrator': user}"):
+        read(row, "sft")
+    expected = [MessagesRecord("d:1", (ASKED, GOOD))]
+    assert read(row, "sft", roles={"narrator": "user"}) == expected
