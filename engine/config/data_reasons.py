@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["records", "turns", "columns", "files"]
+Unit = Literal["records", "turns", "columns", "files", "evaluation records"]
 EVERYTHING = "all"
 """The entry of `data.accept` that accepts every reason."""
 
@@ -68,6 +68,32 @@ UNUSED_NEGATIVES = Reason(
     "have negatives, which the losses of scored pairs do not use",
     "remove the negatives, or set contrastive.kind: infonce",
     limit=0.0,
+)
+DUPLICATES = Reason(
+    "duplicates",
+    "records",
+    "repeat another training record",
+    "set data.dedup: exact (or near) to drop them",
+)
+DROPPED_DUPLICATES = Reason(
+    "dropped-duplicates",
+    "records",
+    "dropped: the record repeats another one, or is evaluation data (data.dedup)",
+    "set data.dedup: off to keep them",
+    drops=True,
+)
+EVAL_OVERLAP = Reason(
+    "eval-overlap",
+    "evaluation records",
+    "are also training data, so that the evaluation measures memory",
+    "set data.dedup: exact to drop them from training, or name other data.eval",
+    limit=0.1,
+)
+HELD_OUT_OVERLAP = Reason(
+    "held-out-overlap",
+    "evaluation records",
+    "were held out, but the training data repeat them",
+    "set data.dedup: exact to drop them from training",
 )
 NO_CANDIDATE = Reason(
     "no-candidate",
@@ -173,6 +199,10 @@ REASONS: tuple[Reason, ...] = (
     SAME_COMPLETIONS,
     NO_SCORE,
     UNUSED_NEGATIVES,
+    DUPLICATES,
+    DROPPED_DUPLICATES,
+    EVAL_OVERLAP,
+    HELD_OUT_OVERLAP,
     NO_CANDIDATE,
     SAME_TARGETS,
     BEYOND_POSITIONS,

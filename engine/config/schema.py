@@ -135,6 +135,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
     accept: list[str] = []
     """Findings about the data that are accepted although their share is large, by the names that
     `fttui check` prints, such as `cut`; `all` accepts every finding."""
+    dedup: Literal["off", "exact", "near"] = "off"
+    """Drop training records that repeat another one or are evaluation data; near: also those that
+    share most of their words (needs the package datasketch). Duplicates are counted in any case,
+    except in streamed data."""
     packing: bool = False
     """Pack several records into each row of max_length instead of padding (task sft). Attention
     does not cross records."""

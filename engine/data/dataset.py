@@ -12,6 +12,7 @@ from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..protocol.data_sample import SampleRecord
 from .cache import TokenCache, cached_data
+from .duplicates import deduplicated
 from .examples import Example, PackedExample, PairExample, TextExample
 from .findings import Findings
 from .hashes import file_hashes
@@ -105,9 +106,12 @@ def examine_examples(
 
 
 def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progress) -> TokenizedData:
-    found = tokenize_data(config, read_records(config, progress), tokenizer, progress)
+    records = read_records(config, progress)
     if not config.data.streaming:
-        return found
+        own_eval = config.data.eval is not None
+        records = deduplicated(records, config.data.dedup, own_eval=own_eval)
+        return tokenize_data(config, records, tokenizer, progress)
+    found = tokenize_data(config, records, tokenizer, progress)
     streamed = first_streamed(config, MOST_RECORDS)
     return replace(found, sample=sample_of(config, streamed, tokenizer))
 

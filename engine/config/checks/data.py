@@ -109,6 +109,12 @@ def _check_streaming(config: RunConfig) -> Iterator[Problem]:
     data = config.data
     if not data.streaming:
         return
+    if data.dedup != "off":
+        yield Problem(
+            "data.dedup",
+            f"got {data.dedup}, but streamed data are not known as a whole, so their duplicates "
+            "are not found; set data.streaming: false, or remove the key",
+        )
     if config.train.steps is None:
         yield Problem(
             "train.epochs",

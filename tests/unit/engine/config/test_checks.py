@@ -94,6 +94,7 @@ def test_sound_configurations_pass(changes):
         ),
         (({"contrastive": {"kind": "infonce"}},), "contrastive.kind", "simctg"),
         (({"contrastive": {"kind": "cosent"}},), "contrastive.kind", "simctg"),
+        ((STREAMED, {"data": {"dedup": "exact"}}), "data.dedup", "streaming: false"),
         (
             (COSENT, {"train": {"batch": 1, "accumulate": 1}}),
             "train.batch",

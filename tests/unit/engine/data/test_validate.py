@@ -46,7 +46,8 @@ def lines(messages: list[AnyDataMessage]) -> list[str]:
 
 def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
     file = tmp_path / "d.jsonl"
-    config = configured(file, 3 * GOOD, eval=str(tmp_path / "e.jsonl"))
+    rows = "".join(GOOD.replace('"a"', f'"{letter}"') for letter in "xyz")
+    config = configured(file, rows, eval=str(tmp_path / "e.jsonl"))
     (tmp_path / "e.jsonl").write_text(GOOD)
     assert lines(checked(config)) == [
         f"{file}: 3 records (prompt + completion)",
@@ -61,7 +62,8 @@ def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("streaming", [False, True])
 def test_columns_that_are_not_read_are_named(tmp_path: Path, streaming: bool) -> None:
     row = '{"prompt": "a", "completion": "b", "topic": "t", "url": "u"}\n'
-    config = configured(tmp_path / "d.jsonl", 3 * row, streaming=streaming, eval_fraction=0)
+    rows = row + row.replace('"a"', '"c"')
+    config = configured(tmp_path / "d.jsonl", rows, streaming=streaming, eval_fraction=0)
     [found] = [line for line in lines(checked(config)) if line.startswith("finding:")]
     assert found.startswith("finding: 2 of 4 columns (50 %) not read")
     assert found.endswith("d.jsonl:1, topic, url")
