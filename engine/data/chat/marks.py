@@ -44,11 +44,19 @@ def unmarked(text: str) -> str:
     return _MARKS.sub("", text)
 
 
-def marked(turns: Turns, chosen: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """Return the messages with marks around the strings of the chosen ones, or of all."""
+def marked(
+    turns: Turns, chosen: Sequence[int] | None = None, *, outer: bool = False
+) -> list[dict[str, Any]]:
+    """Return the messages with marks around the strings of the chosen ones, or of all.
+
+    Args:
+        turns: The messages.
+        chosen: Numbers of the messages to mark; None marks all.
+        outer: Put the outermost marks of a content around white space and tags at its ends.
+    """
     wanted = range(len(turns)) if chosen is None else chosen
     return [
-        _marked(turn, number) if number in wanted else dict(turn)
+        _marked(turn, number, outer=outer) if number in wanted else dict(turn)
         for number, turn in enumerate(turns)
     ]
 
@@ -68,6 +76,12 @@ def placed(text: str) -> list[Placed]:
     return found
 
 
+def before_first(text: str) -> str:
+    """Return the text before the first mark; empty without a mark."""
+    found = _MARKS.search(text)
+    return text[: found.start()] if found else ""
+
+
 def kinds_of(turn: Message) -> set[Kind]:
     """Return the kinds of strings that a message has."""
     text = json.dumps(_marked(turn, 0), ensure_ascii=False, default=str)
@@ -75,10 +89,10 @@ def kinds_of(turn: Message) -> set[Kind]:
     return {_KINDS[code // 2] for code in found}
 
 
-def _marked(turn: Message, number: int) -> dict[str, Any]:
+def _marked(turn: Message, number: int, *, outer: bool = False) -> dict[str, Any]:
     made = dict(turn)
     if isinstance(content := turn.get("content"), str):
-        made["content"] = _mark_sides(content, number)
+        made["content"] = _mark_sides(content, number, outer=outer)
     elif isinstance(content, list):
         made["content"] = [_mark_part(part, number) for part in content]
     if isinstance(reasoning := turn.get("reasoning_content"), str):
@@ -97,7 +111,7 @@ def _mark(text: str, number: int, kind: Kind) -> str:
     return text[:start] + chr(code) + inner + chr(code + 1) + text[start + len(inner) :]
 
 
-def _mark_sides(content: str, number: int) -> str:
+def _mark_sides(content: str, number: int, *, outer: bool) -> str:
     """Mark the text on each side of the tags of reasoning, the text between them as reasoning."""
     sides = REASONING.split(content)
     closes = [tag.startswith(("</", "[/")) for tag in sides[1::2]]
@@ -108,7 +122,17 @@ def _mark_sides(content: str, number: int) -> str:
         else:
             inside = index // 2 < len(closes) and closes[index // 2]
             made.append(_mark(side, number, "reasoning" if inside else "content"))
-    return "".join(made)
+    return _widened("".join(made)) if outer else "".join(made)
+
+
+def _widened(text: str) -> str:
+    """Move the first mark to the beginning of a text, and the last one to its end."""
+    found = list(_MARKS.finditer(text))
+    if not found:
+        return text
+    first, last = found[0], found[-1]
+    inner = text[: first.start()] + text[first.end() : last.start()] + text[last.end() :]
+    return first.group() + inner + last.group()
 
 
 def _mark_part(part: Any, number: int) -> Any:

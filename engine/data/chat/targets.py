@@ -143,24 +143,31 @@ class _Search:
         everyone = range(len(self._turns))
         if marks.has_marks(self._text) or len(self._turns) > marks.MOST_MESSAGES:
             return [], set(everyone)
-        whole = self._with_marks(self._turns, None, self._text)
-        if whole is not None:
-            return whole, self._bare()
+        for outer in (True, False):
+            whole = self._with_marks(self._turns, None, self._text, outer=outer)
+            if whole is not None:
+                return whole, self._bare()
         placed: list[Placed] = []
         unmarkable = self._bare()
         for number in everyone:
-            one = self._with_marks(self._turns, [number], self._text)
+            one = self._either(self._turns, number, self._text)
             if one is None:
                 unmarkable.add(number)
             else:
                 placed += one
         return sorted(placed, key=lambda one: one.start), unmarkable
 
+    def _either(self, turns: Turns, number: int, text: str) -> list[Placed] | None:
+        """Return where the strings of a message stand, with outer marks or with inner ones."""
+        outer = self._with_marks(turns, [number], text, outer=True)
+        return self._with_marks(turns, [number], text, outer=False) if outer is None else outer
+
     def _with_marks(
-        self, turns: Turns, chosen: Sequence[int] | None, text: str
+        self, turns: Turns, chosen: Sequence[int] | None, text: str, *, outer: bool
     ) -> list[Placed] | None:
         """Return where marked strings stand; None if the marks change the text."""
-        made = self._template.text(marks.marked(turns, chosen), self._tools, self._form)
+        given = marks.marked(turns, chosen, outer=outer)
+        made = self._template.text(given, self._tools, self._form)
         return None if made is None or marks.unmarked(made) != text else marks.placed(made)
 
     def _bare(self) -> set[int]:
@@ -227,7 +234,7 @@ class _Search:
             if shorter is None:
                 return None
             text = shorter
-        placed = self._with_marks(turns, [turn], text)
+        placed = self._either(turns, turn, text)
         return _Alone(placed, text[max(one.end for one in placed) :]) if placed else None
 
     def _end(self, turn: int, last: int, alone: str | None) -> int:
@@ -299,7 +306,8 @@ class _Search:
         through = self._template.text(self._turns[: turn + 1], self._tools, self._form)
         if before is None or through is None:
             return None
-        start = len(before) + len(opener) if through.startswith(before + opener) else len(before)
+        shared = _without_cut_tag(_common(opener, through[len(before) :]))
+        start = len(before) + len(shared)
         if not (through.startswith(before) and self._text.startswith(through.rstrip())):
             return None
         end = start + self._run_end(through[start:])

@@ -101,8 +101,15 @@ class ChatTemplate:
             asked = turns or [{"role": "user", "content": "a"}]
             plain = self.text(asked, tools, form)
             opened = self.text(asked, tools, form, opening=True)
-            self._openers[key] = _after(plain, opened)
+            self._openers[key] = _after(plain, opened) or self._header(asked, tools, form, plain)
         return self._openers[key]
+
+    def _header(self, turns: Turns, tools: Tools, form: MessageForm, plain: str | None) -> str:
+        """Return what a template without a generation prompt writes before an answer."""
+        answer = marks.marked([*turns, {"role": "assistant", "content": "a"}], [len(turns)])
+        answered = self.text(answer, tools, form)
+        found = _after(plain, answered)
+        return marks.before_first(found)
 
     def generated(self, turns: Turns, tools: Tools, rendered: Rendered) -> list[tuple[int, int]]:
         """Return the spans between `{% generation %}` and `{% endgeneration %}` in the text."""
@@ -154,13 +161,15 @@ class ChatTemplate:
         return True
 
     def _apply(self, turns: Turns, tools: Tools, form: MessageForm, opening: bool) -> str:
-        made = self.tokenizer.apply_chat_template(
-            form.of(turns),
-            tools=list(tools) or None,
-            tokenize=False,
-            add_generation_prompt=opening,
-        )
-        return str(made)
+        messages = form.of(turns)
+        options = {"tokenize": False, "add_generation_prompt": opening}
+        if tools:
+            return str(self.tokenizer.apply_chat_template(messages, tools=list(tools), **options))
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tools=None, **options))
+        except Exception:  # noqa: BLE001  # templates raise any exception
+            # Some templates go through the tools without asking whether there are any.
+            return str(self.tokenizer.apply_chat_template(messages, tools=[], **options))
 
 
 def _written_as_python(turns: Turns, text: str) -> bool:

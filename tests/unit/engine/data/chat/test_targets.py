@@ -364,3 +364,33 @@ def test_the_reason_of_the_template_is_named() -> None:
     template = "{{ raise_exception('only one system message') }}"
     with pytest.raises(DataError, match=r"t\.jsonl:3: the chat template rejects it: only one sys"):
         learned(template)
+
+
+VICUNA = (
+    "{%- for m in messages -%}{%- if m.role == 'user' -%}{{- 'USER: ' + m.content + ' ' -}}"
+    "{%- else -%}{{- 'ASSISTANT: ' + (m.content or '') -}}{%- for c in m.tool_calls or [] -%}"
+    "{{- '<call>' + c.function.name + '</call>' -}}{%- endfor -%}{{- '</s>' -}}{%- endif -%}"
+    "{%- endfor -%}"
+)
+
+
+@pytest.mark.parametrize("text", ["<think>\nhm\n</think>\nyo", "  def f():\n    pass\n", "yo", ""])
+def test_a_template_without_a_generation_prompt_learns_whole_contents(text: str) -> None:
+    turns = (user("a?"), assistant(text), user("b?"), assistant("two"))
+    assert learned(VICUNA, turns, tokens=("</s>",))[0] == [f"{text}</s>", "two</s>"]
+
+
+def test_a_template_without_a_generation_prompt_learns_how_a_call_begins() -> None:
+    turns = (user("a?"), assistant(None, tool_calls=[CALL]), user("b?"), assistant("two"))
+    assert learned(VICUNA, turns, tokens=("</s>",))[0] == ["<call>area</call></s>", "two</s>"]
+
+
+def test_an_empty_turn_has_its_end_mark_as_target_and_no_header() -> None:
+    template = chatml(PLAIN, opener=HEAD + "assistant\\n<think>\\n")
+    turns = (user("a?"), assistant(""), user("b?"), assistant("two"))
+    assert learned(template, turns)[0] == [END, f"two{END}"]
+
+
+def test_a_template_that_goes_through_no_tools_is_given_an_empty_list() -> None:
+    template = "{%- for t in tools -%}{{- t | tojson -}}{%- endfor -%}" + CHATML
+    assert learned(template)[0] == [f"{word}{END}" for word in ("one", "two", "three")]
