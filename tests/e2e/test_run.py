@@ -22,7 +22,8 @@ PATIENCE_S = 150.0
 
 
 def _config(tmp_path: Path, **overrides: Any) -> list[str]:
-    path, sets = write_config(tmp_path, **overrides)
+    """A run that keeps every checkpoint, so that a slow machine still finds the first ones."""
+    path, sets = write_config(tmp_path, checkpoint__keep=100_000, **overrides)
     return [str(path), *(word for item in sets for word in ("--set", item))]
 
 
