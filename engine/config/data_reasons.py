@@ -169,6 +169,13 @@ UNUSED_COLUMNS = Reason(
     "not read, because the record format has no place for them",
     "rename a column that the records need to a name of the format",
 )
+IGNORED_COLUMNS = Reason(
+    "ignored-columns",
+    "columns",
+    "not read, although their names say that they change what should be learned",
+    "set data.columns: {FIELD: COLUMN} to use a column, or {COLUMN: null} to leave it unused",
+    limit=0.0,
+)
 BROKEN_ROWS = Reason(
     "broken-rows",
     "records",
@@ -214,6 +221,7 @@ REASONS: tuple[Reason, ...] = (
     REASONING_LEFT_OUT,
     MASKED_TURNS,
     UNUSED_COLUMNS,
+    IGNORED_COLUMNS,
 )
 """Every reason, in the order in which findings are shown."""
 NAMES = tuple(reason.name for reason in REASONS)

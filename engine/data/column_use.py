@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config.data_reasons import UNUSED_COLUMNS
+from ..config.data_reasons import IGNORED_COLUMNS, UNUSED_COLUMNS
 from .findings import Findings
 from .formats import Format, Record, to_record
+
+MEANINGFUL = frozenset(
+    {
+        *("tools", "functions", "system", "system_prompt", "history", "label", "labels"),
+        *("score", "chosen", "rejected", "reasoning", "reasoning_content", "thinking"),
+        *("weight", "context", "negative", "negatives", "neg", "hard_negatives"),
+    }
+)
+"""Columns that change what should be learned; leaving them unused needs the user's consent."""
 
 
 class WatchedRow(dict[str, Any]):
@@ -45,7 +54,7 @@ class ColumnUse:
         record = to_record(row, form, identity, place)
         self._used |= row.used
         for name, value in values.items():
-            if name not in self._first and value is not None:
+            if name not in self._first and value not in (None, "", [], {}):
                 self._first[name] = place
         return record
 
@@ -57,5 +66,7 @@ class ColumnUse:
     def note(self, findings: Findings) -> None:
         """Count the unused columns of the source, and name them."""
         findings.counted("columns", len(self._first))
-        if names := self.unused:
-            findings.note(UNUSED_COLUMNS, self._first[names[0]], ", ".join(names), len(names))
+        for reason in (UNUSED_COLUMNS, IGNORED_COLUMNS):
+            matters = reason is IGNORED_COLUMNS
+            if names := [name for name in self.unused if (name.lower() in MEANINGFUL) is matters]:
+                findings.note(reason, self._first[names[0]], ", ".join(names), len(names))

@@ -7,6 +7,7 @@ import pytest
 from fttui.engine.config.checks import check_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.data.column_use import ColumnUse
+from fttui.engine.data.findings import Findings
 from fttui.engine.data.formats import (
     CompletionRecord,
     MessagesRecord,
@@ -170,3 +171,16 @@ def test_roles_are_mapped_by_the_configuration():
         read(row, "sft")
     expected = [MessagesRecord("d:1", (ASKED, GOOD))]
     assert read(row, "sft", roles={"narrator": "user"}) == expected
+
+
+def test_columns_that_change_what_is_learned_need_consent():
+    use, findings = ColumnUse(), Findings()
+    row = {"prompt": "q", "completion": "g", "system": "s", "reasoning": "", "url": "u"}
+    records_of(config("sft"), "d.jsonl", [SourceRecord(row, "d.jsonl:1")], use)
+    use.note(findings)
+    assert [(one.reason.name, one.detail) for one in findings] == [
+        ("unused-columns", "url"),
+        ("ignored-columns", "system"),
+    ]
+    with pytest.raises(DataError, match=r"ignored-columns"):
+        findings.require_consent([])
