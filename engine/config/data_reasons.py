@@ -95,6 +95,13 @@ HELD_OUT_OVERLAP = Reason(
     "were held out, but the training data repeat them",
     "set data.dedup: exact to drop them from training",
 )
+NAN_LABEL = Reason(
+    "nan-label",
+    "records",
+    "have the label NaN, which is read as no label",
+    "write a label, or remove the column",
+    limit=0.05,
+)
 NO_CANDIDATE = Reason(
     "no-candidate",
     "records",
@@ -210,6 +217,7 @@ REASONS: tuple[Reason, ...] = (
     DROPPED_DUPLICATES,
     EVAL_OVERLAP,
     HELD_OUT_OVERLAP,
+    NAN_LABEL,
     NO_CANDIDATE,
     SAME_TARGETS,
     BEYOND_POSITIONS,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from ..config.data_reasons import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
@@ -136,10 +138,20 @@ def _read(
     label = f"reading {source}"
     progress(label, 0, 1)
     use = ColumnUse()
-    found = records_of(config, source, read_rows(source, split, limit, findings), use)
+    rows = read_rows(source, split, limit, findings)
+    found = records_of(config, source, rows, use)
     use.note(findings)
+    _note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
     progress(label, 1, 1)
     return found
+
+
+def _note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findings) -> None:
+    """Note the rows whose label is NaN, which is read as no label."""
+    for row in rows:
+        label = row.values.get(column)
+        if isinstance(label, float) and math.isnan(label):
+            findings.note(NAN_LABEL, row.place)
 
 
 def records_of(

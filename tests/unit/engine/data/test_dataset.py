@@ -211,6 +211,15 @@ def test_pairs_that_could_not_be_learned_alone_are_refused(rows, load):
         assert len(load(data, train={"steps": 1, **enough}, **PAIRS).train) == 2
 
 
+def test_a_label_that_is_nan_is_no_label_and_counted(rows, load):
+    records = [{"anchor": f"a{n}", "positive": f"p{n}", "label": float("nan")} for n in range(3)]
+    data = {"train": rows(records), "eval_fraction": 0}
+    with pytest.raises(DataError, match=r"3 of 3 records.*NaN.*d\.jsonl:1"):
+        load(data, **PAIRS)
+    sets = load(data | {"accept": ["nan-label"]}, **PAIRS)
+    assert [one.label for one in sets.train] == [None] * 3
+
+
 def test_hold_out_splits_without_loss():
     kept, held = hold_out(range(100), 0.07, None)
     assert len(held) == 7
