@@ -75,7 +75,7 @@ def refuse_media(values: Mapping[str, Any], place: str) -> None:
         if values.get(name):
             raise DataError(
                 f"{place}: column '{name}' is not empty, but models are trained on text only; "
-                f"remove these records, or the column '{name}' to train on their text alone"
+                f"remove these records, or set data.columns: {{{name}: null}} to keep their text"
             )
 
 
