@@ -205,11 +205,23 @@ class _Search:
         before = max(others, default=0)
         gap = self._text[before:first]
         opener = self._template.opener(self._turns[:turn], self._tools, self._form)
+        if not opener.strip() and self._turns[turn].get("tool_calls"):
+            return self._behind_prompt(turn, first)
         for length in range(len(opener), 0, -1):
             place = gap.rfind(opener[:length])
             if place >= 0:
                 return self._behind(opener, length, gap[place:], before + place, first)
         return first
+
+    def _behind_prompt(self, turn: int, first: int) -> int:
+        """Return where the text before a turn ends, if answers follow it without a header."""
+        asked = self._turns[:turn]
+        prompt = self._template.text(asked, self._tools, self._form) or ""
+        answer = marks.marked([*asked, {"role": "assistant", "content": "a"}], [turn])
+        answered = self._template.text(answer, self._tools, self._form) or ""
+        plain = answered.startswith(prompt) and not marks.before_first(answered[len(prompt) :])
+        there = bool(prompt) and self._text.startswith(prompt) and len(prompt) <= first
+        return len(prompt) if plain and there else first
 
     def _behind(self, opener: str, length: int, following: str, place: int, first: int) -> int:
         """Return the end of the part of an opener that stands at `place`, or `first`."""

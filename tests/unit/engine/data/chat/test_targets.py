@@ -394,3 +394,14 @@ def test_an_empty_turn_has_its_end_mark_as_target_and_no_header() -> None:
 def test_a_template_that_goes_through_no_tools_is_given_an_empty_list() -> None:
     template = "{%- for t in tools -%}{{- t | tojson -}}{%- endfor -%}" + CHATML
     assert learned(template)[0] == [f"{word}{END}" for word in ("one", "two", "three")]
+
+
+def test_a_call_directly_behind_a_prompt_is_learned_from_its_first_token() -> None:
+    template = INST.replace(
+        "{{- ' ' + m.content + '</s>' -}}",
+        "{{- m.content or '' -}}{%- for c in m.tool_calls or [] -%}"
+        "{{- '[CALLS][' + c.function.name + ']' -}}{%- endfor -%}{{- '</s>' -}}",
+    )
+    turns = (user("a?"), assistant(None, tool_calls=[CALL]), user("b?"), assistant("two"))
+    marks = ("</s>", "[INST]", "[/INST]", "[CALLS]")
+    assert learned(template, turns, tokens=marks)[0] == ["[CALLS][area]</s>", "two</s>"]
