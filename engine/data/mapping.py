@@ -44,7 +44,7 @@ def prepared(row: SourceRecord, config: RunConfig) -> SourceRecord:
         values = _labelled_text(values, config.data.label, row.place)
         values = with_context(values, config.data, row.place)
     else:
-        values = _preference(values)
+        values = _preference(_compared(values))
     return SourceRecord(values, row.place)
 
 
@@ -144,6 +144,29 @@ def _labelled_text(values: dict[str, Any], meaning: str, place: str) -> dict[str
         f"{place}: the columns text and label: set data.label: answer to learn the label as the "
         "answer to the text, or data.columns: {label: null} to learn the text alone"
     )
+
+
+def _compared(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a comparison of two answers as chosen and rejected.
+
+    OpenAI's form has the conversation and two lists of messages; others number the answers and
+    name the better one.
+    """
+    asked = values.get("input")
+    if isinstance(asked, Mapping) and {"preferred_output", "non_preferred_output"} <= set(values):
+        named = {"input", "preferred_output", "non_preferred_output"}
+        rest = {name: value for name, value in values.items() if name not in named}
+        sides = {"chosen": values["preferred_output"], "rejected": values["non_preferred_output"]}
+        return rest | {"prompt": asked.get("messages")} | sides
+    better = values.get("better_response_id", values.get("preferred_id"))
+    if better in (0, 1) and {"response_0", "response_1"} <= set(values):
+        named = {"response_0", "response_1", "better_response_id", "preferred_id"}
+        rest = {name: value for name, value in values.items() if name not in named}
+        return rest | {
+            "chosen": values[f"response_{int(better)}"],
+            "rejected": values[f"response_{1 - int(better)}"],
+        }
+    return values
 
 
 def _preference(values: dict[str, Any]) -> dict[str, Any]:

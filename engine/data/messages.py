@@ -160,9 +160,10 @@ class _Messages:
         kind = str(part.get("type") or "text") if isinstance(part, Mapping) else ""
         if any(media in kind for media in _MEDIA):
             raise self._media(f"a part of type {kind!r}")
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(text, str):
             raise self.wrong(part, "{role, content}, both text, or parts of type text")
-        return str(part["text"])
+        return text
 
     def _calls(self, value: Any) -> list[dict[str, Any]]:
         calls = parse_calls(value, self.wrong)

@@ -176,6 +176,15 @@ def records_of(
     return records, form
 
 
+_EXAMPLES = {
+    "sft": "{prompt: COLUMN, completion: COLUMN}",
+    "contrastive": "{anchor: COLUMN, positive: COLUMN}",
+    "dpo": "{prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}",
+    "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
+}
+"""The mapping of columns that a refusal proposes, by task."""
+
+
 def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Format:
     """Return the format of a source.
 
@@ -188,8 +197,8 @@ def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Forma
     )
     if found is None:
         raise DataError(
-            f"{source}: the columns {', '.join(columns) or '(none)'} match no known format. "
-            f"Accepted: {ACCEPTED}"
+            f"{source}: the columns {', '.join(columns) or '(none)'} match no known format. Name "
+            f"them, as in data.columns: {_EXAMPLES[config.task]}. Accepted: {ACCEPTED}"
         )
     if found not in FORMATS_OF[config.task]:
         raise DataError(

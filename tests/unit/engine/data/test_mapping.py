@@ -184,3 +184,26 @@ def test_columns_that_change_what_is_learned_need_consent():
     ]
     with pytest.raises(DataError, match=r"ignored-columns"):
         findings.require_consent([])
+
+
+def test_two_lists_of_messages_are_compared_as_openai_writes_them():
+    row = {
+        "input": {"messages": [ASKED], "tools": []},
+        "preferred_output": [GOOD],
+        "non_preferred_output": [BAD],
+    }
+    sides = (CompletionRecord("d:1", (ASKED,), (side,)) for side in (GOOD, BAD))
+    assert read(row, "dpo") == [PreferenceRecord("d:1", *sides)]
+
+
+@pytest.mark.parametrize(("better", "sides"), [(0, ("g", "b")), (1, ("b", "g"))])
+def test_the_better_one_of_two_numbered_answers_is_chosen(better, sides):
+    row = {"prompt": "q", "response_0": "g", "response_1": "b", "better_response_id": better}
+    (record,) = read(row, "dpo")
+    assert (record.chosen.completion, record.rejected.completion) == sides
+
+
+def test_unknown_columns_are_refused_with_a_setting_to_paste():
+    with pytest.raises(DataError, match=r"data.columns: {prompt: COLUMN, completion: COLUMN}"):
+        read({"ask": "q", "tell": "g"}, "sft")
+    read({"ask": "q", "tell": "g"}, "sft", columns={"prompt": "ask", "completion": "tell"})

@@ -73,6 +73,8 @@ def test_tools_reach_the_record(tools):
 def test_parts_of_text_are_joined_and_others_refused():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert read({"role": "user", "content": parts})[0]["content"] == "ab"
+    worded = [{"type": "text", "value": "a"}, {"type": "text", "value": "b"}]
+    assert read({"role": "user", "content": worded})[0]["content"] == "ab"
     with pytest.raises(DataError, match=r"d.jsonl:3: .*text only"):
         read({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})
 
