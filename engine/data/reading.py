@@ -177,7 +177,7 @@ def records_of(
 
 
 _EXAMPLES = {
-    "sft": "{prompt: COLUMN, completion: COLUMN}",
+    "sft": "{instruction: COLUMN, output: COLUMN}",
     "contrastive": "{anchor: COLUMN, positive: COLUMN}",
     "dpo": "{prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}",
     "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",

@@ -12,7 +12,7 @@ CONVERSATIONS = ("conversations", "conversation", "dialogue", "dialog")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
 CONTINUED = ("input", "context")
 """Columns that continue an `instruction`, on a line of their own."""
-ANSWERS = ("output", "response", "answer", "completion", "solution")
+ANSWERS = ("output", "response", "answer", "completion", "solution", "reply")
 
 
 def has_turns(columns: Collection[str]) -> bool:

@@ -204,6 +204,6 @@ def test_the_better_one_of_two_numbered_answers_is_chosen(better, sides):
 
 
 def test_unknown_columns_are_refused_with_a_setting_to_paste():
-    with pytest.raises(DataError, match=r"data.columns: {prompt: COLUMN, completion: COLUMN}"):
+    with pytest.raises(DataError, match=r"data.columns: {instruction: COLUMN, output: COLUMN}"):
         read({"ask": "q", "tell": "g"}, "sft")
-    read({"ask": "q", "tell": "g"}, "sft", columns={"prompt": "ask", "completion": "tell"})
+    read({"ask": "q", "tell": "g"}, "sft", columns={"instruction": "ask", "output": "tell"})
