@@ -219,9 +219,13 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n
         ("d.csv", b"PK\x03\x04junk", "is complete"),
         ("d.jsonl", b"\x80\x04\x95junk", "pickle"),
         ("d.jsonl", b"\x00\x01\x02" * 50, "binary, not text"),
-        ("d.jsonl.gz", gzip.compress(b"x" * 9999)[:30], "is complete"),
+        ("d.jsonl.gz", gzip.compress(b"x" * 9999, mtime=0)[:30], "is complete"),
         ("d.jsonl", '{"a": \n' * 3, "not valid JSON"),
         ("d.jsonl", "", "no records"),
+    ],
+    ids=[
+        *("pointer", "pointer for Parquet", "web page", "archive", "pickle", "binary"),
+        *("cut archive", "no JSON", "empty"),
     ],
 )
 def test_what_holds_no_data_is_named_with_the_next_step(
