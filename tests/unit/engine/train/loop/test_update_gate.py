@@ -43,3 +43,12 @@ def test_one_rank_out_of_limits_holds_the_update_back_on_both(
     monkeypatch.setattr(update_gate, "dist", TwoRanks(other_holds))
     gate = UpdateGate(torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True))
     assert float(gate.judge(torch.tensor(loss), torch.tensor(0.5), LIMITS)) == held
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "held"),
+    [(3.0, 1.0, 0.0), (3.001, 1.0, 1.0), (3.0, 1.001, 1.0), (float("nan"), 0.5, 1.0)],
+)
+def test_an_update_exactly_at_its_limits_passes(loss: float, norm: float, held: float) -> None:
+    gate = UpdateGate(torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))]))
+    assert float(gate.judge(torch.tensor(loss), torch.tensor(norm), LIMITS)) == held

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from torch import nn
+
 from fttui.engine.core.profile import Activity
-from fttui.engine.train.monitoring.profiler import recording_of
+from fttui.engine.train.monitoring.profiler import recording_of, useful_flops_per_token
 
 
 @dataclass
@@ -63,3 +65,13 @@ def test_kernels_know_when_they_were_asked_for_and_named_stretches_are_none() ->
         ("first of the graph", 30, 7),
         ("second of the graph", 30, 7),
     ]
+
+
+def test_useful_operations_count_forward_and_gradients_of_every_product() -> None:
+    """Frozen weights need 4 operations per weight and token, trained weights 6."""
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.Linear(5, 2, bias=False))
+    model[0].weight.requires_grad_(False)
+    assert useful_flops_per_token(model, 8) == 4 * 15 + 6 * 10
+    text = SimpleNamespace(num_hidden_layers=2, hidden_size=7)
+    model.config = SimpleNamespace(get_text_config=lambda: text)  # type: ignore[assignment]  # as read
+    assert useful_flops_per_token(model, 8) == 4 * 15 + 6 * 10 + 3 * 2 * 4 * 7 * 8 / 2
