@@ -223,7 +223,9 @@ class _Ending:
 
     def close(self, ids: list[int]) -> _Closed:
         """Truncate the ids and append an EOS unless they end with one."""
-        body = ids[:-1] if self.eos is not None and ids and ids[-1] == self.eos else ids
+        body = ids
+        while self.eos is not None and body and body[-1] == self.eos:
+            body = body[:-1]
         tail = [] if self.eos is None else [self.eos]
         kept = body[: self.max_length - len(tail)]
         return _Closed(kept + tail, len(kept), len(body) > len(kept))

@@ -40,10 +40,13 @@ class Rendered:
 
 @dataclass
 class ChatTemplate:
-    """The chat template of a tokenizer; remembers the form of messages that it took last."""
+    """The chat template of a tokenizer.
+
+    The forms of messages are tried in the same order for every conversation, so that a conversation
+    is rendered alike whatever was rendered before it.
+    """
 
     tokenizer: TemplateTokenizer
-    _form: MessageForm = FORMS[0]
     _reading: set[MessageForm] = field(default_factory=set)
     """Forms whose contents the template is known to write."""
     _openers: dict[tuple[str, bool], str] = field(default_factory=dict)
@@ -66,14 +69,11 @@ class ChatTemplate:
                 "prompt + completion"
             )
         first: Exception | None = None
-        for form in (self._form, *(form for form in FORMS if form != self._form)):
+        for form in FORMS:
             try:
-                rendered = self._checked(turns, tools, form)
+                return self._checked(turns, tools, form)
             except Exception as error:  # noqa: BLE001  # templates raise any exception
                 first = first or error
-                continue
-            self._form = rendered.form
-            return rendered
         raise DataError(
             f"{place}: the chat template rejects it: {first}; correct the roles and their order in "
             "this record, or set data.template to another template"
@@ -153,9 +153,10 @@ class ChatTemplate:
         """Whether no content of any message reaches the text."""
         if form in self._reading:
             return False
-        contents = [turn for turn in turns if marks.kinds_of(turn)]
+        if not any(marks.kinds_of(turn) for turn in turns):
+            return False
         made = self.text(marks.marked(turns), tools, form)
-        if not contents or made is None or marks.has_marks(made):
+        if made is None or marks.has_marks(made):
             self._reading.add(form)
             return False
         return True

@@ -405,3 +405,35 @@ def test_a_call_directly_behind_a_prompt_is_learned_from_its_first_token() -> No
     turns = (user("a?"), assistant(None, tool_calls=[CALL]), user("b?"), assistant("two"))
     marks = ("</s>", "[INST]", "[/INST]", "[CALLS]")
     assert learned(template, turns, tokens=marks)[0] == ["[CALLS][area]</s>", "two</s>"]
+
+
+def test_a_conversation_is_rendered_alike_whatever_was_read_before_it() -> None:
+    kind = (
+        "('object' if c.function.arguments is mapping and messages[0].content != 'x' else "
+        "(raise_exception('text only') if c.function.arguments is mapping else 'text'))"
+    )
+    template = WITH_CALLS.replace("(c.function.arguments | tojson)", kind)
+    records = [
+        MessagesRecord("odd", (user("x"), *CALLING[1:])),
+        MessagesRecord("plain", CALLING),
+    ]
+    tokenizer, settings = tiny_tokenizer(template), TokenizeOptions(4000)
+    both = tokenize_records(records, tokenizer, settings, Findings(), lambda *_: None)
+    alone = tokenize_records(records[1:], tokenizer, settings, Findings(), lambda *_: None)
+    assert both[1] == alone[0]
+    assert "area object" in tokenizer.decode(alone[0].input_ids)  # type: ignore[union-attr]  # text
+
+
+def test_an_eos_at_the_end_of_a_text_is_not_doubled_by_the_tokenizer() -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer()
+    eos = tokenizer.convert_tokens_to_ids(END)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, eos)]
+    )
+    record = CompletionRecord("a", "hi ", f"yo{END}")
+    (example,) = tokenize_records(
+        [record], tokenizer, TokenizeOptions(99), Findings(), lambda *_: None
+    )
+    assert tokenizer.decode(example.input_ids) == f"hi yo{END}"  # type: ignore[union-attr]  # text
