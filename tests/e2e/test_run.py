@@ -49,7 +49,7 @@ def test_a_bad_key_ends_before_anything_starts(tmp_path: Path) -> None:
 def test_bad_data_end_it_before_a_model_is_loaded(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"anchor": "a", "positive": "b"}\n' * 40 + '{"anchor": "a"\n')
-    sets = _config(tmp_path, data__train=str(bad), model__id="no-such/model")
+    sets = _config(tmp_path, data__train=str(bad), data__accept="[]", model__id="no-such/model")
     result = fttui("run", *sets, "--headless", runs=tmp_path / "r")
     assert result.returncode == 9, result.stdout + result.stderr
     assert f"{bad}:41" in result.stderr
