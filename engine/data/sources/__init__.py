@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import lzma
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
@@ -18,7 +20,7 @@ from .files import DataFile, encoding_of, open_file
 from .folders import files_of_split
 from .hub import hub_rows
 from .json_text import json_rows
-from .rows import BrokenRow, Row, SourceRecord
+from .rows import BrokenRow, Row, SourceRecord, one_line
 from .tables import arrow_rows, csv_rows, parquet_rows
 
 __all__ = ["SourceRecord", "open_rows", "read_rows"]
@@ -62,10 +64,10 @@ def _rows(
 ) -> Iterator[SourceRecord]:
     path = Path(source).expanduser()
     if path.is_file():
-        return _good(_file_rows(path, split, start, findings), source, findings)
+        return _good(_complete_rows(path, split, start, findings), source, findings)
     if path.is_dir():
         files = files_of_split(path, split)
-        parts = [_file_rows(one, split, 0, findings) for one in files]
+        parts = [_complete_rows(one, split, 0, findings) for one in files]
         rows = _good(chain.from_iterable(parts), source, findings)
         return islice(rows, start, None)
     looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
@@ -93,15 +95,30 @@ def _good(rows: Iterator[Row], source: str, findings: Findings) -> Iterator[Sour
         raise DataError(f"{broken.place}: {broken.reason}; no row of {source} can be read")
 
 
+def _complete_rows(path: Path, split: str, start: int, findings: Findings) -> Iterator[Row]:
+    """Yield the rows of a file, to its end.
+
+    Raises:
+        DataError: The file ends early, or its compression is damaged.
+    """
+    try:
+        yield from _file_rows(path, split, start, findings)
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise DataError(
+            f"{path}: the file is damaged or ends early ({one_line(error)}); download it again"
+        ) from None
+
+
 def _file_rows(path: Path, split: str, start: int, findings: Findings) -> Iterator[Row]:
     file = open_file(path)
     if file.head.startswith(b"PAR1"):
         _require_plain(file, "Parquet")
-        return parquet_rows(path, start)
-    if file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
+        yield from parquet_rows(path, start)
+    elif file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
         _require_plain(file, "Arrow")
-        return islice(arrow_rows(path), start, None)
-    return islice(_text_rows(file, split, findings), start, None)
+        yield from islice(arrow_rows(path), start, None)
+    else:
+        yield from islice(_text_rows(file, split, findings), start, None)
 
 
 def _require_plain(file: DataFile, what: str) -> None:

@@ -37,7 +37,6 @@ _REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x05", "a Python pickle, which is not safe to read; write it as JSON lines"),
     (b"sqlite format 3", "an SQLite database; export a table as CSV"),
     (b"\x89hdf", "an HDF5 file; write it as Parquet or JSON lines"),
-    (b"orc", "an ORC file; write it as Parquet"),
 )
 
 
@@ -80,6 +79,8 @@ def open_file(path: Path) -> DataFile:
             "file is complete"
         ) from None
     found = DataFile(path, opened.open_bytes, head, opened.name)
+    if head.startswith(b"ORC"):
+        raise found.refuse("an ORC file; write it as Parquet")
     lowered = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     for start, what in _REFUSED:
         if lowered.startswith(start):
@@ -185,9 +186,32 @@ def _likely(matches: Iterable[Any], best: Any) -> Any:
     return best
 
 
+def _refuse_damaged_utf8(file: DataFile) -> None:
+    """Raise if a file is UTF-8 but for a few bytes: another encoding would garble all the rest.
+
+    Raises:
+        DataError: Most characters beyond ASCII are UTF-8.
+    """
+    with file.open_bytes() as opened:
+        raw = opened.read()
+    text = raw.decode("utf-8", "replace")
+    wrong = text.count("\ufffd")
+    right = sum(not character.isascii() for character in text) - wrong
+    if right > wrong:
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise DataError(
+                f"{file.path}:{line}: byte {raw[error.start]:#04x} is not UTF-8, unlike the rest "
+                f"of the file ({error.reason}); correct or remove this line"
+            ) from None
+
+
 def _guessed(file: DataFile) -> Encoding:
     from charset_normalizer import from_bytes  # deferred: only few files need it
 
+    _refuse_damaged_utf8(file)
     with file.open_bytes() as opened:
         matches = from_bytes(opened.read(1 << 20))
     found = _likely(matches, matches.best())

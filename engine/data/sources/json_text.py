@@ -14,6 +14,9 @@ from ...errors import DataError
 from .rows import BrokenRow, Row, is_message, row_of
 
 _DECODER = json.JSONDecoder()
+_SPLITS = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
+_OF_RECORDS = frozenset({"tools", "functions"})
+"""Keys of one record that hold a list of objects other than messages."""
 _NAMES = ("data", "train", "rows", "records", "examples", "instances", "items", "samples")
 """Keys under which an object keeps its list of records, by preference."""
 
@@ -106,22 +109,24 @@ def _all_objects(values: list[Any]) -> bool:
 def _whole(text: str, place: str, split: str) -> Iterator[Row]:
     values = list(_values(text, place))
     if len(values) != 1:
-        return (_checked(value, where, text) for value, where in values)
-    value, where = values[0]
+        return (_checked(value, where, source) for value, where, source in values)
+    value, where, _ = values[0]
     if isinstance(value, list):
         return _listed(text, place)
     if isinstance(value, dict):
-        return (_checked(one, at, text) for one, at in _inside(value, place, split))
+        # Surrogates are looked for once: each record would search the text of the whole file.
+        surrogates = "\\ud" if "\\ud" in text or "\\uD" in text else ""
+        return (_checked(one, at, surrogates) for one, at in _inside(value, place, split))
     return iter([row_of(value, where)])
 
 
-def _values(text: str, place: str) -> Iterator[tuple[Any, str]]:
-    """Yield the JSON values of a text, one after the other, with their places."""
+def _values(text: str, place: str) -> Iterator[tuple[Any, str, str]]:
+    """Yield the JSON values of a text, one after the other, with their places and their text."""
     starts = _line_starts(text)
     position = _skip(text, 0, "")
     while position < len(text):
         value, end = _decode(text, position, place, starts)
-        yield value, f"{place}:{bisect_right(starts, position)}"
+        yield value, f"{place}:{bisect_right(starts, position)}", text[position:end]
         position = _skip(text, end, ",;")
 
 
@@ -131,7 +136,7 @@ def _listed(text: str, place: str) -> Iterator[Row]:
     position = _skip(text, text.index("[") + 1, "")
     while position < len(text) and text[position] != "]":
         value, end = _decode(text, position, place, starts)
-        yield _checked(value, f"{place}:{bisect_right(starts, position)}", text)
+        yield _checked(value, f"{place}:{bisect_right(starts, position)}", text[position:end])
         position = _skip(text, end, ",")
 
 
@@ -166,6 +171,13 @@ def _skip(text: str, position: int, also: str) -> int:
 def _inside(value: dict[str, Any], place: str, split: str) -> Iterator[tuple[Any, str]]:
     """Yield the records in an object: of its list, split or columns, or the object itself."""
     lists = {key: one for key, one in value.items() if isinstance(one, list) and _records(one)}
+    if any(key in _OF_RECORDS for key in lists):
+        return iter([(value, place)])
+    if lists and split not in lists and _SPLITS >= set(lists) != {"train"}:
+        raise DataError(
+            f"{place}: no split {split}; found: {', '.join(lists)}. Set data.train_split and "
+            "data.eval_split"
+        )
     if lists:
         key = next((k for k in (split, *_NAMES) if k in lists), None)
         if key is None and len(lists) > 1:

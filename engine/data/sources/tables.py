@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from ...errors import DataError
 from .rows import BrokenRow, Row, SourceRecord, one_line, row_of, unpadded
@@ -41,12 +41,16 @@ def csv_rows(open_text: Callable[[], IO[str]], place: str, suffix: str) -> Itera
             csv.QUOTE_NONE if _bare_quotes(open_text, delimiter) else csv.QUOTE_MINIMAL
         )
         lines = csv.reader(
-            text, delimiter=delimiter, quoting=quoting, skipinitialspace=delimiter == ","
+            text,
+            delimiter=delimiter,
+            quoting=quoting,
+            skipinitialspace=delimiter == ",",
+            strict=True,
         )
         header = next((row for row in lines if any(cell.strip() for cell in row)), [])
         names = _names(header, place)
         begin = lines.line_num + 1
-        for row in lines:
+        for row in _unbroken(lines, place):
             where, begin = f"{place}:{begin}", lines.line_num + 1
             if not any(cell.strip() for cell in row):
                 continue
@@ -54,6 +58,21 @@ def csv_rows(open_text: Callable[[], IO[str]], place: str, suffix: str) -> Itera
                 yield BrokenRow(where, f"{len(row)} cells, expected {len(names)} as in the header")
             else:
                 yield SourceRecord(dict(zip(names, row, strict=True)), where)
+
+
+def _unbroken(lines: Any, place: str) -> Iterator[list[str]]:
+    """Yield the rows of a table.
+
+    Raises:
+        DataError: A quote is not closed, or has text behind it, so that later rows are joined.
+    """
+    try:
+        yield from lines
+    except csv.Error as error:
+        raise DataError(
+            f"{place}:{lines.line_num}: {one_line(error)}; write a quote inside a quoted cell "
+            "twice, close every quoted cell, or download the file again if its end is missing"
+        ) from None
 
 
 def _bare_quotes(open_text: Callable[[], IO[str]], delimiter: str) -> bool:

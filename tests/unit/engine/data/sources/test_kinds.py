@@ -272,3 +272,59 @@ def test_any_records_are_read_back_from_any_form(
 ) -> None:
     source = write(tmp_path_factory.mktemp("d"), "d.json", FORMS[form](rows))
     assert values(source) == rows
+
+
+def test_a_long_list_is_searched_once_not_for_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that grows with rows times length of the file would take minutes for a usual file."""
+    from fttui.engine.data.sources import json_text
+
+    seen: list[int] = []
+    checked = json_text._checked
+
+    def counting(value: Any, place: str, source: str) -> Any:
+        seen.append(len(source))
+        return checked(value, place, source)
+
+    monkeypatch.setattr(json_text, "_checked", counting)
+    source = write(tmp_path, "d.json", json.dumps(ROWS * 200, indent=1))
+    assert len(values(source)) == 600
+    assert sum(seen) <= 2 * Path(source).stat().st_size
+
+
+def test_a_split_that_an_object_lacks_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path, "d.json", json.dumps({"train": ROWS[:1], "test": ROWS[1:]}))
+    with pytest.raises(DataError, match="validation"):
+        values(source, split="validation")
+
+
+def test_a_table_that_ends_inside_a_cell_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path, "d.csv", 'a,b\n1,2\n3,"4 and')
+    with pytest.raises(DataError, match=r"d\.csv:3: unexpected end of data; .*close every quoted"):
+        values(source)
+
+
+def test_one_record_with_tools_is_one_record(tmp_path: Path) -> None:
+    record = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert values(write(tmp_path, "d.json", json.dumps(record, indent=1))) == [record]
+
+
+def test_an_archive_that_is_cut_off_late_is_named(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"n": n, "t": f"{n * 7919 % 10007:x}" * 9}) + "\n"
+                    for n in range(20_000))  # fmt: skip
+    packed = gzip.compress(lines.encode(), mtime=0)
+    with pytest.raises(DataError, match=r"d\.jsonl\.gz.*download it again"):
+        values(write(tmp_path, "d.jsonl.gz", packed[: len(packed) // 2]))
+
+
+def test_a_word_that_begins_like_a_format_is_text(tmp_path: Path) -> None:
+    assert values(write(tmp_path, "d.txt", "Orchards lie south.\n")) == [
+        {"text": "Orchards lie south."}
+    ]
+
+
+def test_a_bad_byte_in_a_utf8_file_is_named_by_its_line(tmp_path: Path) -> None:
+    lines = "".join(f'{{"text": "café {n}"}}\n' for n in range(50)).encode()
+    with pytest.raises(DataError, match=r"d\.jsonl.*51"):
+        values(write(tmp_path, "d.jsonl", lines + b'{"text": "caf\xe9"}\n'))
