@@ -11,20 +11,20 @@ from ..config.data_reasons import EVERYTHING
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..protocol.data_sample import SampleRecord
-from .cache import TokenCache, cached_data
-from .duplicates import deduplicated
-from .examples import Example, PackedExample, PairExample, TextExample
+from .batches.sampler import Mix
+from .cache.hashes import file_hashes
+from .cache.token_cache import TokenCache, cached_data
 from .findings import Findings
-from .hashes import file_hashes
-from .input_limits import require_pad_row
-from .packing import pack_examples
 from .reading import Progress, SourceSummary, read_records
-from .sample import MOST_RECORDS
-from .sampler import Mix
-from .scores import score_facts
+from .screening.duplicates import deduplicated
+from .screening.input_limits import require_pad_row
+from .screening.trainable import require_trainable
 from .streams import first_streamed, streaming_facts
 from .tokenized import DataTokenizer, TokenizedData, sample_of, tokenize_data
-from .trainable import require_trainable
+from .tokens.examples import Example, PackedExample, PairExample, TextExample
+from .tokens.packing import pack_examples
+from .tokens.sample import MOST_RECORDS
+from .tokens.scores import score_facts
 
 __all__ = ["Example", "ExampleSets", "PairExample", "TextExample", "load_examples"]
 

@@ -12,11 +12,11 @@ from ..config.data_reasons import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, RunConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError
-from .column_use import ColumnUse
+from .batches.sampler import epoch_order
 from .findings import Findings
-from .formats import ACCEPTED, Format, Record, detect_format
-from .mapping import prepared, with_every_positive
-from .sampler import epoch_order
+from .records.column_use import ColumnUse
+from .records.formats import ACCEPTED, Format, Record, detect_format
+from .records.mapping import prepared, with_every_positive
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DataError
-from .formats import PairRecord
+from .records.formats import PairRecord
 
 _NAMES = """
 argparse ast asyncio base64 bdb bisect calendar cmd code codecs codeop collections concurrent

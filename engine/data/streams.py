@@ -11,17 +11,17 @@ from pathlib import Path
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import DataError
-from .column_use import ColumnUse
-from .examples import Example
+from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .findings import Findings
-from .formats import Format, Record, to_record
-from .mapping import prepared, with_every_positive
 from .reading import SourceRecords, SourceSummary, format_of
+from .records.column_use import ColumnUse
+from .records.formats import Format, Record, to_record
+from .records.mapping import prepared, with_every_positive
+from .screening.trainable import require_usable
 from .sources import SourceRecord, open_rows
-from .streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
-from .tokenize import Tokenizer, tokenize_records
 from .tokenized import tokenize_options
-from .trainable import require_usable
+from .tokens.examples import Example
+from .tokens.tokenize import Tokenizer, tokenize_records
 
 
 @dataclass(frozen=True)

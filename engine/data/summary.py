@@ -20,14 +20,14 @@ from ..config.tasks import FORMATS_OF
 from ..errors import DataError, FttuiError, ModelError
 from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
-from .column_use import ColumnUse
 from .findings import Findings
-from .formats import Record
 from .reading import Progress, records_of
-from .sample import sample_records
+from .records.column_use import ColumnUse
+from .records.formats import Record
 from .sources import SourceRecord, read_rows
-from .tokenize import tokenize_records
 from .tokenized import DataTokenizer, learner, tokenize_options
+from .tokens.sample import sample_records
+from .tokens.tokenize import tokenize_records
 
 _NO_TEXT = ("id", "place", "label", "desirable", "score")
 """Fields of records that are no text."""

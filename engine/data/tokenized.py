@@ -12,13 +12,13 @@ from ..config.schema import RunConfig
 from ..config.tasks import SCORED_KINDS
 from ..errors import DataError
 from ..protocol.data_sample import SampleRecord
-from .examples import Example
 from .findings import Findings
-from .formats import Record
 from .reading import Progress, SourceRecords, SourceSummary
-from .sample import MOST_CHARACTERS, MOST_RECORDS, Decoder, Learn, sample_records
-from .tokenize import TokenizeOptions, Tokenizer, tokenize_records
-from .trainable import all_dropped
+from .records.formats import Record
+from .screening.trainable import all_dropped
+from .tokens.examples import Example
+from .tokens.sample import MOST_CHARACTERS, MOST_RECORDS, Decoder, Learn, sample_records
+from .tokens.tokenize import TokenizeOptions, Tokenizer, tokenize_records
 
 
 class DataTokenizer(Tokenizer, Decoder, Protocol):

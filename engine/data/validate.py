@@ -22,14 +22,14 @@ from ..protocol.data_messages import (
     ShownRecords,
 )
 from ..protocol.data_sample import SampleRecord
-from .cache import TokenCache
+from .cache.token_cache import TokenCache
 from .channel import Channel, without_torch
 from .dataset import ExampleSets, examine_examples, examine_stream
 from .findings import Findings
 from .reading import Progress, first_records, read_records
-from .sample import sample_records
 from .streams import first_streamed
 from .tokenized import DataTokenizer, learner, tokenize_options
+from .tokens.sample import sample_records
 
 CHECKED_OF_STREAM = 2_000
 """Records of a streamed source that are checked; the others are counted during training."""

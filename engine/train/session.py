@@ -16,19 +16,19 @@ from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
-from ..data.batch_source import Batch, BatchSource, InMemoryBatches
-from ..data.cache import TokenCache
-from ..data.collate import (
+from ..data.batches.batch_source import Batch, BatchSource, InMemoryBatches
+from ..data.batches.collate import (
     collate_packed,
     collate_pairs,
     collate_preferences,
     collate_rated,
     collate_text,
 )
+from ..data.batches.sampler import BatchStream
+from ..data.batches.streaming import StreamedBatches
+from ..data.cache.hashes import dataset_revision
+from ..data.cache.token_cache import TokenCache
 from ..data.dataset import ExampleSets, load_examples
-from ..data.hashes import dataset_revision
-from ..data.sampler import BatchStream
-from ..data.streaming import StreamedBatches
 from ..data.streams import stream_batches
 from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fttui.engine.config.schema import RunConfig
-from fttui.engine.data.cache import TokenCache
+from fttui.engine.data.cache.token_cache import TokenCache
 from fttui.engine.data.dataset import load_examples
 from tests.support.tokenizer import tiny_tokenizer
 

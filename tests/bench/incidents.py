@@ -29,8 +29,8 @@ from unittest import mock
 import msgspec
 
 from fttui.engine.config.load import load_config
-from fttui.engine.data.batch_source import BatchSource, InMemoryBatches
-from fttui.engine.data.examples import Example, PairExample
+from fttui.engine.data.batches.batch_source import BatchSource, InMemoryBatches
+from fttui.engine.data.tokens.examples import Example, PairExample
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
     AnomalyRaised,

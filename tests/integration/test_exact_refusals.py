@@ -14,10 +14,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fttui.engine.config.load import parse_resolved
-from fttui.engine.data.collate import collate_pairs, collate_text
+from fttui.engine.data.batches.collate import collate_pairs, collate_text
+from fttui.engine.data.batches.sampler import BatchStream
 from fttui.engine.data.dataset import load_examples
-from fttui.engine.data.examples import IGNORED, PackedExample
-from fttui.engine.data.sampler import BatchStream
+from fttui.engine.data.tokens.examples import IGNORED, PackedExample
 from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.events import CommandFailed, StepFinished
 from fttui.engine.run.checkpoint_store import MANIFEST

@@ -129,8 +129,8 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
 
     def embedding(self: Evaluator, interrupted: Any) -> Any:
         from fttui.engine.data.findings import Findings
-        from fttui.engine.data.formats import PairRecord
-        from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
+        from fttui.engine.data.records.formats import PairRecord
+        from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
 
         options = TokenizeOptions(max_length=24, instruction="find: ")
         records = [PairRecord(word, word, word) for word in WORDS]

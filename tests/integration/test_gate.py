@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fttui.engine.core.guard import NOTHING_PASSES, Limits
-from fttui.engine.data.batch_source import BatchSource
+from fttui.engine.data.batches.batch_source import BatchSource
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.events import (
     AnomalyRaised,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fttui.engine.core.reports.anomaly_report import from_json
-from fttui.engine.data.batch_source import BatchSource
+from fttui.engine.data.batches.batch_source import BatchSource
 from fttui.engine.protocol.commands import Recover, Rollback
 from fttui.engine.protocol.events import (
     AnomalyRaised,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fttui.engine.data.batch_source import BatchSource
+from fttui.engine.data.batches.batch_source import BatchSource
 from fttui.engine.protocol.events import CommandApplied, RolledBack, StepFinished
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session

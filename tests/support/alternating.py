@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import fttui.engine.train.controlled_session as session
-from fttui.engine.data.batch_source import Batch
+from fttui.engine.data.batches.batch_source import Batch
 from fttui.engine.protocol.events import AnyEvent, StepFinished
 from fttui.engine.train.loop import hf_bridge
 from fttui.engine.train.loop.step_loop import StepLoop

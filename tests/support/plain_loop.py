@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from fttui.engine.config.load import parse_resolved
-from fttui.engine.data.batch_source import Batch, BatchSource, InMemoryBatches
-from fttui.engine.data.examples import Example, TextExample
-from fttui.engine.data.sampler import BatchStream
+from fttui.engine.data.batches.batch_source import Batch, BatchSource, InMemoryBatches
+from fttui.engine.data.batches.sampler import BatchStream
+from fttui.engine.data.tokens.examples import Example, TextExample
 from fttui.engine.protocol.commands import Command, GenerateSample
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.control_log import ControlWriter

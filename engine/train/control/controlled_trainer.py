@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...data.batch_source import Batch, SeenExamples
+from ...data.batches.batch_source import Batch, SeenExamples
 from ...protocol.commands import COMMANDS, Command
 from ..checkpoint.exact_state import ExactState
 from ..position import Position

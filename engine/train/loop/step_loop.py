@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...core.guard import UpdateVerdict
 from ...core.profile import VERDICT
-from ...data.batch_source import Batch
+from ...data.batches.batch_source import Batch
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
 from ..control.controlled_trainer import MicroBatchSource

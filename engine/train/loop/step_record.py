@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ...core.guard import UpdateVerdict
-from ...data.batch_source import SeenExamples
+from ...data.batches.batch_source import SeenExamples
 from ...protocol.events import StepFinished
 from ..distributed.agreement import PendingResult
 from .memory_meter import MemoryReading

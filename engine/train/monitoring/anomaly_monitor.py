@@ -14,7 +14,7 @@ from ...core.autopilot import calls_at_once
 from ...core.guard import NOTHING_PASSES, Limits
 from ...core.meters import LossAverage, RecentNorms
 from ...core.recovery import RecoveryForecast
-from ...data.batch_source import SeenExamples
+from ...data.batches.batch_source import SeenExamples
 from ...protocol.events import AnomalyResolved, StepFinished
 from ...run.checkpoint_store import Manifest
 from ..event_log import EventLog

@@ -23,8 +23,8 @@ from ...core.reports.anomaly_report import (
     to_markdown,
     top_modules,
 )
-from ...data.batch_source import SeenExamples
-from ...data.examples import Example, PairExample
+from ...data.batches.batch_source import SeenExamples
+from ...data.tokens.examples import Example, PairExample
 from ...protocol.commands import Recover, ResetLr, Rollback, ScaleLr, SetLr
 from ...protocol.events import (
     AnomalyRaised,

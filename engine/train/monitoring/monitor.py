@@ -13,7 +13,7 @@ from ...core.anomaly import Detector
 from ...core.guard import Guard, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
 from ...core.retention import is_good
-from ...data.batch_source import SeenExamples
+from ...data.batches.batch_source import SeenExamples
 from ...protocol.commands import Recover, Rollback
 from ...protocol.events import StepFinished
 from ...protocol.settings import RunSettings

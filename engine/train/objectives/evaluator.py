@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
-from ...data.batch_source import Batch
+from ...data.batches.batch_source import Batch
 from ...data.dataset import Example
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.masks import Texts

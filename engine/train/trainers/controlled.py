@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...data.batch_source import BatchSource
+from ...data.batches.batch_source import BatchSource
 from ...protocol.commands import Command
 from ..checkpoint.exact_state import ExactState
 from ..control.controlled_trainer import ALL_COMMANDS, EvalResult

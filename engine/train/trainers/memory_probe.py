@@ -16,7 +16,7 @@ from torch import Tensor
 from ...config.memory.estimate import GIB, MemoryEstimate, estimate_memory, read_architecture
 from ...config.memory.fit import advice
 from ...config.schema import RunConfig
-from ...data.batch_source import Batch
+from ...data.batches.batch_source import Batch
 from ...errors import FttuiError, ModelError
 from ..checkpoint.rng import capture_rng, restore_rng
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fttui.engine.config.schema import PreferenceConfig
-from fttui.engine.data.collate import collate_preferences, collate_rated
-from fttui.engine.data.examples import PreferenceExample, RatedExample, TextExample
+from fttui.engine.data.batches.collate import collate_preferences, collate_rated
+from fttui.engine.data.tokens.examples import PreferenceExample, RatedExample, TextExample
 from fttui.engine.losses.preference import means, pair_losses, rated_losses
 from fttui.engine.train.objectives.preference import PreferenceObjective
 from tests.support.tiny import byte_tokenizer, tiny_llama

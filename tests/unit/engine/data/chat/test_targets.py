@@ -9,10 +9,10 @@ import pytest
 from tokenizers import AddedToken
 
 from fttui.engine.config import data_reasons as reasons
-from fttui.engine.data.examples import IGNORED
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.formats import CompletionRecord, MessagesRecord
-from fttui.engine.data.tokenize import TokenizeOptions, tokenize_records
+from fttui.engine.data.records.formats import CompletionRecord, MessagesRecord
+from fttui.engine.data.tokens.examples import IGNORED
+from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
 from fttui.engine.errors import DataError
 from tests.support.tokenizer import CHATML, tiny_tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from fttui.engine.core.anomaly import ALARM, Alert, AlertVerdict, Detector
 from fttui.engine.core.reports.anomaly_report import AnomalyReport, from_json
-from fttui.engine.data.batch_source import SeenExamples
-from fttui.engine.data.examples import TextExample
+from fttui.engine.data.batches.batch_source import SeenExamples
+from fttui.engine.data.tokens.examples import TextExample
 from fttui.engine.protocol.events import AnyEvent, StepFinished
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.run.run_dir import RunDirectory

@@ -10,8 +10,8 @@ from fttui.engine.core.anomaly import WATCH, Alert
 from fttui.engine.core.meters import RecentNorms
 from fttui.engine.core.recovery import RecoveryForecast
 from fttui.engine.core.reports.anomaly_report import Module, TrainingSample
-from fttui.engine.data.batch_source import SeenExamples
-from fttui.engine.data.examples import PairExample
+from fttui.engine.data.batches.batch_source import SeenExamples
+from fttui.engine.data.tokens.examples import PairExample
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AutopilotDecided,

@@ -10,7 +10,7 @@ import pytest
 
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.core.reports.anomaly_report import AnomalyReport, from_json
-from fttui.engine.data.batch_source import SeenExamples
+from fttui.engine.data.batches.batch_source import SeenExamples
 from fttui.engine.protocol.commands import Recover, Rollback, parse_command
 from fttui.engine.protocol.events import RolledBack, StepFinished
 from fttui.engine.protocol.settings import RunSettings

@@ -1,0 +1,1 @@
+"""Batches of examples: their order, their collation, and batches of streamed data."""

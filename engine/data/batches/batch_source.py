@@ -1,0 +1,125 @@
+"""The endless training batches of a rank by position; equal positions give equal batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..tokens.examples import Example
+from .sampler import BatchStream
+
+Batch = dict[str, Any]
+MadeBatch = tuple[list[Example], Batch]
+
+
+class Batches(Protocol):
+    """The endless micro-batches of this rank as examples."""
+
+    def take(self, position: int) -> list[Example]:
+        """Return the examples of the micro-batch at a position, always the same."""
+        ...
+
+    def epoch(self, position: int) -> float:
+        """Return the number of epochs at a micro-batch position, such as 1.25."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemoryBatches:
+    """Micro-batches of examples that are all in memory."""
+
+    examples: Sequence[Example]
+    stream: BatchStream
+
+    def take(self, position: int) -> list[Example]:
+        """Return the examples of the micro-batch at a position."""
+        return [self.examples[index] for index in self.stream.indices(position)]
+
+    def epoch(self, position: int) -> float:
+        """Return the passes over the data at a position."""
+        return self.stream.epoch(position)
+
+
+@dataclass(frozen=True)
+class SeenExamples:
+    """The examples of a step and of the step before it."""
+
+    current: list[Example]
+    previous: list[Example]
+
+
+@dataclass
+class BatchSource:
+    """Endless source of collated micro-batches, whose position can be set.
+
+    `position` counts micro-batches since the start of the run; it is part of the training state.
+    """
+
+    batches: Batches
+    collate: Callable[[Sequence[Example]], Batch]
+    position: int = 0
+    current: list[Example] = field(default_factory=list)
+    """Examples of the current step."""
+    previous: list[Example] = field(default_factory=list)
+    """Examples of the previous step."""
+    _ahead: tuple[int, list[MadeBatch]] | None = None
+    """Prefetched micro-batches and the position of the first; None without any."""
+
+    def fetch(self, micro_batches: int) -> list[Batch]:
+        """Return the next micro-batches and advance the position."""
+        made, self._ahead = self._made(micro_batches), None
+        self.position += micro_batches
+        self.previous, self.current = self.current, [e for chosen, _ in made for e in chosen]
+        return [batch for _, batch in made]
+
+    def prepare(self, micro_batches: int) -> None:
+        """Prefetch the next micro-batches; `fetch` uses them if the position is unchanged."""
+        with suppress(Exception):  # `fetch` meets the error again and raises it
+            self._ahead = self.position, self._make(micro_batches)
+
+    def _made(self, count: int) -> list[MadeBatch]:
+        if self._ahead is not None and self._ahead[0] == self.position:
+            _, made = self._ahead
+            if len(made) == count:
+                return made
+        return self._make(count)
+
+    def _make(self, count: int) -> list[MadeBatch]:
+        return [self._one(self.position + number) for number in range(count)]
+
+    def _one(self, position: int) -> MadeBatch:
+        chosen = self.batches.take(position)
+        batch = self.collate(chosen)
+        batch.pop("ids", None)
+        return chosen, batch
+
+    def rewind_to(self, position: int) -> None:
+        """Go back to the boundary of a step that was dropped."""
+        self.position = position
+        self.current = self.previous
+
+    def return_to(self, position: int) -> None:
+        """Go to the position of a checkpoint; the examples of earlier steps are forgotten."""
+        self.position = position
+        self.current, self.previous = [], []
+
+    def skip(self, micro_batches: int) -> None:
+        """Leave out the next micro-batches."""
+        self.position += micro_batches
+
+    @property
+    def seen(self) -> SeenExamples:
+        """The examples of the current and of the previous step."""
+        return SeenExamples(self.current, self.previous)
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the data so far."""
+        return self.batches.epoch(self.position)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield single micro-batches, as the Hugging Face loop reads a data loader."""
+        while True:
+            yield from self.fetch(1)

@@ -1,0 +1,141 @@
+"""Collate the examples of each task into one right-padded batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..tokens.examples import (
+    IGNORED,
+    PackedExample,
+    PairExample,
+    PreferenceExample,
+    RatedExample,
+    TextExample,
+)
+
+NO_LABEL = -1
+"""Value of `label` for a pair without a label."""
+
+
+def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]:
+    """Batch sequences: `input_ids`, `attention_mask`, `labels` [B, T] and the list `ids`.
+
+    Labels are not shifted, as in transformers.
+    """
+    batch = _padded([example.input_ids for example in examples], pad_id)
+    labels = _padded([example.labels for example in examples], IGNORED)["input_ids"]
+    return {**batch, "labels": labels, "ids": [example.id for example in examples]}
+
+
+def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]:
+    """Batch packed rows: `input_ids`, `labels`, `position_ids` [B, T], `token_count`, `ids`.
+
+    There is no attention mask: positions begin at 0 in every document, by which transformers
+    separates documents. The first token of a document has no label, because the token before it
+    belongs to another document. Padding forms a document of its own without labels.
+    """
+    batch = _padded([row.input_ids for row in rows], pad_id)
+    labels = [
+        [label for one in row.documents for label in (IGNORED, *one.labels[1:])] for row in rows
+    ]
+    positions = [[n for one in row.documents for n in range(one.length)] for row in rows]
+    width = batch["input_ids"].shape[1]
+    filled = [[*row, *range(width - len(row))] for row in positions]
+    return {
+        "input_ids": batch["input_ids"],
+        "labels": _padded(labels, IGNORED)["input_ids"],
+        "position_ids": torch.tensor(filled, dtype=torch.long),
+        "token_count": sum(row.length for row in rows),
+        "document_count": sum(len(row.documents) for row in rows),
+        "ids": [row.id for row in rows],
+    }
+
+
+def collate_preferences(examples: Sequence[PreferenceExample], pad_id: int) -> dict[str, Any]:
+    """Batch preferences: `input_ids`, `attention_mask`, `labels` [2B, T], `pair_count` B, `ids`.
+
+    The chosen completions come first, then the rejected ones in the same order.
+    """
+    sides = [one.chosen for one in examples] + [one.rejected for one in examples]
+    ids = [example.id for example in examples]
+    return {**collate_text(sides, pad_id), "pair_count": len(examples), "ids": ids}
+
+
+def collate_rated(examples: Sequence[RatedExample], pad_id: int) -> dict[str, Any]:
+    """Batch rated completions.
+
+    Returns:
+        `input_ids`, `attention_mask`, `labels` [B, T]; `desirable` [B] bool; `mismatched`, the same
+        three tensors of the prompts before other records' completions; `ids`.
+    """
+    mismatched = collate_text([one.mismatched for one in examples], pad_id)
+    del mismatched["ids"]
+    desirable = torch.tensor([one.desirable for one in examples])
+    batch = collate_text([one.text for one in examples], pad_id)
+    return {**batch, "desirable": desirable, "mismatched": mismatched}
+
+
+def collate_pairs(
+    examples: Sequence[PairExample], pad_id: int, hard_negatives: int
+) -> dict[str, Any]:
+    """Batch pairs as one tensor of sequences: anchors [B], positives [B], hard negatives [N].
+
+    Args:
+        examples: B pairs, each with any number of negatives.
+        pad_id: Token id of the padding.
+        hard_negatives: Largest number of negatives used per pair.
+
+    Returns:
+        `input_ids`, `attention_mask`, `labels` [2B + N, T]: labels are not shifted and are
+        `IGNORED` in hard negatives and padding; `pool_mask` [2B + N, T], the attention mask
+        without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor of
+        each negative; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
+        int64, `NO_LABEL` if it has none; `ids`, B strings; `score` [B] fp32, if they have scores.
+    """
+    used = [example.negatives[:hard_negatives] for example in examples]
+    owners = [index for index, negatives in enumerate(used) for _ in negatives]
+    texts = [example.anchor for example in examples]
+    texts += [example.positive for example in examples]
+    texts += [ids for negatives in used for ids in negatives]
+    batch = _padded(texts, pad_id)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+    labels[2 * len(examples) :] = IGNORED
+    pool_mask = batch["attention_mask"].clone()
+    for index, example in enumerate(examples):
+        pool_mask[index, : example.prompt] = 0
+    label = [NO_LABEL if example.label is None else example.label for example in examples]
+    scores = [example.score for example in examples if example.score is not None]
+    return {
+        **batch,
+        "labels": labels,
+        "pool_mask": pool_mask,
+        "pair_count": len(examples),
+        "negative_owner": torch.tensor(owners, dtype=torch.long),
+        "text_hash": torch.tensor([text_hash(ids) for ids in texts], dtype=torch.long),
+        "label": torch.tensor(label, dtype=torch.long),
+        "ids": [example.id for example in examples],
+        **({"score": torch.tensor(scores, dtype=torch.float32)} if scores else {}),
+    }
+
+
+def text_hash(ids: Sequence[int]) -> int:
+    """Return a signed 64-bit hash of token ids that is the same on every machine."""
+    data = np.asarray(ids, dtype="<i8").tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
+def _padded(rows: Sequence[Sequence[int]], fill: int) -> dict[str, Tensor]:
+    """Return rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
+    width = max(len(row) for row in rows)
+    ids = torch.full((len(rows), width), fill, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row, dtype=torch.long)
+        mask[index, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}

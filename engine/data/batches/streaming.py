@@ -1,0 +1,203 @@
+"""Streamed training data: shuffled and interleaved rows, and the micro-batches made of them.
+
+The place of a row depends only on the seed and its number. So the position is the whole state, as
+for data in memory: after a rollback or a resume, reading starts from the position.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from ...errors import DataError
+from ..findings import Findings
+from ..records.formats import Record
+from ..tokens.examples import Example
+from .sampler import shares_of
+
+BLOCKS_HELD = 2
+"""Blocks held in memory; a micro-batch may span two."""
+CYCLE = 1000
+"""Rows within which the shares of several sources are exact."""
+FRUITLESS = 10_000
+"""Consecutive rows without any target after which the data are considered unusable."""
+
+Item = TypeVar("Item")
+
+
+class Rows(Protocol):
+    """An endless sequence of rows."""
+
+    @property
+    def size(self) -> int | None:
+        """Number of rows of one pass; None while it is unknown."""
+        ...
+
+    def row(self, number: int) -> Record:
+        """Return the row with this number, counted from 0."""
+        ...
+
+
+class ShuffledRows:
+    """The rows of one source, repeated endlessly and shuffled block by block.
+
+    Only blocks in use are held. Reading continues where it stopped, or restarts to go back.
+
+    Args:
+        source: Name of the source, for error messages.
+        open_records: Opens the source and yields its rows from the given number on.
+        block: Rows per block.
+        seed: Seed of the order.
+    """
+
+    def __init__(
+        self, source: str, open_records: Callable[[int], Iterator[Record]], block: int, seed: int
+    ) -> None:
+        self.size: int | None = None
+        self._source = source
+        self._open = open_records
+        self._block = block
+        self._seed = seed
+        self._held: OrderedDict[tuple[int, int], list[Record]] = OrderedDict()
+        self._reading: Iterator[Record] = iter(())
+        self._next = -1
+        """Number of the row that is read next; -1 if the source has to be opened again."""
+
+    def row(self, number: int) -> Record:
+        """Return the row with this number, counted from 0.
+
+        Raises:
+            DataError: The source has no rows, became shorter, or holds an invalid row.
+        """
+        rows, inside = self._place(number)
+        if inside >= len(rows):
+            rows, inside = self._place(number)  # the end was reached, so the size is known now
+        if inside >= len(rows):
+            raise DataError(
+                f"{self._source}: the source became shorter while it was read; start the run again"
+            )
+        return rows[inside]
+
+    def _place(self, number: int) -> tuple[list[Record], int]:
+        """Return the block that holds a row, and the index of the row in it."""
+        epoch, within = divmod(number, self.size) if self.size else (0, number)
+        place, inside = divmod(within, self._block)
+        return self._rows(epoch, place), inside
+
+    def _rows(self, epoch: int, place: int) -> list[Record]:
+        """Return a block, shuffled for an epoch."""
+        found = self._held.get((epoch, place))
+        if found is None:
+            read = self._read(place * self._block)
+            keys = np.random.PCG64([self._seed, epoch, place]).random_raw(len(read))
+            found = [read[index] for index in np.argsort(keys, kind="stable")]
+            self._held[epoch, place] = found
+            while len(self._held) > BLOCKS_HELD:
+                self._held.popitem(last=False)
+        return found
+
+    def _read(self, start: int) -> list[Record]:
+        followed = self._next == start
+        if not followed:
+            self._reading, self._next = self._open(start), start
+        self._next = -1  # after an error the source has to be opened again
+        rows = list(islice(self._reading, self._block))
+        self._next = start + len(rows)
+        if len(rows) < self._block:
+            if self.size is None:
+                # A source that was opened past its end does not show where the end is.
+                known = followed or bool(rows) or start == 0
+                self.size = self._next if known else sum(1 for _ in self._open(0))
+            self._next = -1
+        if self.size == 0:
+            raise DataError(
+                f"{self._source}: no records; check the source, or choose another data.train"
+            )
+        return rows
+
+
+class InterleavedRows:
+    """Rows of several sources, interleaved in shares that are exact in every `CYCLE` rows."""
+
+    def __init__(self, sources: Sequence[Rows], weights: Sequence[float], seed: int) -> None:
+        self.size: int | None = None
+        self._sources = sources
+        self._seed = seed
+        self._shares = shares_of(CYCLE, weights)
+        self._cycle = -1
+        self._turns: list[tuple[int, int]] = []
+
+    def row(self, number: int) -> Record:
+        """Return the row with this number, counted from 0."""
+        cycle, within = divmod(number, CYCLE)
+        if cycle != self._cycle:
+            self._cycle, self._turns = cycle, self._plan(cycle)
+        source, turn = self._turns[within]
+        return self._sources[source].row(cycle * self._shares[source] + turn)
+
+    def _plan(self, cycle: int) -> list[tuple[int, int]]:
+        """Return (source, index among its rows of the cycle) for each row of a cycle."""
+        keys = np.random.PCG64([self._seed, cycle]).random_raw(CYCLE)
+        turns = [0] * len(self._shares)
+        sources = np.repeat(np.arange(len(self._shares)), self._shares)[
+            np.argsort(keys, kind="stable")
+        ]
+        plan = []
+        for source in sources.tolist():
+            plan.append((source, turns[source]))
+            turns[source] += 1
+        return plan
+
+
+@dataclass
+class StreamedBatches:
+    """The micro-batches of one rank, made of endless rows.
+
+    Micro-batch n of rank r holds `batch` rows from number (n × ranks + r) × batch on. Rows without
+    a target are left out; if none is left, the first later row with a target replaces them.
+    """
+
+    rows: Rows
+    tokenize: Callable[[list[Record], Findings], list[Example]]
+    batch: int
+    rank: int = 0
+    world_size: int = 1
+    findings: Findings = field(default_factory=Findings)
+    """What was found in the rows read so far, without rows that were only read again."""
+    _counted: int = 0
+    """Position from which on findings are new."""
+
+    def take(self, position: int) -> list[Example]:
+        """Return the examples of the micro-batch at a position.
+
+        Raises:
+            DataError: No row with a target follows, or a row is invalid.
+        """
+        start = (position * self.world_size + self.rank) * self.batch
+        chosen = [self.rows.row(number) for number in range(start, start + self.batch)]
+        found = Findings()
+        examples = self.tokenize(chosen, found)
+        examples = examples or [self._substitute(start + self.batch, found)]
+        if position >= self._counted:
+            self._counted = position + 1
+            self.findings.add(found)
+        return examples
+
+    def _substitute(self, start: int, findings: Findings) -> Example:
+        for number in range(start, start + FRUITLESS):
+            if found := self.tokenize([self.rows.row(number)], findings):
+                return found[0]
+        raise DataError(
+            f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
+            f"{self.rows.row(start + FRUITLESS - 1).id}); raise data.max_length, or check the rows"
+        )
+
+    def epoch(self, position: int) -> float:
+        """Return the passes over the data at a position; 0 while their size is unknown."""
+        rows = position * self.world_size * self.batch
+        return rows / self.rows.size if self.rows.size else 0.0

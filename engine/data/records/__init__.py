@@ -1,0 +1,1 @@
+"""Records: formats, columns and messages of rows, whatever names their authors chose."""

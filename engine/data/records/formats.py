@@ -1,0 +1,311 @@
+"""Record formats: their columns, their detection, and the conversion of rows to typed records.
+
+- messages: `messages`, a list of {role, content}.
+- prompt_completion: `prompt` and `completion`, both text (concatenated unchanged: the separator
+  belongs in the data) or both message lists (formatted by the chat template).
+- text: `text`.
+- preference: `chosen` and `rejected`, two completions of `prompt`: three texts or three message
+  lists. Two whole conversations need no prompt: their common beginning is the prompt.
+- rated: `prompt`, `completion` and `label`, which is true for a good completion.
+- pairs: an anchor, a positive and optional negatives under any of the names below, and an optional
+  `label`: records with equal labels are not negatives of each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Literal
+
+from ...config.tasks import FORMATS_OF
+from ...errors import DataError
+from .messages import parse_messages, refuse_media, tools_of
+from .turns import has_turns, turns_of
+
+Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
+Message = Mapping[str, Any]
+
+ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
+POSITIVES = (
+    *("positive", "pos", "document", "passage", "answer"),
+    *("sentence2", "sentence_2", "text2"),
+)
+NEGATIVES = ("negative", "negatives", "neg", "hard_negative", "hard_negatives", "sentence3")
+ACCEPTED = (
+    "messages or conversations · prompt + completion · instruction (+ input) + output · question + "
+    "answer · text · prompt + chosen + rejected · "
+    "prompt + completion + label · pairs: one of "
+    f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
+    "and for hard negatives negative/negatives/neg/negative_1…"
+)
+"""The columns of each format, for error messages."""
+_NUMBERED = re.compile(r"(negative|neg)_?\d+")
+
+
+@dataclass(frozen=True)
+class MessagesRecord:
+    """A conversation."""
+
+    id: str
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
+    """Tools that the assistant may call, as JSON schemas."""
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+@dataclass(frozen=True)
+class CompletionRecord:
+    """A prompt and its completion: two texts, or two message lists."""
+
+    id: str
+    prompt: str | tuple[Message, ...]
+    completion: str | tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
+    """Tools that the assistant may call, as JSON schemas."""
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """Plain text."""
+
+    id: str
+    text: str
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """An anchor text, a text that matches it, and texts that do not match it."""
+
+    id: str
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    label: int | None = None
+    score: float | None = field(default=None, kw_only=True)
+    """How similar the texts of the pair are; None if the data have no score."""
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+@dataclass(frozen=True)
+class PreferenceRecord:
+    """A prompt with a chosen and a rejected completion."""
+
+    id: str
+    chosen: CompletionRecord
+    rejected: CompletionRecord
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+@dataclass(frozen=True)
+class RatedRecord:
+    """A prompt and a completion rated desirable or not."""
+
+    id: str
+    text: CompletionRecord
+    desirable: bool
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+
+
+Record = (
+    MessagesRecord | CompletionRecord | TextRecord | PairRecord | PreferenceRecord | RatedRecord
+)
+
+
+def place_of(record: Record) -> str:
+    """Return where a record is stored, or its id if it was built in memory."""
+    return record.place or record.id
+
+
+def detect_format(columns: Collection[str], task: str = "") -> Format | None:
+    """Return the format of these columns, preferably one of the task; None if unknown."""
+    found = list(_formats(columns))
+    wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
+    if task == "sft" and not wanted and has_turns(columns):
+        return "messages"
+    return next(iter(wanted or found), None)
+
+
+def _formats(columns: Collection[str]) -> Iterator[Format]:
+    """Yield every format that these columns allow."""
+    if "messages" in columns:
+        yield "messages"
+    if {"chosen", "rejected"} <= set(columns):
+        yield "preference"
+    if {"prompt", "completion"} <= set(columns):
+        yield "prompt_completion"
+        if "label" in columns:
+            yield "rated"
+    if _first(ANCHORS, columns) and _first(POSITIVES, columns):
+        yield "pairs"
+    if "text" in columns:
+        yield "text"
+
+
+def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
+    """Convert one row to a typed record.
+
+    Args:
+        values: Column → value.
+        form: Format of the row.
+        identity: Id of the record, unless the row has a column `id`.
+        place: Where the row is, such as `train.jsonl:7`, for error messages.
+
+    Raises:
+        DataError: A column is missing or has a value of the wrong type.
+    """
+    row = _Row(values, place)
+    identity = identity if values.get("id") in (None, "") else str(values["id"])
+    refuse_media(values, place)
+    if form == "messages":
+        turns = row.messages("messages") if "messages" in values else turns_of(values, place)
+        turns = turns or row.messages("messages")
+        return MessagesRecord(identity, turns, tools=tools_of(values, place), place=place)
+    if form == "text":
+        return TextRecord(identity, row.text("text"), place=place)
+    if form == "prompt_completion":
+        return _completion_record(row, identity)
+    if form == "preference":
+        return _preference_record(row, identity)
+    if form == "rated":
+        completion = _completion_record(row, identity)
+        return RatedRecord(identity, completion, row.truth("label"), place=place)
+    return _pair_record(row, identity)
+
+
+def label_number(label: Any) -> int | None:
+    """Return a label as a number ≥ 0, equal for equal labels on every machine; None for NaN."""
+    if label is None or label != label:  # NaN, of which every row would be one class
+        return None
+    digest = hashlib.blake2b(str(label).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row that checks its columns when they are read."""
+
+    values: Mapping[str, Any]
+    place: str
+
+    def column(self, names: Sequence[str]) -> str:
+        """Return the first of these columns that the row has.
+
+        Raises:
+            DataError: The row has none of them.
+        """
+        name = _first(names, self.values)
+        if name is None:
+            raise DataError(
+                f"{self.place}: no column {' or '.join(names)}; found "
+                f"{', '.join(self.values) or 'none'}. Accepted: {ACCEPTED}"
+            )
+        return name
+
+    def text(self, *names: str) -> str:
+        """Return the text in the first of these columns that the row has."""
+        name = self.column(names)
+        return self._as_text(self.values[name], name)
+
+    def messages(self, name: str) -> tuple[Message, ...]:
+        """Return the conversation in a column, without keys whose value is null."""
+        return parse_messages(self.values[self.column((name,))], name, self.place)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return the non-empty texts of a column that holds one text or a list."""
+        value = self.values[name]
+        many = [value] if isinstance(value, str) or value is None else value
+        if not isinstance(many, Sequence):
+            raise DataError(self._wrong(name, value, "text or a list of texts"))
+        return tuple(self._as_text(one, name) for one in many if one)
+
+    def truth(self, name: str) -> bool:
+        """Return the value of a column that holds true or false, or 1 or 0."""
+        value = self.values[self.column((name,))]
+        if value not in (True, False):
+            raise DataError(self._wrong(name, value, "true or false"))
+        return bool(value)
+
+    def number(self, name: str) -> float | None:
+        """Return the number in a column; None if the row has none, or NaN, there."""
+        value = self.values.get(name)
+        if value is None or value == "":
+            return None
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            raise DataError(self._wrong(name, value, "a number")) from None
+        return None if math.isnan(found) else found
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds text."""
+        return isinstance(self.values.get(name), str)
+
+    def _as_text(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise DataError(self._wrong(name, value, "text"))
+        return value
+
+    def _wrong(self, name: str, value: Any, expected: str) -> str:
+        got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+        return f"{self.place}: column '{name}': got {got}, expected {expected}; correct this row"
+
+
+def _completion_record(row: _Row, identity: str) -> CompletionRecord:
+    if isinstance(row.values.get("prompt"), str | None) or row.is_text("completion"):
+        texts = row.text("prompt"), row.text("completion")
+        return CompletionRecord(identity, *texts, place=row.place)
+    turns = row.messages("prompt"), row.messages("completion")
+    tools = tools_of(row.values, row.place)
+    return CompletionRecord(identity, *turns, tools=tools, place=row.place)
+
+
+def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
+    if row.is_text("chosen"):
+        prompt: str | tuple[Message, ...] = row.text("prompt")
+        sides: list[Any] = [row.text("chosen"), row.text("rejected")]
+    else:
+        conversations = [row.messages("chosen"), row.messages("rejected")]
+        given = row.values.get("prompt")
+        own = () if given is None or row.is_text("prompt") else row.messages("prompt")
+        # With whole conversations, a text prompt only repeats their beginning.
+        prompt = own or _beginning(*conversations)
+        sides = [one[0 if own else len(prompt) :] for one in conversations]
+    chosen, rejected = (CompletionRecord(identity, prompt, side, place=row.place) for side in sides)
+    return PreferenceRecord(identity, chosen, rejected, place=row.place)
+
+
+def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages with which both conversations begin."""
+    together = zip(one, other, strict=False)
+    return tuple(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], together))
+
+
+def _pair_record(row: _Row, identity: str) -> PairRecord:
+    """Return a pair; of several positives the first one is used."""
+    positives = row.texts(row.column(POSITIVES))
+    columns = [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
+    return PairRecord(
+        identity,
+        anchor=row.text(*ANCHORS),
+        positive=positives[0] if positives else "",
+        negatives=tuple(text for name in columns for text in row.texts(name)),
+        label=label_number(row.values.get("label")),
+        score=row.number("score"),
+        place=row.place,
+    )
+
+
+def _first(names: Sequence[str], columns: Collection[str]) -> str | None:
+    return next((name for name in names if name in columns), None)

@@ -1,0 +1,205 @@
+"""Messages of all common forms, with the roles and keys of chat templates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import DataError
+from .tool_calls import parse_calls, parse_tools, without_nulls
+
+ROLE_KEYS = ("role", "from", "speaker", "author")
+CONTENT_KEYS = ("content", "value", "text", "message")
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+WEIGHT_KEYS = ("weight", "loss", "train", "training")
+"""Keys of a message that exclude it from the loss with 0 or false."""
+ASKING = ("human", "user", "input", "question", "prompt", "instruction", "query")
+ANSWERING = ("assistant", "gpt", "bot", "output", "answer", "response", "completion", "model")
+CALLS = "tool_calls"
+"""The role of a message that holds the tool calls of the assistant."""
+ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "bot", "chatgpt", "model", "ai", "chatbot"), "assistant"),
+    **dict.fromkeys(("bing", "bard", "claude"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "function", "observation", "function_response"), "tool"),
+    **dict.fromkeys(("tool_response", "tool_result"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call", "tool_calls"), CALLS),
+}
+"""Role names in data → roles of chat templates."""
+_FILE_OF_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?[:\[ ]")
+_MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+
+
+def parse_messages(value: Any, column: str, place: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the messages of a conversation: a list, or its JSON text.
+
+    Raises:
+        DataError: The value is no conversation, or a role is unknown.
+    """
+    reader = _Messages(column, place)
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise reader.wrong(value, "a list of {role, content} as JSON text") from None
+    if not isinstance(value, list | tuple):
+        raise reader.wrong(value, "a list of {role, content}")
+    return tuple(message for item in value for message in reader.messages(item))
+
+
+def tools_of(values: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the tools of a row from its column `tools` or `functions`.
+
+    Raises:
+        DataError: The column lists no tools.
+    """
+    column = next((name for name in ("tools", "functions") if name in values), None)
+    value = None if column is None else values[column]
+    if column is None or value is None:
+        return ()
+    tools = parse_tools(value, _Messages(column, place).wrong)
+    return tools if _FILE_OF_JSON.search(place) else tuple(map(without_nulls, tools))
+
+
+def refuse_media(values: Mapping[str, Any], place: str) -> None:
+    """Raise if a row has images, audio or video.
+
+    Raises:
+        DataError: A column holds images, audio or video.
+    """
+    for name in _MEDIA:
+        if values.get(name):
+            raise DataError(
+                f"{place}: column '{name}' is not empty, but models are trained on text only; "
+                f"remove these records, or set data.columns: {{{name}: null}} to keep their text"
+            )
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """Reads the messages in a column of one row."""
+
+    column: str
+    place: str
+
+    def messages(self, item: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield the messages of an item: one message, or a question and its answer.
+
+        Raises:
+            DataError: The item is no message, or its role is unknown.
+        """
+        if not isinstance(item, Mapping):
+            raise self.wrong(item, "{role, content}")
+        if any(isinstance(item.get(key), str) for key in ROLE_KEYS):
+            yield self._message(item)
+        else:
+            yield from self._exchange(item)
+
+    def _exchange(self, item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the messages of an item such as {human, assistant} or {input, output}."""
+        names = {key.lower(): part for key, part in item.items() if part is not None}
+        asked = [key for key in ASKING if key in names]
+        answered = [key for key in ANSWERING if key in names]
+        if len(asked) > 1 or len(answered) != 1:
+            raise self.wrong(item, "{role, content}")
+        if rest := names.keys() - {*asked, *answered, "system"}:
+            raise self.wrong(sorted(rest), "no other keys than those of a question and its answer")
+        if names.get("system"):
+            yield {"role": "system", "content": self._content(names["system"], "system")}
+        for key in asked:
+            yield {"role": "user", "content": self._content(names[key], "user")}
+        yield {"role": "assistant", "content": self._content(names[answered[0]], "assistant")}
+
+    def _message(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        keys = {key: part for key, part in item.items() if part is not None}
+        role_key = next(key for key in ROLE_KEYS if isinstance(keys.get(key), str))
+        role = self._role(keys.pop(role_key), role_key)
+        content_key = next((key for key in CONTENT_KEYS if key in item), None)
+        content = None if content_key is None else keys.pop(content_key, None)
+        message: dict[str, Any] = {"role": role}
+        if role == CALLS:
+            message = {"role": "assistant", "tool_calls": self._calls(content)}
+        elif content is not None:
+            message["content"] = self._content(content, role)
+        self._move_reasoning(message, keys)
+        self._move_calls(message, keys)
+        self._move_weight(message, keys)
+        if any(keys.get(name) for name in _MEDIA):
+            raise self._media("images, audio or video")
+        if content_key is None and not message.keys() & {"tool_calls", "reasoning_content"}:
+            raise self.wrong(item, "{role, content}")
+        return message | {key: part for key, part in keys.items() if key not in message}
+
+    def _role(self, name: str, key: str) -> str:
+        """Return the role; the chat template decides about others in a standard message."""
+        role = ROLES.get(name.lower(), name if key == "role" else None)
+        if role is None:
+            raise DataError(
+                f"{self.place}: column '{self.column}': the role {name!r} is unknown, expected one "
+                f"of {', '.join(ROLES)}; set data.roles: {{{name!r}: user}} (or assistant, system, "
+                "tool)"
+            )
+        return role
+
+    def _content(self, content: Any, role: str) -> str:
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list | tuple):
+            return "".join(self._part(part) for part in content)
+        if role == "tool" and isinstance(content, Mapping | int | float):
+            return json.dumps(content, ensure_ascii=False)
+        raise self.wrong(content, "{role, content}, both text")
+
+    def _part(self, part: Any) -> str:
+        if isinstance(part, str):
+            return part
+        kind = str(part.get("type") or "text") if isinstance(part, Mapping) else ""
+        if any(media in kind for media in _MEDIA):
+            raise self._media(f"a part of type {kind!r}")
+        text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(text, str):
+            raise self.wrong(part, "{role, content}, both text, or parts of type text")
+        return text
+
+    def _calls(self, value: Any) -> list[dict[str, Any]]:
+        calls = parse_calls(value, self.wrong)
+        # Columnar files pad every struct with the keys of all others; JSON files do not.
+        return calls if _FILE_OF_JSON.search(self.place) else list(map(without_nulls, calls))
+
+    def _move_calls(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
+        """Move the tool calls, also one `function_call` of the older form, to the message."""
+        given = [keys.pop(name, None) for name in ("tool_calls", "function_call")]
+        if calls := [call for value in given if value for call in self._calls(value)]:
+            message["tool_calls"] = calls
+
+    def _move_reasoning(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
+        for key in REASONING_KEYS:
+            if isinstance(keys.get(key), str) and (reasoning := keys.pop(key)):
+                message.setdefault("reasoning_content", reasoning)
+
+    def _move_weight(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
+        """Mark an assistant turn whose weight is 0 as not learned."""
+        for key in WEIGHT_KEYS:
+            weight = keys.pop(key, None)
+            if weight is not None and weight not in (0, 1):
+                raise self.wrong(weight, f"a {key} of 0 or 1 for a message")
+            if weight is not None and not weight and message["role"] == "assistant":
+                message["learned"] = False
+
+    def _media(self, what: str) -> DataError:
+        return DataError(
+            f"{self.place}: column '{self.column}': a message has {what}, but models are trained "
+            "on text only; remove the records with such messages"
+        )
+
+    def wrong(self, value: Any, expected: str) -> DataError:
+        """Return the error for a value that is not what is expected."""
+        got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+        return DataError(
+            f"{self.place}: column '{self.column}': got {got}, expected {expected}; correct this "
+            "row"
+        )

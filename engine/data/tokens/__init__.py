@@ -1,0 +1,1 @@
+"""Tokenized examples of each task, and records shown as they are learned."""

@@ -1,0 +1,91 @@
+"""Assemble tokenized preferences and rated completions into examples (tasks dpo and kto)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...config.data_reasons import CUT, NO_TARGET, SAME_COMPLETIONS
+from ..findings import Findings
+from ..records.formats import CompletionRecord, PreferenceRecord, RatedRecord, place_of
+from .examples import (
+    IGNORED,
+    Example,
+    PreferenceExample,
+    RatedExample,
+    TextExample,
+    TokenizedText,
+)
+
+PreferenceData = PreferenceRecord | RatedRecord
+Rating = tuple[TextExample, bool]
+"""A completion, and whether it is desirable."""
+
+
+def completions_of(record: PreferenceData) -> tuple[CompletionRecord, ...]:
+    """Return the completions of a record: chosen and rejected, or the single rated one."""
+    return (record.text,) if isinstance(record, RatedRecord) else (record.chosen, record.rejected)
+
+
+def assemble(
+    examples: list[Example],
+    records: Sequence[PreferenceData],
+    texts: Sequence[TokenizedText],
+    findings: Findings,
+    *,
+    rated: bool,
+) -> list[Rating]:
+    """Add preferences to `examples` and return rated completions.
+
+    Args:
+        examples: Receives the preferences.
+        records: The records in the order of the texts.
+        texts: The tokenized completions of all records.
+        findings: Receives the truncated and dropped records.
+        rated: Split every preference into a desirable and an undesirable completion.
+
+    Returns:
+        The rated completions, for `with_mismatched` when all are known.
+    """
+    following = iter(texts)
+    ratings: list[Rating] = []
+    for record in records:
+        sides = [next(following) for _ in completions_of(record)]
+        found = [side.example for side in sides if side.example is not None]
+        findings.note(CUT, place_of(record), count=any(side.cut for side in sides))
+        if len(found) < len(sides):
+            findings.note(NO_TARGET, place_of(record))
+        elif isinstance(record, RatedRecord):
+            ratings.append((found[0], record.desirable))
+        elif found[0].input_ids == found[1].input_ids:
+            findings.note(SAME_COMPLETIONS, place_of(record))
+        elif rated:
+            ratings += [(found[0], True), (found[1], False)]
+        else:
+            examples.append(PreferenceExample(record.id, found[0], found[1]))
+    return ratings
+
+
+def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[RatedExample]:
+    """Yield every rated completion with a mismatched one: its prompt and another's completion.
+
+    Args:
+        ratings: All rated completions.
+        max_length: Largest number of tokens of a mismatched sequence.
+    """
+    for index, (text, desirable) in enumerate(ratings):
+        others = (ratings[(index + step) % len(ratings)][0] for step in range(1, len(ratings)))
+        other = next((one for one in others if one.id != text.id), text)
+        yield RatedExample(text.id, text, desirable, _crossed(text, other, max_length))
+
+
+def _crossed(text: TextExample, other: TextExample, max_length: int) -> TextExample:
+    """Join the prompt of one text and the completion of another, truncated to `max_length`."""
+    mine, theirs = _prompt_tokens(text), _prompt_tokens(other)
+    ids = [*text.input_ids[:mine], *other.input_ids[theirs:]][:max_length]
+    labels = [*[IGNORED] * mine, *other.labels[theirs:]][:max_length]
+    return TextExample(text.id, ids, labels)
+
+
+def _prompt_tokens(text: TextExample) -> int:
+    """Return the number of tokens before the first target."""
+    return next(n for n, label in enumerate(text.labels) if label != IGNORED)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fttui.engine.data.batches.sampler import BatchStream, Mix, epoch_order, shares_of
+from fttui.engine.errors import DataError
+
+
+def test_order_is_pinned_across_versions_and_platforms():
+    assert epoch_order(8, 0, 0).tolist() == [3, 2, 1, 6, 0, 7, 4, 5]
+    assert epoch_order(8, 5, 3).tolist() == [4, 1, 5, 3, 2, 0, 6, 7]
+
+
+@given(
+    count=st.integers(1, 60),
+    batch=st.integers(1, 4),
+    world_size=st.integers(1, 3),
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 3),
+)
+def test_ranks_share_an_epoch_without_overlap(count, batch, world_size, seed, epoch):
+    if count < batch * world_size:
+        with pytest.raises(DataError, match=f"{count} training records"):
+            BatchStream(count, batch, world_size=world_size)
+        return
+    seen: list[int] = []
+    for rank in range(world_size):
+        stream = BatchStream(count, batch, 1, rank, world_size, seed)
+        first = epoch * stream.micro_batches_per_epoch
+        for position in range(first, first + stream.micro_batches_per_epoch):
+            indices = stream.indices(position)
+            assert len(indices) == batch
+            seen += indices
+    assert len(seen) == len(set(seen)) == count - count % (batch * world_size)
+    assert set(seen) <= set(range(count))
+
+
+def test_any_position_is_the_same_however_it_is_reached():
+    walked = BatchStream(23, 2, seed=7)
+    in_order = [walked.indices(position) for position in range(40)]
+    jumped = BatchStream(23, 2, seed=7)
+    assert [jumped.indices(position) for position in reversed(range(40))] == in_order[::-1]
+
+
+def test_epochs_and_seeds_differ():
+    stream = BatchStream(50, 1, seed=1)
+    epochs = [[stream.indices(50 * epoch + k) for k in range(50)] for epoch in range(2)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != [BatchStream(50, 1, seed=2).indices(k) for k in range(50)]
+
+
+def test_epoch_counts_passes():
+    stream = BatchStream(10, 2, accumulate=2, world_size=2)
+    assert stream.micro_batches_per_epoch == 2
+    assert stream.steps_per_epoch == 1
+    assert stream.epoch(3) == 1.5
+
+
+@given(
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    weights=st.lists(st.floats(0.1, 10), min_size=4, max_size=4),
+    seed=st.integers(0, 99),
+)
+def test_a_mix_uses_a_source_up_before_repeating_it(counts, weights, seed):
+    mix = Mix.of(counts, weights[: len(counts)])
+    assert sum(mix.shares) == max(sum(counts), len(counts))
+    drawn = np.concatenate([mix.order(seed, epoch) for epoch in range(3)])
+    start = 0
+    for count, share in zip(mix.counts, mix.shares, strict=True):
+        times = np.bincount(drawn, minlength=sum(counts))[start : start + count]
+        assert times.sum() == 3 * share
+        assert times.max() - times.min() <= 1
+        start += count
+
+
+def test_a_mix_without_weights_is_every_record_once():
+    mix = Mix.of([5, 3], None)
+    stream = BatchStream(8, 2, mix=mix, seed=3)
+    epoch = [index for position in range(4) for index in stream.indices(position)]
+    assert sorted(epoch) == list(range(8))
+    assert epoch != [index for position in range(4, 8) for index in stream.indices(position)]
+
+
+def test_shares_come_close_to_the_weights():
+    assert shares_of(10, [1, 1, 1]) == (4, 3, 3)
+    assert shares_of(100, [0.7, 0.3]) == (70, 30)
+    assert shares_of(5, [1000, 1]) == (4, 1)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fttui.engine.config.data_reasons import UNUSED_COLUMNS
+from fttui.engine.data.findings import Findings
+from fttui.engine.data.records.column_use import ColumnUse
+from fttui.engine.data.records.formats import Format, TextRecord
+
+TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "unused"),
+    [
+        ("text", {"text": "t", "id": "1"}, []),
+        ("text", {"text": "t", "url": "u", "lang": "en"}, ["url", "lang"]),
+        ("text", {"text": "t", "url": None}, []),
+        ("messages", {"messages": TURNS, "source": "s"}, ["source"]),
+        ("prompt_completion", {"prompt": "p", "completion": "c", "topic": 3}, ["topic"]),
+        ("pairs", {"query": "q", "pos": ["p"], "neg": ["n"], "negative_1": "m"}, []),
+        ("preference", {"prompt": "p", "chosen": "a", "rejected": "b", "margin": 1}, ["margin"]),
+        ("rated", {"prompt": "p", "completion": "c", "label": True}, []),
+    ],
+)
+def test_columns_that_no_record_is_made_from_are_unused(
+    form: Format, row: dict[str, Any], unused: list[str]
+) -> None:
+    use = ColumnUse()
+    use.convert(row, form, "d:1", "d.jsonl:1")
+    assert use.unused == unused
+
+
+def test_unused_columns_are_counted_with_their_names_and_first_row() -> None:
+    use, findings = ColumnUse(), Findings()
+    for number, row in enumerate([{}, {"url": "u"}, {"lang": "en", "url": "v"}], start=1):
+        place = f"d.jsonl:{number}"
+        record = use.convert({"text": "t", **row}, "text", f"d:{number}", place)
+        assert record == TextRecord(f"d:{number}", "t")
+    use.note(findings)
+    [found] = findings
+    assert (found.reason, found.count, found.total) == (UNUSED_COLUMNS, 2, 3)
+    assert (found.place, found.detail) == ("d.jsonl:2", "url, lang")
+    assert not found.needs_consent([])
+
+
+def test_a_column_read_in_one_row_is_used() -> None:
+    use = ColumnUse()
+    pair = {"anchor": "a", "positive": "p"}
+    use.convert({**pair, "label": None}, "pairs", "1", "d:1")
+    use.convert({**pair, "label": 3}, "pairs", "2", "d:2")
+    assert use.unused == []

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fttui.engine.data.records.formats import MessagesRecord, to_record
+from fttui.engine.data.records.messages import parse_messages
+from fttui.engine.errors import DataError
+
+SCHEMA = {"name": "dew", "parameters": {"type": "object", "properties": {}}}
+TOOL = {"type": "function", "function": SCHEMA}
+CALL = {"type": "function", "function": {"name": "dew", "arguments": {"at": 3}}}
+
+
+def read(*items, place="d.jsonl:3"):
+    return parse_messages(list(items), "messages", place)
+
+
+def test_pairs_in_an_item_are_two_turns():
+    expected = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+    assert read({"human": "a", "assistant": "b"}) == expected
+    assert read({"input": "a", "output": "b"}) == expected
+    system = {"role": "system", "content": "s"}
+    assert read({"system": "s", "input": "a", "output": "b"}) == (system, *expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("human", "user"),
+        ("GPT", "assistant"),
+        ("model", "assistant"),
+        ("observation", "tool"),
+        ("developer", "system"),
+    ],
+)
+def test_roles_of_other_tools_are_known(name, role):
+    assert read({"from": name, "value": "x"}) == ({"role": role, "content": "x"},)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {
+            "role": "assistant",
+            "tool_calls": [{**CALL, "function": {"name": "dew", "arguments": '{"at": 3}'}}],
+        },
+        {"role": "assistant", "function_call": {"name": "dew", "arguments": '{"at": 3}'}},
+        {"from": "function_call", "value": '{"name": "dew", "arguments": {"at": 3}}'},
+    ],
+)
+def test_tool_calls_have_arguments_as_a_mapping(item):
+    assert read(item) == ({"role": "assistant", "tool_calls": [CALL]},)
+
+
+def test_nulls_that_pad_columnar_files_are_removed():
+    padded = {"function": {"name": "dew", "arguments": {"at": 3, "to": None}}, "type": "function"}
+    item = {"role": "assistant", "tool_calls": [padded]}
+    assert read(item, place="d.parquet row 1") == ({"role": "assistant", "tool_calls": [CALL]},)
+    assert read(item)[0]["tool_calls"][0]["function"]["arguments"] == {"at": 3, "to": None}
+
+
+@pytest.mark.parametrize("tools", [[TOOL], [SCHEMA], json.dumps([TOOL]), json.dumps([SCHEMA])])
+def test_tools_reach_the_record(tools):
+    row = {"messages": [{"role": "user", "content": "a"}], "tools": tools}
+    record = to_record(row, "messages", "i", "d.jsonl:3")
+    assert isinstance(record, MessagesRecord)
+    assert record.tools == (TOOL,)
+
+
+def test_parts_of_text_are_joined_and_others_refused():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert read({"role": "user", "content": parts})[0]["content"] == "ab"
+    worded = [{"type": "text", "value": "a"}, {"type": "text", "value": "b"}]
+    assert read({"role": "user", "content": worded})[0]["content"] == "ab"
+    with pytest.raises(DataError, match=r"d.jsonl:3: .*text only"):
+        read({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})
+
+
+def test_images_beside_text_are_refused():
+    row = {"messages": [{"role": "user", "content": "a"}], "images": ["a.jpg"]}
+    with pytest.raises(DataError, match=r"d.jsonl:3: column 'images' .*text only"):
+        to_record(row, "messages", "i", "d.jsonl:3")
+    record = to_record({**row, "images": []}, "messages", "i", "d.jsonl:3")
+    assert isinstance(record, MessagesRecord)
+
+
+def test_a_turn_of_weight_zero_is_not_learned():
+    one = {"role": "assistant", "content": "a"}
+    assert read({**one, "weight": 0}) == ({**one, "learned": False},)
+    assert read({**one, "weight": 1}) == (one,)
+    with pytest.raises(DataError, match="a weight of 0 or 1"):
+        read({**one, "weight": 0.5})
+
+
+def test_thoughts_have_one_name():
+    item = {"role": "assistant", "content": "a", "thinking": "t"}
+    assert read(item)[0]["reasoning_content"] == "t"
+
+
+def test_a_message_without_content_is_refused():
+    with pytest.raises(DataError, match=r"expected {role, content}"):
+        read({"role": "user", "msg": "a"})

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fttui.engine.config.data_reasons import CUT, NO_TARGET, UNLEARNED_TURNS
+from fttui.engine.data.findings import Findings
+from fttui.engine.data.records.formats import (
+    CompletionRecord,
+    MessagesRecord,
+    PairRecord,
+    TextRecord,
+)
+from fttui.engine.data.tokens.examples import IGNORED, PairExample, TextExample
+from fttui.engine.data.tokens.tokenize import CHUNK, TokenizeOptions, tokenize_records
+from fttui.engine.errors import DataError
+from tests.support.tokenizer import tiny_tokenizer
+
+TALK = (
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "yo"},
+    {"role": "user", "content": "ok"},
+    {"role": "assistant", "content": "bye"},
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@dataclass
+class Tokenized:
+    """Examples, and what was noted while they were made."""
+
+    examples: list[Any]
+    findings: Findings
+
+
+def tokenize(records, tokenizer, **options):
+    settings, findings = TokenizeOptions(**{"max_length": 500, **options}), Findings()
+    made = tokenize_records(records, tokenizer, settings, findings, lambda done, total: None)
+    return Tokenized(made, findings)
+
+
+def targets(example, tokenizer):
+    """The text that is learned."""
+    return tokenizer.decode([label for label in example.labels if label != IGNORED])
+
+
+def test_chat_learns_what_the_assistant_wrote_and_its_end_mark(tokenizer):
+    (example,) = tokenize([MessagesRecord("a", TALK)], tokenizer).examples
+    assert isinstance(example, TextExample)
+    assert tokenizer.decode(example.input_ids) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n"
+        "<|im_start|>user\nok<|im_end|>\n<|im_start|>assistant\nbye<|im_end|>\n"
+    )
+    assert targets(example, tokenizer) == "yo<|im_end|>bye<|im_end|>"
+    assert example.length == len(example.labels) == len(example.input_ids)
+
+
+def test_chat_completion_learns_only_the_completion(tokenizer):
+    record = CompletionRecord("a", TALK[:3], TALK[3:])
+    (example,) = tokenize([record], tokenizer).examples
+    assert targets(example, tokenizer) == "bye<|im_end|>"
+
+
+def test_everything_is_learned_where_asked_for(tokenizer):
+    records = [MessagesRecord("a", TALK), CompletionRecord("b", "in", "out")]
+    chat, raw = tokenize(records, tokenizer, completion_only=False).examples
+    assert chat.labels == chat.input_ids
+    assert raw.labels == raw.input_ids
+
+
+def test_template_that_rewrites_earlier_turns_learns_the_last_one():
+    # As reasoning models do: of past assistant turns only the first letter stays.
+    tokenizer = tiny_tokenizer(
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + ':' }}"
+        "{{ m['content'] if loop.last or m['role'] == 'user' else m['content'][0] }}"
+        "{{ '<|im_end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}"
+    )
+    result = tokenize([MessagesRecord("a", TALK, place="t.jsonl:7")], tokenizer)
+    (example,) = result.examples
+    assert targets(example, tokenizer) == "bye<|im_end|>"
+    (found,) = result.findings
+    assert (found.reason, found.amount) == (UNLEARNED_TURNS, "1 of 2 turns (50 %)")
+    assert found.where == "first: t.jsonl:7"
+
+
+def test_text_learns_all_and_ends_with_eos(tokenizer):
+    (example,) = tokenize([TextRecord("a", "abc")], tokenizer).examples
+    assert example.labels == example.input_ids
+    assert tokenizer.decode(example.input_ids) == "abc<|im_end|>"
+
+
+def test_prompt_and_completion_texts_are_joined_as_they_are(tokenizer):
+    (example,) = tokenize([CompletionRecord("a", "2+2=", "4")], tokenizer).examples
+    assert tokenizer.decode(example.input_ids) == "2+2=4<|im_end|>"
+    assert targets(example, tokenizer) == "4<|im_end|>"
+
+
+def test_cut_text_keeps_an_eos_that_is_no_target(tokenizer):
+    result = tokenize(
+        [TextRecord("a", "x" * 20), TextRecord("b", "y" * 9)], tokenizer, max_length=10
+    )
+    cut, whole = result.examples
+    assert result.findings.count(CUT) == 1
+    assert cut.input_ids == [*tokenizer("x" * 9)["input_ids"], tokenizer.eos_token_id]
+    assert cut.labels == [*cut.input_ids[:-1], IGNORED]
+    assert whole.labels == whole.input_ids
+    assert whole.length == 10
+
+
+def test_records_without_a_target_are_dropped_and_counted(tokenizer):
+    records = [
+        CompletionRecord("prompt fills it", "p" * 30, "answer"),
+        CompletionRecord("no answer", "p", ""),
+        TextRecord("empty", ""),
+        MessagesRecord("no assistant", TALK[:1]),
+        CompletionRecord("fine", "p", "a"),
+    ]
+    result = tokenize(records, tokenizer, max_length=16)
+    assert [example.id for example in result.examples] == ["fine"]
+    assert result.findings.count(NO_TARGET) == 4
+
+
+def test_eos_of_the_tokenizer_is_not_doubled():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A <|im_end|>",
+        special_tokens=[
+            (mark, tokenizer.convert_tokens_to_ids(mark)) for mark in ("<|im_start|>", "<|im_end|>")
+        ],
+    )
+    (example,) = tokenize([TextRecord("a", "abc")], tokenizer).examples
+    assert tokenizer.decode(example.input_ids) == "<|im_start|>abc<|im_end|>"
+    assert targets(example, tokenizer) == "abc<|im_end|>"
+
+
+def test_pairs_end_with_eos_however_long(tokenizer):
+    record = PairRecord("a", "anchor", "p" * 50, ("n", "m", "o"), label=5)
+    result = tokenize([record], tokenizer, max_length=12, instruction="Q: ", hard_negatives=2)
+    (pair,) = result.examples
+    assert isinstance(pair, PairExample)
+    assert tokenizer.decode(pair.anchor) == "Q: anchor<|im_end|>"
+    assert tokenizer.decode(pair.positive) == "p" * 11 + "<|im_end|>"
+    assert [tokenizer.decode(ids) for ids in pair.negatives] == ["n<|im_end|>", "m<|im_end|>"]
+    assert (pair.label, result.findings.count(CUT), pair.length) == (5, 1, 10 + 12 + 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "max_length", "rest"),
+    [
+        ("", 500, "anchor<|im_end|>"),
+        ("Q: ", 500, "anchor<|im_end|>"),
+        ("Q: ", 5, "a<|im_end|>"),
+        ("Query: ", 5, "<|im_end|>"),
+    ],
+)
+def test_the_instruction_of_an_anchor_is_told_apart(tokenizer, instruction, max_length, rest):
+    record = PairRecord("a", "anchor", "p", (), label=None)
+    result = tokenize([record], tokenizer, max_length=max_length, instruction=instruction)
+    (pair,) = result.examples
+    assert tokenizer.decode(pair.anchor[pair.prompt :]) == rest
+
+
+def test_pairs_with_an_empty_side_are_dropped(tokenizer):
+    records = [PairRecord("a", " ", "x"), PairRecord("b", "x", ""), PairRecord("c", "x", "y")]
+    result = tokenize(records, tokenizer)
+    assert [pair.id for pair in result.examples] == ["c"]
+    assert result.findings.count(NO_TARGET) == 2
+
+
+def test_order_and_progress_over_chunks(tokenizer):
+    records = [TextRecord(str(number), "ab") for number in range(CHUNK + 3)]
+    seen = []
+    examples = tokenize_records(
+        *(records, tokenizer, TokenizeOptions(8), Findings()),
+        lambda done, total: seen.append((done, total)),
+    )
+    assert [example.id for example in examples] == [record.id for record in records]
+    assert seen == [(CHUNK, CHUNK + 3), (CHUNK + 3, CHUNK + 3)]
+
+
+def test_messages_without_a_template_are_refused():
+    with pytest.raises(DataError, match=r"^a: messages need a chat template.*instruct model"):
+        tokenize([MessagesRecord("a", TALK)], tiny_tokenizer(chat_template=None))
+
+
+def test_a_conversation_the_template_refuses_is_named():
+    tokenizer = tiny_tokenizer("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(DataError, match=r"^a: .*roles must alternate"):
+        tokenize([MessagesRecord("a", TALK)], tokenizer)
+
+
+def test_a_slow_tokenizer_is_refused():
+    tokenizer = tiny_tokenizer()
+
+    class Slow:
+        is_fast = False
+        eos_token_id = tokenizer.eos_token_id
+        chat_template = tokenizer.chat_template
+
+    with pytest.raises(DataError, match="Slow is a slow tokenizer"):
+        tokenize([TextRecord("a", "abc")], Slow())
+
+
+def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, monkeypatch):
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 16
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    result = tokenize([TextRecord("a", "x" * 99)], tokenizer, max_length=12)
+    assert result.examples[0].length == 12
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        TextRecord("b", "half \ud83d", place="d.jsonl:7"),
+        MessagesRecord(
+            "b", (*TALK[:3], {"role": "assistant", "content": "\ud83d"}), place="d.jsonl:7"
+        ),
+        PairRecord("b", "anchor", "\udc80", place="d.jsonl:7"),
+    ],
+)
+def test_a_text_that_the_tokenizer_refuses_is_named_by_its_place(tokenizer, record):
+    good = PairRecord("a", "q", "p") if isinstance(record, PairRecord) else TextRecord("a", "good")
+    with pytest.raises(DataError, match=r"^d\.jsonl:7: .*surrogate"):
+        tokenize([good, record, good], tokenizer)
