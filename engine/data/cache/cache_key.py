@@ -84,12 +84,16 @@ def _templates(tokenizer: Any) -> str:
     return json.dumps(tokenizer.chat_template, sort_keys=True, default=str)
 
 
+def code_files() -> list[Path]:
+    """Return the files whose code decides how data are read and tokenized."""
+    folder = Path(__file__).parents[1]
+    return [*sorted(folder.rglob("*.py")), Path(data_reasons.__file__)]
+
+
 @cache
 def _code_hash() -> str:
     """Return a hash of the code that reads and tokenizes, and of the versions of its packages."""
-    folder = Path(__file__).parent
-    files = [*sorted(folder.rglob("*.py")), Path(data_reasons.__file__)]
-    parts = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    parts = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in code_files()}
     return hash_parts(parts | {name: _version(name) for name in PACKAGES} | {"": sys.version})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data.cache import token_cache as caching
-from fttui.engine.data.cache.cache_key import cache_key
+from fttui.engine.data.cache.cache_key import cache_key, code_files
 from fttui.engine.data.cache.token_cache import TokenCache
 from fttui.engine.data.dataset import ExampleSets, load_examples
 from fttui.engine.data.tokenized import TokenizedData
@@ -203,3 +204,11 @@ def test_what_has_no_content_hash_has_no_key(tmp_path: Path) -> None:
     assert cache_key(config, own, hashes) is None
     hub = msgspec.structs.replace(config.data, train="owner/name")
     assert cache_key(msgspec.structs.replace(config, data=hub), tiny_tokenizer(), hashes) is None
+
+
+def test_the_key_depends_on_the_code_of_every_module_that_reads_or_tokenizes() -> None:
+    prefix = caching.__name__.removesuffix(".cache.token_cache")
+    loaded_modules = [module for name, module in sys.modules.items() if name.startswith(prefix)]
+    files = {Path(module.__file__ or "").resolve() for module in loaded_modules}
+    assert len(files) > 20
+    assert files <= {file.resolve() for file in code_files()}
