@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import DataError
 from ..findings import Findings
-from ..records.formats import Record
+from ..records.formats import Record, place_of
 from ..tokens.examples import Example
 from .sampler import shares_of
 
@@ -194,7 +194,8 @@ class StreamedBatches:
                 return found[0]
         raise DataError(
             f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
-            f"{self.rows.row(start + FRUITLESS - 1).id}); raise data.max_length, or check the rows"
+            f"{place_of(self.rows.row(start + FRUITLESS - 1))}); raise data.max_length, or check "
+            "the rows"
         )
 
     def epoch(self, position: int) -> float:

@@ -8,7 +8,14 @@ from ...config.data_reasons import BEYOND_POSITIONS
 from ...config.model_limits import ModelLimits
 from ...errors import DataError
 from ..findings import Findings
-from ..tokens.examples import Example, PackedExample, PairExample, PreferenceExample, RatedExample
+from ..tokens.examples import (
+    Example,
+    PackedExample,
+    PairExample,
+    PreferenceExample,
+    RatedExample,
+    example_place,
+)
 
 
 def require_rows(examples: Sequence[Example], limits: ModelLimits) -> None:
@@ -25,9 +32,9 @@ def require_rows(examples: Sequence[Example], limits: ModelLimits) -> None:
         highest = max(found for _, found in beyond)
         raise DataError(
             f"{len(beyond):,} of {len(examples):,} records have token ids up to {highest} (first: "
-            f"{beyond[0][0].id}), but the embedding of the model has {rows:,} rows, for ids up to "
-            f"{rows - 1}. Tokens were added to the tokenizer without the model; use the tokenizer "
-            "that belongs to the model, or enlarge the model with "
+            f"{example_place(beyond[0][0])}), but the embedding of the model has {rows:,} rows, "
+            f"for ids up to {rows - 1}. Tokens were added to the tokenizer without the model; use "
+            "the tokenizer that belongs to the model, or enlarge the model with "
             "model.resize_token_embeddings(len(tokenizer)) and save it with save_pretrained"
         )
 
@@ -63,12 +70,12 @@ def note_positions(examples: Sequence[Example], limits: ModelLimits, findings: F
         most = max(found for _, found in longer)
         raise DataError(
             f"{len(longer):,} of {len(examples):,} records have up to {most:,} tokens (first: "
-            f"{first.id}, {size:,}), but the model has a table of {limits.positions:,} positions "
-            f"and cannot run beyond it; set data.max_length: {limits.positions} or less, or choose "
-            "a model for longer sequences"
+            f"{example_place(first)}, {size:,}), but the model has a table of "
+            f"{limits.positions:,} positions and cannot run beyond it; set data.max_length: "
+            f"{limits.positions} or less, or choose a model for longer sequences"
         )
     detail = f"{size:,} tokens, and the model has {limits.positions:,} positions"
-    findings.note(BEYOND_POSITIONS, first.id, detail, count=len(longer))
+    findings.note(BEYOND_POSITIONS, example_place(first), detail, count=len(longer))
 
 
 def _highest(example: Example) -> int:

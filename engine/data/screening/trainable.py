@@ -19,6 +19,7 @@ from ..tokens.examples import (
     PreferenceExample,
     RatedExample,
     TextExample,
+    example_place,
 )
 from ..tokens.scores import require_different_scores, require_scores
 from .candidates import anchors_without_negatives
@@ -100,7 +101,9 @@ def _require_own_candidates(config: RunConfig, examples: Sequence[Example]) -> N
     """
     if config.contrastive.kind in SCORED_KINDS or pairs_compared(config) > 1:
         return
-    bare = [one.id for one in examples if isinstance(one, PairExample) and not one.negatives]
+    bare = [
+        example_place(one) for one in examples if isinstance(one, PairExample) and not one.negatives
+    ]
     if bare:
         raise DataError(
             f"{len(bare)} of {len(examples)} pairs have no negative of their own (first: "
@@ -122,7 +125,7 @@ def _require_negatives(config: RunConfig, train: Sequence[Example], findings: Fi
     if alone and len(alone) == len(pairs):
         raise DataError(_no_negatives(config, pairs))
     if alone:
-        findings.note(NO_CANDIDATE, alone[0].id, count=len(alone))
+        findings.note(NO_CANDIDATE, example_place(alone[0]), count=len(alone))
 
 
 def _no_negatives(config: RunConfig, pairs: Sequence[PairExample]) -> str:
@@ -142,9 +145,9 @@ def _no_negatives(config: RunConfig, pairs: Sequence[PairExample]) -> str:
         cause = "equal texts and equal labels exclude every other text"
         step = "check the labels and the texts for repetitions"
     return (
-        f"none of the {len(pairs):,} pairs has a negative (first: {pairs[0].id}): {cause}. The "
-        f"loss would be 0 in every step and nothing would be learned; {step}, or add a column "
-        "'negative'"
+        f"none of the {len(pairs):,} pairs has a negative (first: {example_place(pairs[0])}): "
+        f"{cause}. The loss would be 0 in every step and nothing would be learned; {step}, "
+        "or add a column 'negative'"
     )
 
 
@@ -175,7 +178,7 @@ def _note_same_targets(train: Sequence[Example], findings: Findings) -> None:
         return
     different = {tuple(_input(one)) for one in train}
     if len(different) >= FEWEST_TARGETS:
-        findings.note(SAME_TARGETS, train[0].id, count=len(train))
+        findings.note(SAME_TARGETS, example_place(train[0]), count=len(train))
 
 
 def _target(example: Example) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 IGNORED = -100
 """Label of a position without a next-token target."""
@@ -16,6 +16,8 @@ class TextExample:
     input_ids: list[int]
     labels: list[int]
     """One label per token, not shifted; `IGNORED` where no loss is taken."""
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
     @property
     def length(self) -> int:
@@ -37,6 +39,8 @@ class PairExample:
     """Number of leading tokens of the anchor that belong to the instruction."""
     score: float | None = None
     """How similar anchor and positive are, as the loss uses it; None for losses without scores."""
+    place: str = field(default="", kw_only=True, compare=False)
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
     @property
     def length(self) -> int:
@@ -51,6 +55,11 @@ class PreferenceExample:
     id: str
     chosen: TextExample
     rejected: TextExample
+
+    @property
+    def place(self) -> str:
+        """Where the record is stored; empty if built in memory."""
+        return self.chosen.place
 
     @property
     def length(self) -> int:
@@ -75,6 +84,11 @@ class RatedExample:
     estimated."""
 
     @property
+    def place(self) -> str:
+        """Where the record is stored; empty if built in memory."""
+        return self.text.place
+
+    @property
     def length(self) -> int:
         """Number of tokens of both sequences."""
         return self.text.length + self.mismatched.length
@@ -97,6 +111,11 @@ class PackedExample:
         return " + ".join(document.id for document in self.documents)
 
     @property
+    def place(self) -> str:
+        """Where the record of its first document is stored; empty if built in memory."""
+        return self.documents[0].place
+
+    @property
     def length(self) -> int:
         """Number of tokens of all its documents."""
         return sum(document.length for document in self.documents)
@@ -108,6 +127,11 @@ class PackedExample:
 
 
 Example = TextExample | PairExample | PreferenceExample | RatedExample | PackedExample
+
+
+def example_place(example: Example) -> str:
+    """Return where the record of an example is stored, or its id if it was built in memory."""
+    return example.place or example.id
 
 
 @dataclass(frozen=True)

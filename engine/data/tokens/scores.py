@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...config.schema import ContrastiveConfig
 from ...config.tasks import SCORED_KINDS
 from ...errors import DataError
-from .examples import Example, PairExample
+from .examples import Example, PairExample, example_place
 
 ScoreRange = tuple[float, float]
 """Lowest and highest possible score of the data."""
@@ -90,9 +90,9 @@ def _require_reachable(config: ContrastiveConfig, scored: Sequence[PairExample])
     )
     raise DataError(
         f"{len(outside):,} of {len(scored):,} scores are outside {shown[0]:g} … {shown[1]:g} "
-        f"(first: {first.id}: {_stored(first, config):g}; all scores: {min(values):g} to "
-        f"{max(values):g}), and kind cosine compares scores with cosines; {remedy}, or set "
-        "contrastive.kind: cosent, which uses only the order of the scores"
+        f"(first: {example_place(first)}: {_stored(first, config):g}; all scores: "
+        f"{min(values):g} to {max(values):g}), and kind cosine compares scores with cosines; "
+        f"{remedy}, or set contrastive.kind: cosent, which uses only the order of the scores"
     )
 
 
@@ -100,9 +100,9 @@ def _ignored(kind: str, scored: Sequence[PairExample], total: int) -> str:
     values = [_score(one) for one in scored]
     return (
         f"{len(scored):,} of {total:,} pairs have a score ({min(values):g} to {max(values):g}; "
-        f"first: {scored[0].id}), but kind {kind} would train every pair as a match, unlike texts "
-        "included; set contrastive.kind: cosent (or cosine), or remove the scores if all pairs "
-        "match"
+        f"first: {example_place(scored[0])}), but kind {kind} would train every pair as a match, "
+        "unlike texts included; set contrastive.kind: cosent (or cosine), or remove the scores if "
+        "all pairs match"
     )
 
 

@@ -165,6 +165,8 @@ class _Passage:
     spans: tuple[tuple[int, int], ...]
     special: bool
     """Whether the tokenizer adds special tokens and an EOS; a chat template contains them."""
+    place: str = ""
+    """Where the record is stored; empty if built in memory."""
 
 
 def _passage(record: Record, options: TokenizeOptions, chat: ConversationReader) -> _Passage:
@@ -197,7 +199,7 @@ def _texts(
     chat: ConversationReader,
 ) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [_passage(record, options, chat) for record in records]
+    passages = [replace(_passage(record, options, chat), place=record.place) for record in records]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
@@ -257,7 +259,8 @@ def _tokenized(
     # The first token cannot be predicted, because no token precedes it.
     if not passage.text or all(label == IGNORED for label in labels[1:]):
         return TokenizedText(None, closed.cut)
-    return TokenizedText(TextExample(passage.id, closed.ids, labels), closed.cut)
+    example = TextExample(passage.id, closed.ids, labels, place=passage.place)
+    return TokenizedText(example, closed.cut)
 
 
 def _pairs(
@@ -284,7 +287,16 @@ def _pairs(
         prompt = _prompt_tokens(offsets, len(options.instruction))
         prompt = prompt if prompt < len(anchor) else 0
         score = None if pair.score is None else mapped(pair.score, options.score_range)
-        yield PairExample(pair.id, anchor, positive, tuple(negatives), pair.label, prompt, score)
+        yield PairExample(
+            pair.id,
+            anchor,
+            positive,
+            tuple(negatives),
+            pair.label,
+            prompt,
+            score,
+            place=pair.place,
+        )
 
 
 def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:
