@@ -125,7 +125,7 @@ def train(
 
     def begin() -> None:
         terms = planned.terms() if planned else {}
-        facts = facts_before(setup, trainer)
+        facts = facts_before(setup, trainer, planned)
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
@@ -327,7 +327,7 @@ def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
     return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")
 
 
-def facts_before(setup: Setup, trainer: Any) -> dict[str, str]:
+def facts_before(setup: Setup, trainer: Any, planned: MemoryEstimate | None) -> dict[str, str]:
     """Return the facts to show before the first step; runs the memory probe if possible."""
     config, place, examples = setup.config, setup.place, setup.examples
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
@@ -335,7 +335,7 @@ def facts_before(setup: Setup, trainer: Any) -> dict[str, str]:
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)
-    return facts | memory_probe.try_longest(config, trainer, examples.train, collate)
+    return facts | memory_probe.try_longest(config, trainer, examples.train, collate, planned)
 
 
 def describe(

@@ -10,10 +10,17 @@ import pytest
 import torch
 
 from fttui.engine.errors import ModelError
-from fttui.engine.protocol.events import LogEmitted, RunStarted
+from fttui.engine.protocol.events import (
+    CommandApplied,
+    LogEmitted,
+    RunStarted,
+    StateChanged,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
 from fttui.engine.train.loop.memory_meter import MemoryMeter, MemoryReading
 from fttui.engine.train.trainers import memory_probe
-from tests.support.training import new_run, play
+from tests.support.training import Script, new_run, play
 
 SETS: dict[str, Any] = {"train__steps": 3, "train__warmup": 0, "checkpoint__every": 0}
 
@@ -60,6 +67,36 @@ def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
     said = started.facts["memory of a step"]
     assert ("with its graphs" in said) == (fast != "off")
     assert started.planned_bytes["adapters"] > 0
+
+
+@pytest.mark.parametrize("task", ["contrastive", "dpo"])
+def test_a_pause_during_the_trial_holds_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    paths = [tmp_path / name for name in ("plain", "paused")]
+    for path in paths:
+        path.mkdir()
+    plain, paused = (new_run(path, task, **SETS) for path in paths)
+    expected = play(plain)
+    monkeypatch.setattr(memory_probe, "may_try", lambda *_: True)
+    run_pass = memory_probe._pass
+    script = Script(states={RunState.PAUSED: ["resume"]})
+
+    def during(trainer: Any, batch: Any) -> None:
+        if script.senders:
+            script.senders.pop()("pause")
+        run_pass(trainer, batch)
+
+    monkeypatch.setattr(memory_probe, "_pass", during)
+    got = play(paused, script)
+    assert [applied.command for applied in got.events(CommandApplied)] == ["pause", "resume"]
+    first = next(n for n, r in enumerate(got.records) if isinstance(r.event, StepFinished))
+    assert any(
+        isinstance(r.event, StateChanged) and r.event.state is RunState.PAUSED
+        for r in got.records[:first]
+    )
+    assert "not measured" not in got.events(RunStarted)[-1].facts["memory of a step"]
+    assert got.losses() == expected.losses()
 
 
 def test_what_does_not_fit_ends_with_the_changes_that_would(

@@ -178,6 +178,8 @@ class Script:
     """Commands to send the first time a state is entered."""
     on_log: dict[str, list[str]] = field(default_factory=dict)
     """Commands to send the first time a logged line has these words."""
+    senders: list[Callable[[str], None]] = field(default_factory=list)
+    """Functions that send a command now, one for each time the script is played."""
 
 
 class ScriptedEventLog(EventLog):
@@ -194,6 +196,7 @@ class ScriptedEventLog(EventLog):
         self._control = control
         self._script = script
         self._sent = 0
+        script.senders.append(self.send)
 
     def record(self, event: AnyEvent) -> None:
         super().record(event)

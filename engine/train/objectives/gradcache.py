@@ -120,7 +120,7 @@ def graph_bytes_per_token(architecture: Any, element_size: int, *, whole_layers:
     return graph_elements_per_token(hidden, inner, layers, whole) * element_size
 
 
-def look_ahead(
+def first_pass(
     count: int,
     embed: Callable[[int], tuple[Tensor, PairTexts]],
     device: torch.device,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 
-def mean_over_step(ce_sum: Tensor, trainer: Any, num_items_in_batch: Any) -> Tensor:
-    """Return a micro-batch's share of the mean over the step, times the number of ranks."""
+def mean_over_step(ce_sum: Tensor, num_items_in_batch: Tensor | int | None, ranks: int) -> Tensor:
+    """Return a micro-batch's share of the mean over the step, times the number of ranks.
+
+    Args:
+        ce_sum: cross-entropy summed over the targets of the micro-batch, [].
+        num_items_in_batch: targets of the step on all ranks, or None for none.
+        ranks: number of ranks, over which DDP averages the gradients.
+    """
     known = 0 if num_items_in_batch is None else num_items_in_batch
     items = torch.as_tensor(known, device=ce_sum.device).clamp(min=1)
-    share: Tensor = ce_sum / items * trainer.accelerator.num_processes
+    share: Tensor = ce_sum / items * ranks
     return share

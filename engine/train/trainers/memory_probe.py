@@ -39,6 +39,7 @@ def try_longest(
     trainer: Any,
     examples: Sequence[Any],
     collate: Callable[[Sequence[Any]], Batch],
+    planned: MemoryEstimate | None,
 ) -> dict[str, str]:
     """Measure the longest batch before a run on one device begins, and return the fact to show.
 
@@ -50,12 +51,12 @@ def try_longest(
         trainer: The trainer with its optimizer, before anything was trained or restored.
         examples: All training examples; their `length` decides which are the longest.
         collate: Makes a batch of examples.
+        planned: The estimate for the loaded model; None if there is none.
 
     Raises:
         ModelError: The batch does not fit; the text names the settings to change.
     """
     device = trainer.args.device
-    planned = planned_of(config, trainer)
     longest = sorted(examples, key=lambda example: -example.length)[: config.train.batch]
     try:
         measured = trial_step(trainer, collate(longest))

@@ -21,9 +21,9 @@ from ..objectives.contrastive import PairTexts
 from ..objectives.gradcache import (
     StepCache,
     cache_step,
+    first_pass,
     graph_bytes_per_token,
     graphs_kept,
-    look_ahead,
 )
 from ..objectives.mean import mean_over_step
 from ..objectives.scored import pair_objective
@@ -105,7 +105,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
                 return hidden, self.objective.pool(hidden, inputs)
 
         may_go_on, keep = self.step_loop.may_continue, self._graphs_kept(batches)
-        seen = look_ahead(len(batches), embed, self.args.device, may_go_on, keep)
+        seen = first_pass(len(batches), embed, self.args.device, may_go_on, keep)
         if seen is None:
             return None
         cache = cache_step(seen, self.objective, self._scale)
@@ -141,7 +141,8 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive
         if self._contrastive.ce_weight > 0:
-            ce = mean_over_step(self._ce_sum(hidden, inputs), self, num_items_in_batch)
+            ce_sum, ranks = self._ce_sum(hidden, inputs), self.accelerator.num_processes
+            ce = mean_over_step(ce_sum, num_items_in_batch, ranks)
             self.step_loop.tally.add_parts(ce=ce)
             joint = joint + self._contrastive.ce_weight * ce
         return joint

@@ -76,7 +76,8 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             return self._with_aux_loss(model, inputs, num_items)
         wants_hidden = self._contrastive.kind == "simctg"
         found = self.forward(model, inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))
-        return mean_over_step(found["ce"], self, num_items), found.get("hidden")
+        ce = mean_over_step(found["ce"], num_items, self.accelerator.num_processes)
+        return ce, found.get("hidden")
 
     def _with_aux_loss(
         self, model: Any, inputs: dict[str, Any], num_items: Any

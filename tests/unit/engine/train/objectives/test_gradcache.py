@@ -17,8 +17,8 @@ from fttui.engine.train.objectives.gradcache import (
     Randomness,
     StepCache,
     cache_step,
+    first_pass,
     graphs_kept,
-    look_ahead,
 )
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def cached_gradient(
         hidden = model(batches[number]["inputs"])
         return hidden, pair_texts(hidden, batches[number])
 
-    seen = look_ahead(len(batches), embed, CPU, lambda: True, keep)
+    seen = first_pass(len(batches), embed, CPU, lambda: True, keep)
     assert seen is not None
     cache = cache_step(seen, objective, scale=1 / PAIRS)
     total = torch.zeros((), dtype=torch.float64)
@@ -153,7 +153,7 @@ def test_a_dropped_step_embeds_nothing_more() -> None:
         return batch["inputs"], pair_texts(batch["inputs"], batch)
 
     answers = iter([True, True, False])
-    assert look_ahead(5, embed, CPU, lambda: next(answers), 1) is None
+    assert first_pass(5, embed, CPU, lambda: next(answers), 1) is None
     assert asked == [0, 1]
 
 
