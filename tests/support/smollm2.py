@@ -15,9 +15,14 @@ needs_smollm2 = pytest.mark.skipif(
 
 
 def model_cache(config: pytest.Config) -> Path:
-    """`$FTTUI_CACHE` where set, else a folder of pytest's own cache."""
+    """`$FTTUI_CACHE` where set, else a folder of pytest's cache; without that, one of this session.
+
+    With `-p no:cacheprovider` there is no cache, and every session converts the model.
+    """
     own = os.environ.get("FTTUI_CACHE")
     if own:
         return Path(own)
-    assert config.cache is not None, "the cache plugin holds the converted model"
-    return Path(config.cache.mkdir("fttui-models"))
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    if cache is None:
+        return Path(os.environ["XDG_CACHE_HOME"]) / "fttui-models"
+    return Path(cache.mkdir("fttui-models"))
