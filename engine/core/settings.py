@@ -6,22 +6,22 @@ as a checkpoint or a rollback, are carried out by `engine.train.control.command_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from ..protocol.commands import (
-    AnyCommand,
     Pause,
     ResetLr,
+    Resume,
     Rollback,
     RunSteps,
     ScaleLr,
     SetClip,
     SetLr,
     SetPolicy,
-    spec_of,
+    SettingCommand,
 )
 from ..protocol.settings import RunSettings
 
@@ -51,13 +51,8 @@ class Inapplicable(ValueError):
     """A setting that cannot be applied now; nothing was changed."""
 
 
-def is_setting(command: AnyCommand) -> bool:
-    """Whether the command changes the settings and does nothing else."""
-    return spec_of(command).kind == "setting"
-
-
 def apply_setting(
-    settings: RunSettings, command: AnyCommand, context: SettingsContext
+    settings: RunSettings, command: SettingCommand, context: SettingsContext
 ) -> SettingsChange:
     """Return the settings after a command.
 
@@ -69,13 +64,9 @@ def apply_setting(
             return _change_lr(settings, command, context)
         case SetClip():
             return _change_clip(settings, command, context)
-        case SetPolicy(nonfinite=str(policy)):
-            new = msgspec.structs.replace(settings, nonfinite=policy)
-            return SettingsChange(new, f"nonfinite {settings.nonfinite}", f"nonfinite {policy}")
-        case SetPolicy(autopilot=str(mode)):
-            new = msgspec.structs.replace(settings, autopilot=mode)
-            return SettingsChange(new, f"autopilot {settings.autopilot}", f"autopilot {mode}")
-        case _:
+        case SetPolicy():
+            return _change_policy(settings, command)
+        case Pause() | Resume() | RunSteps():
             return _change_pause(settings, command, context)
 
 
@@ -89,7 +80,7 @@ def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
 
 
 def _change_lr(
-    settings: RunSettings, command: AnyCommand, context: SettingsContext
+    settings: RunSettings, command: ScaleLr | SetLr | ResetLr, context: SettingsContext
 ) -> SettingsChange:
     match command:
         case ScaleLr(factor=factor):
@@ -101,7 +92,7 @@ def _change_lr(
                     "set it after the first warm-up step"
                 )
             scale = value / context.schedule_lr
-        case _:
+        case ResetLr():
             scale = 1.0
     new = msgspec.structs.replace(settings, lr_scale=scale)
     if isinstance(command, SetLr):
@@ -129,8 +120,19 @@ def _describe_clip(settings: RunSettings) -> str:
     return f"{settings.clip:.4g}{tail}"
 
 
+def _change_policy(settings: RunSettings, command: SetPolicy) -> SettingsChange:
+    wanted = {"nonfinite": command.nonfinite, "autopilot": command.autopilot}
+    changed = {name: value for name, value in wanted.items() if value is not None}
+    new = msgspec.structs.replace(settings, **changed)
+    return SettingsChange(new, _describe_policy(settings, changed), _describe_policy(new, changed))
+
+
+def _describe_policy(settings: RunSettings, names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {getattr(settings, name)}" for name in names)
+
+
 def _change_pause(
-    settings: RunSettings, command: AnyCommand, context: SettingsContext
+    settings: RunSettings, command: Pause | Resume | RunSteps, context: SettingsContext
 ) -> SettingsChange:
     until = context.step + command.steps if isinstance(command, RunSteps) else None
     new = msgspec.structs.replace(

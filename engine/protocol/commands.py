@@ -137,11 +137,16 @@ class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
     save: bool = True
 
 
-AnyCommand = (
-    ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SaveCheckpoint | Rollback
-    | Recover | MeasureGradients | ProfileSteps | Evaluate | GenerateSample | SkipBatches | AddNote
-    | SetPolicy | Stop
+SettingCommand = ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy
+"""Commands of the kind `setting`."""
+
+OneShotCommand = (
+    SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
+    | GenerateSample | SkipBatches | AddNote | Stop
 )  # fmt: skip
+"""Commands of the kind `one_shot`."""
+
+AnyCommand = SettingCommand | OneShotCommand
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from .control.command_scheduler import CommandScheduler, command_failed
 from .control.control_state import ControlState
 from .control.controlled_trainer import ControlledTrainer
 from .control.memory_release import MemoryRelease
+from .control.profiling import NoProfiler, Profiler
 from .control.settings_store import load_desired, store_desired
 from .distributed.agreement import Agreement
 from .event_log import EventLog
@@ -34,7 +35,6 @@ from .loop.memory_meter import MemoryMeter
 from .loop.step_conclusion import Flow, StepConclusion
 from .loop.step_loop import StepLoop
 from .monitoring.monitor import TrainingMonitor
-from .monitoring.profiler import StepProfiler
 from .session_start import SessionStart
 
 
@@ -63,7 +63,8 @@ class SessionParts:
     trainer: ControlledTrainer
     device: torch.device
     flow: Flow
-    profiler: StepProfiler
+    profiler: Profiler | None = None
+    """None for a trainer that cannot be profiled."""
     memory_plan: MemoryPlanCheck | None = None
     identity: RunIdentity | None = None
     """What the run is made of; None on every rank but 0."""
@@ -76,6 +77,7 @@ class ControlledSession:
 
     def __init__(self, parts: SessionParts) -> None:
         event_log, control, trainer = parts.event_log, parts.control, parts.trainer
+        profiler = parts.profiler or NoProfiler()
         if trainer.position is not event_log.position:
             raise ValueError("the trainer has to move the position of the event log")
         self._event_log = event_log
@@ -108,7 +110,7 @@ class ControlledSession:
                 parts.run, trainer.state, parts.agreement, parts.incarnation, parts.identity
             ),
             monitor=parts.monitor,
-            profiler=parts.profiler,
+            profiler=profiler,
             ends_evaluation=self._commands.ends_evaluation,
         )
         self.step_loop = StepLoop(
@@ -117,7 +119,7 @@ class ControlledSession:
             commands=self._commands,
             executor=self._executor,
             conclusion=conclusion,
-            profiler=parts.profiler,
+            profiler=profiler,
             memory=MemoryMeter(parts.device),
             device=parts.device,
         )

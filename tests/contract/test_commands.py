@@ -19,6 +19,7 @@ from fttui.engine.protocol.commands import (
     Evaluate,
     GenerateSample,
     MeasureGradients,
+    OneShotCommand,
     Pause,
     ProfileSteps,
     Recover,
@@ -31,6 +32,7 @@ from fttui.engine.protocol.commands import (
     SetClip,
     SetLr,
     SetPolicy,
+    SettingCommand,
     SkipBatches,
     Stop,
     describe_command,
@@ -109,15 +111,21 @@ VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot"}
 CONTEXT = SettingsContext(step=10, schedule_lr=2e-4, norm_percentile=lambda p: p / 100)
 
 
-def _changed(command: AnyCommand) -> set[str]:
+def _changed(command: SettingCommand) -> set[str]:
     after = apply_setting(BEFORE, command, CONTEXT).settings
     return {f for f in BEFORE.__struct_fields__ if getattr(after, f) != getattr(BEFORE, f)}
 
 
+@pytest.mark.parametrize("spec", COMMANDS, ids=lambda spec: spec.verb)
+def test_a_type_is_told_apart_as_its_row_says(spec: CommandSpec) -> None:
+    assert issubclass(spec.command, SettingCommand) == (spec.kind == "setting")
+    assert issubclass(spec.command, OneShotCommand) == (spec.kind == "one_shot")
+
+
 @pytest.mark.parametrize(
-    "command", [c for c in EXAMPLES if spec_of(c).kind == "setting"], ids=describe_command
+    "command", [c for c in EXAMPLES if isinstance(c, SettingCommand)], ids=describe_command
 )
-def test_the_row_of_a_setting_says_what_it_changes(command: AnyCommand) -> None:
+def test_the_row_of_a_setting_says_what_it_changes(command: SettingCommand) -> None:
     spec, changed = spec_of(command), _changed(command)
     assert changed or command in (Resume(), RunSteps(steps=20), SetPolicy(nonfinite="rollback"))
     assert changed <= VALUES if spec.versioned else changed.isdisjoint(VALUES)
@@ -178,11 +186,13 @@ CHANGES = st.one_of(
 
 
 @given(SETTINGS, CHANGES)
-def test_undo_restores_the_settings_before(before: RunSettings, command: AnyCommand) -> None:
+def test_undo_restores_the_settings_before(before: RunSettings, command: SettingCommand) -> None:
     after = apply_setting(before, command, CONTEXT).settings
     undo = spec_of(command).undo
     assert undo is not None
-    restored = apply_setting(after, undo(command, before), CONTEXT).settings
+    undoing = undo(command, before)
+    assert isinstance(undoing, SettingCommand)
+    restored = apply_setting(after, undoing, CONTEXT).settings
     if before.clip_percentile is not None and isinstance(command, SetClip):
         # A percentile follows the norms of now; where it began does not matter any more.
         restored = msgspec.structs.replace(restored, clip=before.clip)

@@ -89,6 +89,13 @@ def test_a_command_that_the_trainer_does_not_obey_is_refused(run: RunDirectory) 
     assert played.events(CheckpointSaved)
 
 
+def test_a_trainer_without_a_profiler_refuses_a_profile(run: RunDirectory) -> None:
+    played, _ = play_plain(run, Script({2: ["profile 2"]}))
+    (refused,) = played.events(CommandFailed)
+    assert refused.reason == "the trainer of this run cannot be profiled"
+    assert len(played.losses()) == STEPS
+
+
 def test_a_trainer_that_moves_a_position_of_its_own_is_refused(run: RunDirectory) -> None:
     with pytest.raises(ValueError, match="the position of the event log"):
         play_plain(run, make=lambda _: PlainLoop(Position()))

@@ -40,7 +40,6 @@ from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
 from fttui.engine.train.monitoring.gradient_flow import GradientFlow
 from fttui.engine.train.monitoring.monitor import build_monitor
-from fttui.engine.train.monitoring.profiler import StepProfiler
 from fttui.engine.train.position import Position
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
@@ -231,7 +230,6 @@ def play_plain(
             trainer=loop,
             device=device,
             flow=GradientFlow(loop.model),
-            profiler=StepProfiler(config, loop.model, device, event_log, run.profiles),
         )
     )
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fttui.engine.core.settings import SettingsContext, after_rollback, apply_setting, is_setting
+from fttui.engine.core.settings import SettingsContext, after_rollback, apply_setting
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -28,6 +28,7 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SettingCommand,
     Stop,
     describe_command,
     parse_command,
@@ -226,7 +227,7 @@ class Script:
     def apply(self, command: AnyCommand, event: CommandApplied) -> Script:
         """The effect of a command, with the settings as the engine records them."""
         previous = self.settings
-        if is_setting(command):
+        if isinstance(command, SettingCommand):
             context = SettingsContext(self.step, self._schedule(), lambda _: 0.9)
             self.settings = apply_setting(previous, command, context).settings
         elif isinstance(command, Rollback):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
@@ -16,10 +16,10 @@ from ...core.settings import after_rollback
 from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
-    AnyCommand,
     Evaluate,
     GenerateSample,
     MeasureGradients,
+    OneShotCommand,
     ProfileSteps,
     Recover,
     Rollback,
@@ -44,16 +44,10 @@ from ..monitoring.monitor import TrainingMonitor
 from .command_scheduler import Impossible
 from .control_state import ControlState
 from .controlled_trainer import ControlledTrainer, EvalResult, EvaluationInterrupted
+from .profiling import Profiler
 
 if TYPE_CHECKING:
     from ..checkpoint.training_state import Boundary
-
-
-class Profiler(Protocol):
-    """Takes a profile of the next steps on request."""
-
-    def ask(self, steps: int) -> None:
-        """Profile this number of steps, from the next one on."""
 
 
 class CommandExecutor:
@@ -117,7 +111,7 @@ class CommandExecutor:
         if reason := self._monitor.reason_to_stop():
             self._control.demand(Stop(), "early stop", reason)
 
-    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+    def perform(self, command: OneShotCommand, issuer: str) -> tuple[str, str]:
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
@@ -144,7 +138,7 @@ class CommandExecutor:
             case Stop(save=save):
                 outcome = self._stop(save=save)
             case _:
-                raise Impossible(f"{type(command).__name__} is not a command of this version")
+                assert_never(command)
         return outcome
 
     def finish(self) -> bool:

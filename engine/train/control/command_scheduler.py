@@ -24,10 +24,17 @@ from ...core.settings import (
     Inapplicable,
     SettingsContext,
     apply_setting,
-    is_setting,
     pause_if_due,
 )
-from ...protocol.commands import AnyCommand, Command, Stop, describe_command, spec_of
+from ...protocol.commands import (
+    AnyCommand,
+    Command,
+    OneShotCommand,
+    SettingCommand,
+    Stop,
+    describe_command,
+    spec_of,
+)
 from ...protocol.events import CommandAccepted, CommandApplied, CommandFailed
 from ...protocol.settings import RunSettings
 from ...protocol.states import RunState
@@ -52,7 +59,7 @@ class OneShotCommands(Protocol):
     def due(self) -> bool:
         """Whether a scheduled checkpoint or evaluation is due at this step."""
 
-    def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+    def perform(self, command: OneShotCommand, issuer: str) -> tuple[str, str]:
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
@@ -237,25 +244,25 @@ class CommandScheduler:
                     reason=entry.reason,
                 )
             )
-            if is_setting(entry.command) and not self._control.due and not busy:
-                self._set(entry)
+            if isinstance(entry.command, SettingCommand) and not self._control.due and not busy:
+                self._set(entry, entry.command)
             else:
                 self._control.due.append(entry)
 
-    def _set(self, entry: ControlEntry) -> None:
-        if refused := self._refusal(entry.command):
+    def _set(self, entry: ControlEntry, command: SettingCommand) -> None:
+        if refused := self._refusal(command):
             self.fail(entry, refused)
             return
         control, position = self._control, self._event_log.position
         context = SettingsContext(position.step, position.schedule_lr, control.norm_percentile)
         try:
-            change = apply_setting(control.settings, entry.command, context)
+            change = apply_setting(control.settings, command, context)
         except Inapplicable as reason:
             self.fail(entry, str(reason))
             return
         previous = control.settings
         control.change(change.settings)
-        if spec_of(entry.command).resumes:
+        if spec_of(command).resumes:
             control.lift_halt()
         self._applied(entry, previous, change.old, change.new)
 
@@ -270,10 +277,11 @@ class CommandScheduler:
         control = self._control
         while control.due and not control.ending:
             entry = control.due.popleft()
-            if is_setting(entry.command):
-                self._set(entry)
+            command = entry.command
+            if isinstance(command, SettingCommand):
+                self._set(entry, command)
             else:
-                self._perform(entry, executor)
+                self._perform(entry, command, executor)
         if self._signalled and not control.ending:
             control.end_run()
             try:
@@ -281,18 +289,20 @@ class CommandScheduler:
             except Impossible as reason:
                 self._event_log.log("error", f"stopping without a checkpoint: {reason}")
 
-    def _perform(self, entry: ControlEntry, executor: OneShotCommands) -> None:
-        if refused := self._refusal(entry.command):
+    def _perform(
+        self, entry: ControlEntry, command: OneShotCommand, executor: OneShotCommands
+    ) -> None:
+        if refused := self._refusal(command):
             self.fail(entry, refused)
             return
         previous = self._control.settings
         try:
-            old, new = executor.perform(entry.command, entry.issuer)
+            old, new = executor.perform(command, entry.issuer)
         except Impossible as reason:
             self.fail(entry, str(reason))
             return
         self._applied(entry, previous, old, new)
-        if isinstance(entry.command, Stop):
+        if isinstance(command, Stop):
             self._control.end_run()
 
     def _applied(self, entry: ControlEntry, previous: RunSettings, old: str, new: str) -> None:

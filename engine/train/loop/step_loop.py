@@ -23,7 +23,7 @@ from ...data.batches.batch_source import Batch
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
 from ..control.controlled_trainer import MicroBatchSource
-from ..monitoring.profiler import StepProfiler
+from ..control.profiling import Profiler
 from ..profiler_spans import span
 from .memory_meter import MemoryMeter
 from .step_clock import StepClock
@@ -44,7 +44,7 @@ class StepLoop:
         commands: CommandScheduler,
         executor: OneShotCommands,
         conclusion: StepConclusion,
-        profiler: StepProfiler,
+        profiler: Profiler,
         memory: MemoryMeter,
         device: torch.device,
     ) -> None:

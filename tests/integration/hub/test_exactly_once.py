@@ -19,10 +19,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from fttui.engine.core.settings import SettingsContext, apply_setting, is_setting
+from fttui.engine.core.settings import SettingsContext, apply_setting
 from fttui.engine.hub.server import Hub
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_record, encode
-from fttui.engine.protocol.commands import describe_command, parse_command, why_illegal
+from fttui.engine.protocol.commands import (
+    SettingCommand,
+    describe_command,
+    parse_command,
+    why_illegal,
+)
 from fttui.engine.protocol.events import (
     CommandApplied,
     CommandFailed,
@@ -129,7 +134,7 @@ class Engine:
 
     def _apply(self, entry: ControlEntry) -> None:
         old = new = ""
-        if is_setting(entry.command):
+        if isinstance(entry.command, SettingCommand):
             context = SettingsContext(self.step, 1e-4, lambda _: None)
             change = apply_setting(self.desired, entry.command, context)
             moved = change.settings.paused != self.desired.paused
@@ -308,7 +313,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         """The settings that the applied commands come to; a pause may have been dropped since."""
         desired = RunSettings()
         for message in self.accepted:
-            if message.id in applied and is_setting(message.command):
+            if message.id in applied and isinstance(message.command, SettingCommand):
                 context = SettingsContext(0, 1e-4, lambda _: None)
                 desired = apply_setting(desired, message.command, context).settings
         return msgspec.structs.replace(desired, paused=self.engine.desired.paused)

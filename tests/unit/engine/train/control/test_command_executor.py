@@ -13,7 +13,7 @@ import pytest
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.core.recovery import NoWayBack
 from fttui.engine.errors import CheckpointError
-from fttui.engine.protocol.commands import Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import OneShotCommand, Rollback, Stop, parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
     CheckpointRemoved,
@@ -200,7 +200,9 @@ class Bench:
 
     def do(self, text: str) -> tuple[str, str]:
         """Carry out a command as it is typed."""
-        return self.executor.perform(parse_command(text), "me")
+        command = parse_command(text)
+        assert isinstance(command, OneShotCommand)
+        return self.executor.perform(command, "me")
 
     def found(self, kind: type) -> list[Any]:
         """Events of a kind."""
