@@ -15,7 +15,7 @@ from .batches.sampler import Mix
 from .cache.hashes import file_hashes
 from .cache.token_cache import TokenCache, cached_data
 from .findings import Findings
-from .reading import Progress, SourceSummary, read_records
+from .reading import Progress, SourceRecords, SourceSummary, read_records
 from .screening.duplicates import deduplicated
 from .screening.input_limits import require_pad_row
 from .screening.trainable import require_trainable
@@ -106,14 +106,27 @@ def examine_examples(
 
 
 def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progress) -> TokenizedData:
-    records = read_records(config, progress)
+    records = read_all(config, progress)
     if not config.data.streaming:
-        own_eval = config.data.eval is not None
-        records = deduplicated(records, config.data.dedup, own_eval=own_eval)
         return tokenize_data(config, records, tokenizer, progress)
     found = tokenize_data(config, records, tokenizer, progress)
     streamed = first_streamed(config, MOST_RECORDS)
     return replace(found, sample=sample_of(config, streamed, tokenizer))
+
+
+def read_all(config: RunConfig, progress: Progress) -> SourceRecords:
+    """Read all sources and count or drop duplicates; of streamed sources the evaluation data only.
+
+    Raises:
+        DataError: A source is missing, unreadable or empty, holds an invalid record, or only
+            duplicates.
+    """
+    records = read_records(config, progress)
+    if config.data.streaming:
+        return records
+    kept = deduplicated(records, config.data.dedup, own_eval=config.data.eval is not None)
+    kept.findings.counted("records", records.count - kept.count)  # the others are counted later
+    return kept
 
 
 def examine_stream(

@@ -40,7 +40,8 @@ class SourceSummary:
     def line(self) -> str:
         """The summary as a line of text."""
         use = "" if self.use == "train" else ", for evaluation"
-        return f"{self.path}: {self.records:,} records ({self.form.replace('_', ' + ')}){use}"
+        unit = "record" if self.records == 1 else "records"
+        return f"{self.path}: {self.records:,} {unit} ({self.form.replace('_', ' + ')}){use}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class SourceRecords:
     sources: list[SourceSummary]
     findings: Findings
     """Rows that cannot be read, what was guessed to read the others, and unused columns."""
+
+    @property
+    def count(self) -> int:
+        """Number of records for training and evaluation."""
+        return sum(map(len, self.train)) + len(self.eval)
 
     def __add__(self, other: SourceRecords) -> SourceRecords:
         """Return the records of both, those of the training sources in this order."""

@@ -58,13 +58,12 @@ def summarize(
     findings = Findings()
     rows = read_rows(source, split, None, findings)
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    summary = DataSummary(
-        source=source, records=len(rows), unused=names, findings=findings.to_structs()
-    )
+    summary = DataSummary(source=source, records=len(rows), unused=names)
     try:
         config, records, form, unused = _understood(config, tasks, source, rows)
     except DataError as error:
-        return replace(summary, problem=str(error))
+        findings.counted("records", len(rows))
+        return replace(summary, findings=findings.to_structs(), problem=str(error))
     texts = [list(_texts(record)) for record in records]
     summary = replace(
         summary,
@@ -78,11 +77,10 @@ def summarize(
         first=texts[0],
         section=_section(config, source),
     )
-    return (
-        summary
-        if tokenizer is None
-        else _counted(config, records, tokenizer, progress, findings, summary)
-    )
+    if tokenizer is not None:
+        return _counted(config, records, tokenizer, progress, findings, summary)
+    findings.counted("records", len(records))
+    return replace(summary, findings=findings.to_structs())
 
 
 def _understood(
@@ -168,7 +166,7 @@ def _counted(
         examples = tokenize_records(records, tokenizer, options, findings, report)
         sample = sample_records(records[:1], learner(tokenizer, options), tokenizer)
     except DataError as error:
-        return replace(summary, problem=str(error))
+        return replace(summary, findings=findings.to_structs(), problem=str(error))
     return replace(
         summary,
         tokens=_lengths([example.length for example in examples]),

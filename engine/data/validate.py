@@ -24,9 +24,9 @@ from ..protocol.data_messages import (
 from ..protocol.data_sample import SampleRecord
 from .cache.token_cache import TokenCache
 from .channel import Channel, without_torch
-from .dataset import ExampleSets, examine_examples, examine_stream
+from .dataset import ExampleSets, examine_examples, examine_stream, read_all
 from .findings import Findings
-from .reading import Progress, first_records, read_records
+from .reading import Progress, first_records
 from .streams import first_streamed
 from .tokenized import DataTokenizer, learner, tokenize_options
 from .tokens.sample import sample_records
@@ -125,7 +125,8 @@ def check_without_tokens(
     if config.data.streaming:
         records = first_streamed(config, CHECKED_OF_STREAM)
     else:
-        records = read_records(config, progress)
+        records = read_all(config, progress)
+    records.findings.counted("records", records.count)
     yield from (_line(source.line) for source in records.sources)
     yield from map(_line, _finding_lines(config, records.findings))
     records.findings.require_consent(config.data.accept)

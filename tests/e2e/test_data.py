@@ -24,8 +24,9 @@ def test_a_large_share_needs_consent_and_run_uses_what_check_tokenized(tmp_path:
         "train: {steps: 1, batch: 2, accumulate: 1}\n"
     )
     runs = tmp_path / "runs"
-    for command in (["check", str(config)], ["run", str(config), "--headless"]):
-        refused = fttui(*command, runs=runs)
+    kinds = [["check"], ["run", "--headless"], ["lr-find"], ["profile", "--json"]]
+    for name, *words in kinds:
+        refused = fttui(name, str(config), *words, runs=runs)
         assert refused.returncode == DataError.exit_code
         assert (
             f"5 of 8 records (62 %) truncated to data.max_length; first: {data}:4" in refused.stderr

@@ -12,7 +12,7 @@ from fttui.engine.errors import ConfigError, FttuiError, ModelError
 from fttui.engine.protocol.data_messages import ShownRecords
 
 from ..text.format import memory_term, size
-from .options import Commands
+from .options import Commands, say
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -95,13 +95,16 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def look_into_data(resolved: str, show: int = 0, *, tokens: bool = False) -> None:
+def look_into_data(
+    resolved: str, show: int = 0, *, tokens: bool = False, say: Callable[[str], None] = say
+) -> None:
     """Check the data in a separate process, which may load the tokenizer and data libraries.
 
     Args:
         resolved: the resolved configuration.
         show: number of records of each training source to print as they are learned.
         tokens: print every token of them.
+        say: prints a line.
 
     Raises:
         DataError: the data cannot be used, or what would be changed in them needs consent.
@@ -110,7 +113,7 @@ def look_into_data(resolved: str, show: int = 0, *, tokens: bool = False) -> Non
     from .data_text import print_record
 
     arguments = [f"--show={show}", *(["--tokens"] if tokens else [])]
-    for message in print_lines(data_messages("validate", arguments, resolved)):
+    for message in print_lines(data_messages("validate", arguments, resolved), say):
         if isinstance(message, ShownRecords):
             for record in message.records:
                 print_record(record)

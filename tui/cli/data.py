@@ -12,7 +12,7 @@ import msgspec
 from fttui.engine.errors import DataError
 from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
 
-from .options import Commands
+from .options import Commands, say
 
 _LONGEST_TEXT = 300
 """Characters of a text of the first record that are printed."""
@@ -46,7 +46,7 @@ def _data(options: argparse.Namespace) -> int:
     messages = data_messages("summary", arguments, given)
     if options.format == "json":
         return _print_json(messages)
-    for message in print_lines(messages):
+    for message in print_lines(messages, say):
         if isinstance(message, DataSummary):
             for line in summary_lines(message):
                 print(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import msgspec
@@ -85,8 +85,10 @@ class ProgressLine:
             self._shown = False
 
 
-def print_lines(messages: Iterator[AnyDataMessage]) -> Iterator[AnyDataMessage]:
-    """Show progress, print the lines and yield all other messages."""
+def print_lines(
+    messages: Iterator[AnyDataMessage], say: Callable[[str], None]
+) -> Iterator[AnyDataMessage]:
+    """Show progress on standard error, print the lines with `say` and yield all other messages."""
     progress = ProgressLine(sys.stderr)
     try:
         for message in messages:
@@ -95,7 +97,7 @@ def print_lines(messages: Iterator[AnyDataMessage]) -> Iterator[AnyDataMessage]:
                 continue
             progress.clear()
             if isinstance(message, DataLine):
-                print(message.text, flush=True)
+                say(message.text)
             else:
                 yield message
     finally:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -52,7 +53,7 @@ class Probe(Generic[_Found]):
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG, `--set` and `--json`."""
+    """Add CONFIG, `--set`, `--force` and `--json`."""
     parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file")
     parser.add_argument(
         "--set",
@@ -61,6 +62,9 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="K=V",
         help="override a key of the configuration",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="start even if the run does not fit by the estimate"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -72,13 +76,20 @@ def probe(
     engine_options: Sequence[str],
     kind: type[_Found],
 ) -> Iterator[Probe[_Found]]:
-    """Run a configuration to its end in a temporary folder, apart from the user's runs."""
+    """Run a configuration to its end in a temporary folder, apart from the user's runs.
+
+    The configuration, the memory and the data are checked first, as for a run.
+
+    Raises:
+        FttuiError: The run cannot start; the text is that of `fttui run`.
+    """
     from ..connection.engine_process import new_run, start_engine
     from .headless import follow
-    from .run import load_checked
+    from .run import preflight
 
     every = [*options.overrides, *_ONLY_STEPS, *overrides]
-    loaded = load_checked(options.config, every)
+    tell = partial(print, file=sys.stderr, flush=True) if options.json else say
+    loaded = preflight(options.config, every, force=options.force, say=tell)
     with tempfile.TemporaryDirectory(prefix="fttui-probe-", ignore_cleanup_errors=True) as folder:
         run = new_run(Path(folder), options.config, loaded, every)
         engine = start_engine(run, loaded.config.train.devices, options=engine_options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
-    loaded = fitted(load_checked(options.config, overrides), force=options.force, say=say)
-    look_into_data(loaded.resolved)
+    loaded = preflight(options.config, overrides, force=options.force, say=say)
     run = new_run(root, options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)
@@ -168,6 +168,26 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     }
     named = [f"{key}={value}" for key, value in short.items() if value is not None]
     return [*options.overrides, *named]
+
+
+def preflight(
+    path: Path, overrides: list[str], *, force: bool, say: Callable[[str], None]
+) -> LoadedConfig:
+    """Check everything that can be checked before an engine starts; return what it is to run.
+
+    Args:
+        path: The configuration.
+        overrides: Keys to override, as K=V.
+        force: Start even if the run does not fit by the estimate.
+        say: Prints the estimate, the decisions and what is known about the data.
+
+    Raises:
+        FttuiError: The configuration is not valid, the run does not fit in memory, or its data
+            cannot be used.
+    """
+    loaded = fitted(load_checked(path, overrides), force=force, say=say)
+    look_into_data(loaded.resolved, say=say)
+    return loaded
 
 
 def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:

@@ -84,6 +84,19 @@ def test_with_a_tokenizer_tokens_and_findings_are_known(tmp_path: Path) -> None:
     assert found.sample[0].texts[0].learned == 5
 
 
+@pytest.mark.parametrize("tokenizer", [None, tiny_tokenizer()])
+@pytest.mark.parametrize("row", [{"text": "a"}, {"words": "a"}])
+def test_rows_that_cannot_be_read_are_a_share_of_all_rows(
+    tmp_path: Path, row: dict[str, Any], tokenizer: Any
+) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text("{broken\n" + 4 * f"{json.dumps(row)}\n")
+    config, tasks = summarizing._config("", str(file), "")
+    found = summarize(config, tasks, str(file), "train", tokenizer, lambda label, done, total: None)
+    [broken] = [one for one in found.findings if one.reason == "broken-rows"]
+    assert (broken.count, broken.total) == (1, 5)
+
+
 def test_columns_without_a_format_are_a_problem_with_their_names(tmp_path: Path) -> None:
     found = summarized(tmp_path, [{"words": "a", "more": 1}])
     assert (found.format, found.unused) == ("", ["words", "more"])

@@ -51,7 +51,7 @@ def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text(GOOD)
     assert lines(checked(config)) == [
         f"{file}: 3 records (prompt + completion)",
-        f"{tmp_path / 'e.jsonl'}: 1 records (prompt + completion), for evaluation",
+        f"{tmp_path / 'e.jsonl'}: 1 record (prompt + completion), for evaluation",
         "train records: 3",
         "eval records: 1",
         "tokens per record: 3 on average, 3 at most",
@@ -160,7 +160,39 @@ def test_without_the_tokenizer_records_are_still_read(
     code, messages = run_process(config, monkeypatch, capsys)
     assert code == 0
     assert lines(messages)[0].endswith("d.jsonl: 3 records (prompt + completion)")
-    assert "tokens: not checked" in lines(messages)[1]
+    assert "tokens: not checked" in lines(messages)[-1]
+
+
+UNREADABLE = 9 * '{"text": "a"}\n' + '{"text": "a"\n'
+"""Nine records, all alike, and a row that cannot be read."""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_shares_are_those_of_all_records_with_or_without_the_tokenizer(
+    tmp_path: Path, streaming: bool
+) -> None:
+    given = {"eval_fraction": 0, "streaming": streaming}
+    config = configured(tmp_path / "d.jsonl", UNREADABLE, **given)
+    told = r"1 of 10 records \(10 %\) left out"
+    with pytest.raises(DataError, match=told):
+        checked(config)
+    with pytest.raises(DataError, match=told):
+        list(check_without_tokens(config, ignore, ModelError("offline")))
+    accepting = configured(tmp_path / "d.jsonl", UNREADABLE, accept=["all"], **given)
+    expected = [line for line in lines(checked(accepting)) if line.startswith("finding")]
+    found = lines(list(check_without_tokens(accepting, ignore, ModelError("offline"))))
+    assert [line for line in found if line.startswith("finding")] == expected
+    assert len(expected) == (1 if streaming else 2)
+
+
+def test_records_that_are_dropped_are_a_share_of_those_read(tmp_path: Path) -> None:
+    config = configured(tmp_path / "d.jsonl", 8 * GOOD, dedup="exact", eval_fraction=0)
+    assert any("7 of 8 records (88 %) dropped" in line for line in lines(checked(config)))
+    found = check_without_tokens(config, ignore, ModelError("offline"))
+    assert any("7 of 8 records (88 %) dropped" in line for line in lines(list(found)))
+    config = configured(tmp_path / "d.jsonl", 8 * GOOD, dedup="exact", eval_fraction=0.25)
+    with pytest.raises(DataError, match="none is left"):
+        checked(config)
 
 
 def test_a_template_that_does_not_exist_is_refused(

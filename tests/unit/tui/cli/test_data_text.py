@@ -81,8 +81,10 @@ def test_lines_are_printed_and_other_messages_are_passed_on(
         yield ReadingProgress(label="reading", done=0, total=1)
         yield DataLine(text="3 records")
 
-    assert list(print_lines(messages())) == []
-    assert capsys.readouterr().out == "3 records\n"
+    said: list[str] = []
+    assert list(print_lines(messages(), said.append)) == []
+    assert said == ["3 records"]
+    assert capsys.readouterr().out == ""
 
 
 def process(code: str, monkeypatch: pytest.MonkeyPatch) -> list[AnyDataMessage]:

@@ -11,9 +11,10 @@ import pytest
 from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
 from fttui.engine.config.memory import hardware
 from fttui.engine.config.memory.hardware import Device, Hardware
-from fttui.engine.errors import ModelError
+from fttui.engine.errors import DataError, ModelError
 from fttui.tui.cli.check import fitted
 from fttui.tui.cli.main import main
+from fttui.tui.connection import engine_process
 
 GIB = 2**30
 LLAMA_8B = {
@@ -81,6 +82,40 @@ def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> No
     assert text.endswith("--force.")
     forced = fitted(loaded, force=True, say=lambda _: None)
     assert forced.config.train.memory == "plain"
+
+
+class _Started(Exception):
+    """Raised where the folder of a run would be made."""
+
+
+@pytest.mark.parametrize("command", ["run", "lr-find", "profile"])
+def test_every_command_that_trains_decides_and_refuses_alike(
+    loaded, tmp_path, monkeypatch, capsys, command
+) -> None:
+    started: list[LoadedConfig] = []
+
+    def new_run(folder: Path, source: Path, decided: LoadedConfig, overrides: list[str]) -> None:
+        started.append(decided)
+        raise _Started
+
+    monkeypatch.setattr(engine_process, "new_run", new_run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.jsonl").write_text(2 * '{"text": "a"}\n')
+    words = [command, "run.yaml", *(["--headless"] if command == "run" else ["--json"])]
+    on_a_card(monkeypatch, 6.5)
+    with pytest.raises(_Started):
+        main(words)
+    assert started[0].config.train.memory == "lean"
+    on_a_card(monkeypatch, 4)
+    assert main(words) == ModelError.exit_code
+    with pytest.raises(_Started):
+        main([*words, "--force"])
+    (tmp_path / "t.jsonl").write_text(3 * '{"text": "a"}\n' + '{"text": "a"\n')
+    on_a_card(monkeypatch, 6.5)
+    capsys.readouterr()
+    assert main(words) == DataError.exit_code
+    assert "1 of 4 records (25 %) left out" in capsys.readouterr().err
+    assert len(started) == 2
 
 
 def test_a_model_of_unknown_shape_is_left_to_the_engine(loaded, tmp_path) -> None:
