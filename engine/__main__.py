@@ -29,6 +29,7 @@ from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
 from .run.files import last_lines, process_started
+from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
@@ -76,12 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
-    setup_rank_log(run.logs, rank)
     try:
+        require_plain(run.path)
+        setup_rank_log(run.logs, rank)
         journal_writer = JournalWriter(run, launch_hub) if rank == 0 else None
     except JournalLocked as error:
         print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- the journal belongs to the other process
         return TrainingFailed.exit_code
+    except UnsafeRunFolder as error:
+        print(f"fttui engine: {error}", file=sys.stderr)  # noqa: T201 -- there is no log to write it to
+        return error.exit_code
     lr_range = None
     if options.lr_find:
         low, high, steps = options.lr_find

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -15,6 +16,7 @@ import yaml
 
 from ..errors import FttuiError
 from ..run.control_log import ControlWriter
+from ..run.folder.links import require_plain
 from ..run.journal import JournalLocked
 from ..run.known_runs import remember_run
 from ..run.process_marks import (
@@ -70,6 +72,7 @@ def main(arguments: list[str]) -> int:
     terminated = _TerminationSignal()
     run = RunDirectory(Path(arguments[0]).absolute())
     try:
+        require_plain(run.path)
         run.identity()
         return _serve(run, terminated)
     except JournalLocked:
@@ -85,7 +88,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     if (other := read_endpoint(run)) is not None and other.alive:
         _log.error("hub %d serves %s, although it does not hold the lock", other.pid, run.path)
         return 1
-    run.endpoint.unlink(missing_ok=True)
+    _forget_endpoint(run)
     sockets = HubSockets(folder := runtime_folder(run))
     try:
         hub = Hub(run, control, sockets, idle_seconds(run))
@@ -103,10 +106,16 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
                 _announce_again(run, endpoint)
         _log.info("ending; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
     finally:
-        run.endpoint.unlink(missing_ok=True)
+        with suppress(OSError):
+            _forget_endpoint(run)
         sockets.close()
         control.close()
     return 0
+
+
+def _forget_endpoint(run: RunDirectory) -> None:
+    with run.open() as folder:
+        folder.remove(run.endpoint.name)
 
 
 class _ResourceGrowth:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -22,8 +23,10 @@ def launch_hub(run: RunDirectory) -> None:
     process if the caller never waits for it.
     """
     command = [sys.executable, "-P", "-m", "fttui.engine.hub", str(run.path.absolute())]
-    run.logs.mkdir(mode=0o700, exist_ok=True)
-    with open(run.logs / "hub.log", "ab") as log:
+    with run.open() as folder:
+        folder.make_folder("logs")
+        opened = folder.open_file("logs/hub.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(opened, "ab") as log:
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *command],
             stdin=subprocess.DEVNULL,

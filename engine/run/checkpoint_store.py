@@ -2,23 +2,32 @@
 
 The manifest is written last, so a folder without one is not a checkpoint. `verify` compares sizes
 and sha256 hashes before a checkpoint is used.
+
+The name of a checkpoint is the name of its folder. A manifest that gives another name is that of a
+copy, which a user made: it can be used under the name of its folder, but it is no checkpoint of the
+engine, which neither counts nor removes it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import stat
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from ..errors import CheckpointError
-from .files import hash_file, sync_folder, write_atomically
+from .files import hash_file, sync_folder
+from .folder.open_folder import OpenFolder, read_plain
 from .identity.content import ContentIdentity
-from .run_dir import RunDirectory
+from .run_dir import SMALL_FILE_BYTES, RunDirectory
 
 MANIFEST = "MANIFEST.json"
+_OWN_NAME = re.compile(r"step-\d+(-t\d+)?(\.\d+)?")
+"""The names that `checkpoint_name` makes; only incomplete folders of such a name are swept."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +71,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.size_bytes for entry in self.files.values())
 
 
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of a checkpoint under another name, which a user made."""
+
+    manifest: Manifest
+    """Its manifest, under the name of its folder."""
+    original: str
+    """The name of the checkpoint that was copied."""
+
+
+def checkpoint_name(step: int, timeline: int, number: int = 1) -> str:
+    """Return the name of a checkpoint; `number` tells those of the same step apart."""
+    stem = f"step-{step:06d}" if timeline == 1 else f"step-{step:06d}-t{timeline}"
+    return stem if number == 1 else f"{stem}.{number}"
+
+
 class CheckpointStore:
     """The checkpoints of one run."""
 
     def __init__(self, run: RunDirectory) -> None:
+        self._run = run
         self.folder = run.checkpoints
 
     def path(self, name: str) -> Path:
@@ -73,34 +98,68 @@ class CheckpointStore:
         return self.folder / name
 
     def all(self) -> list[Manifest]:
-        """Return the complete checkpoints, oldest first; unreadable manifests are left out."""
-        return sorted(self._manifests(), key=lambda m: (m.number, m.time, m.step))
+        """Return the complete checkpoints, oldest first, without copies.
+
+        Unreadable manifests are left out.
+        """
+        own = (manifest for folder, manifest in self._manifests() if manifest.name == folder)
+        return sorted(own, key=lambda m: (m.number, m.time, m.step))
+
+    def copies(self) -> list[Copy]:
+        """Return the copies of checkpoints that users made, by the names of their folders."""
+        return [
+            Copy(manifest=msgspec.structs.replace(manifest, name=folder), original=manifest.name)
+            for folder, manifest in self._manifests()
+            if manifest.name != folder
+        ]
 
     def next_number(self) -> int:
         """Return the number for the next checkpoint."""
-        return max((manifest.number for manifest in self._manifests()), default=0) + 1
+        return max((manifest.number for _, manifest in self._manifests()), default=0) + 1
 
-    def _manifests(self) -> Iterator[Manifest]:
-        for file in self.folder.glob(f"*/{MANIFEST}"):
-            try:
-                yield msgspec.json.decode(file.read_bytes(), type=Manifest)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                continue
+    def _manifests(self) -> Iterator[tuple[str, Manifest]]:
+        """Yield the name of each folder with a readable manifest, and the manifest."""
+        try:
+            with self._open() as checkpoints:
+                names = checkpoints.folders(self.folder.name)
+        except OSError:
+            return
+        for name in names:
+            with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+                data = read_plain(self.folder / name / MANIFEST, SMALL_FILE_BYTES)
+                manifest = msgspec.json.decode(data, type=Manifest)
+                if all(map(_stays_inside, manifest.files)):
+                    yield name, manifest
+
+    def _open(self) -> OpenFolder:
+        return self._run.open()
+
+    def _within(self, *parts: str) -> str:
+        return "/".join((self.folder.name, *parts))
 
     def find(self, wanted: str) -> Manifest:
         """Return a checkpoint by its name, by its step (the newest at that step), or `last`.
 
+        A copy is found by the name of its folder only.
+
         Raises:
             CheckpointError: there is no such checkpoint; the text lists the existing ones.
         """
-        known = self.all()
+        known, copies = self.all(), self.copies()
         if wanted == "last" and known:
             return known[-1]
         for manifest in reversed(known):
             if wanted in (manifest.name, str(manifest.step)):
                 return manifest
+        for copy in copies:
+            if wanted == copy.manifest.name:
+                return copy.manifest
         names = ", ".join(m.name for m in known) or "none yet"
-        raise CheckpointError(f"no complete checkpoint {wanted!r}; existing checkpoints: {names}")
+        copied = ", ".join(f"{copy.manifest.name} (of {copy.original})" for copy in copies)
+        raise CheckpointError(
+            f"no complete checkpoint {wanted!r}; existing checkpoints: {names}"
+            + (f"; copies: {copied}" if copied else "")
+        )
 
     def verify(self, manifest: Manifest) -> Path:
         """Check every file against the manifest and return the folder.
@@ -118,31 +177,77 @@ class CheckpointStore:
                 )
         return folder
 
+    def make(self, name: str) -> Path:
+        """Create the folder of a checkpoint, or keep that of another rank, and return it.
+
+        Raises:
+            OSError: it cannot be created, or there is a link in its place.
+        """
+        with self._open() as run:
+            run.make_folder(self.folder.name)
+            run.make_folder(self._within(name))
+        return self.path(name)
+
+    def is_taken(self, name: str) -> bool:
+        """Whether there is anything of this name."""
+        with self._open() as run:
+            return run.exists(self._within(name))
+
     def commit(self, manifest: Manifest) -> None:
         """Write the manifest, which makes the folder a complete checkpoint."""
-        write_atomically(
-            self.path(manifest.name) / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))
-        )
-        sync_folder(self.folder)
+        with self._open() as run:
+            data = msgspec.json.format(msgspec.json.encode(manifest))
+            run.write(self._within(manifest.name, MANIFEST), data)
+            run.sync(self.folder.name)
 
     def sweep(self) -> None:
-        """Remove folders without a manifest; call it only while no checkpoint is being written."""
-        for folder in self.folder.iterdir():
-            if folder.is_dir() and not (folder / MANIFEST).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
+        """Remove incomplete checkpoints; call it only while no checkpoint is being written.
 
-    def remove(self, name: str) -> None:
-        """Remove a checkpoint: first its manifest, then its files."""
-        (self.path(name) / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(self.path(name), ignore_errors=True)
+        Folders of other names than those of checkpoints belong to the user and are kept.
+        """
+        with suppress(OSError), self._open() as run:
+            for name in run.folders(self.folder.name):
+                if _OWN_NAME.fullmatch(name) and not run.exists(self._within(name, MANIFEST)):
+                    with suppress(OSError):
+                        run.remove_tree(self._within(name))
+
+    def remove(self, name: str) -> bool:
+        """Remove a checkpoint: first its manifest, then its files; return whether it is gone.
+
+        A copy is never removed.
+        """
+        if all(manifest.name != name for manifest in self.all()):
+            return False
+        with self._open() as run:
+            try:
+                run.remove(self._within(name, MANIFEST))
+            except OSError:
+                return False
+            with suppress(OSError):
+                run.remove_tree(self._within(name))
+        return True
+
+    def discard(self, name: str) -> None:
+        """Remove what was written of a checkpoint that could not be completed."""
+        with suppress(OSError), self._open() as run:
+            run.remove_tree(self._within(name))
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a manifest names a file of its own folder."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
 def _damage(file: Path, entry: FileEntry) -> str | None:
-    if not file.is_file():
+    try:
+        found = file.lstat()
+    except OSError:
         return "is missing"
-    size = file.stat().st_size
-    if size != entry.size_bytes:
-        return f"has {size} bytes, expected {entry.size_bytes}"
+    if not stat.S_ISREG(found.st_mode):
+        return "is not a plain file"
+    if found.st_size != entry.size_bytes:
+        return f"has {found.st_size} bytes, expected {entry.size_bytes}"
     return None if hash_file(file) == entry.sha256 else "is damaged (sha256 differs)"
 
 

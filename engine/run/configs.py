@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..errors import FttuiError
 from ..protocol.requests import ConfigTexts
-from .run_dir import RunDirectory
+from .folder.open_folder import read_plain
+from .run_dir import SMALL_FILE_BYTES, RunDirectory
 
 
 def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:
@@ -22,6 +23,6 @@ def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return read_plain(file, SMALL_FILE_BYTES).decode(errors="replace")
     except OSError:
         return ""

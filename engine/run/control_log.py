@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ..protocol.commands import AnyCommand
+from .folder.open_folder import OpenFolder
 from .journal import FrameReader, FrameWriter
 from .run_dir import RunDirectory
 
@@ -55,7 +56,8 @@ class Doorbell:
     """An int64 in a memory-mapped file, written by the hub and read by the engine."""
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with OpenFolder(path.parent) as folder:
+            descriptor = folder.open_file(path.name, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(descriptor).st_size < _INT64.size:
                 os.ftruncate(descriptor, _INT64.size)

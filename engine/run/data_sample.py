@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..protocol.data_sample import DataSample, SampleRecord
-from .files import write_atomically
+from .folder.open_folder import read_plain
 from .run_dir import RunDirectory
 
 MOST_BYTES = 512 * 1024
@@ -23,13 +23,13 @@ def write_sample(run: RunDirectory, records: list[SampleRecord]) -> None:
     while len(data) > MOST_BYTES and kept:
         kept = kept[: len(kept) * MOST_BYTES // len(data)]
         data = msgspec.json.encode(DataSample(records=kept))
-    write_atomically(run.data_sample, data)
+    run.write(run.data_sample, data)
 
 
 def read_sample(run: RunDirectory) -> list[SampleRecord]:
     """Return the sample of a run; an empty list if it has none that can be read."""
     try:
-        data = run.data_sample.read_bytes()[: 2 * MOST_BYTES]
+        data = read_plain(run.data_sample, 2 * MOST_BYTES)
         return msgspec.json.decode(data, type=DataSample).records
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return []

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from .folder.open_folder import open_plain
+
 _BLOCK_BYTES = 4 * 2**20
 """Bytes that are hashed at once, without Python's global lock. With small blocks, a hashing thread
 would wait for that lock more often than it hashes while another thread computes."""
@@ -52,7 +54,7 @@ def hash_file(path: Path) -> str:
 def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str]:
     """Return the last non-empty lines of a text file; an empty list if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
             text = file.read().decode(errors="replace")
     except OSError:

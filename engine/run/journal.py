@@ -13,6 +13,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+from .folder.open_folder import OpenFolder, open_plain
 
 MAGIC = b"FTTUIJ1\n"
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -55,6 +58,10 @@ def frames_after_damage(tail: bytes) -> Iterator[bytes]:
         yield found[1]
 
 
+def _opened(path: Path) -> BinaryIO:
+    return os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb")
+
+
 class FrameReader:
     """Reads a frame file from an offset on, and later the frames appended since.
 
@@ -68,7 +75,7 @@ class FrameReader:
     def read(self, limit_bytes: int = 8 * 1024 * 1024) -> list[tuple[int, bytes]]:
         """Return the next whole frames as (start offset, payload); empty at the end of the file."""
         try:
-            with open(self.path, "rb") as file:
+            with _opened(self.path) as file:
                 return self._read(file.fileno(), limit_bytes)
         except FileNotFoundError:
             return []
@@ -93,7 +100,7 @@ class FrameReader:
 
     def read_payloads(self, limit_bytes: int) -> list[bytes]:
         """Return payloads like `read`, without offsets and twice as fast, for long journals."""
-        with open(self.path, "rb") as file:
+        with _opened(self.path) as file:
             if self.offset == 0:
                 return [payload for _, payload in self._read(file.fileno(), limit_bytes)]
             data = os.pread(file.fileno(), limit_bytes, self.offset)
@@ -125,13 +132,15 @@ class FrameWriter:
     """
 
     def __init__(self, path: Path, lock: Path) -> None:
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._folder = OpenFolder(path.parent)
+        self._lock = self._folder.open_file(lock.name, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._folder.close()
             os.close(self._lock)
             raise JournalLocked(f"{path} is being written by another process") from None
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = self._folder.open_file(path.name, os.O_RDWR | os.O_CREAT)
         self.cut_off: list[bytes] = []
         """Payloads found after a damaged part of the file; removed from the file."""
         self.kept_in: Path | None = None
@@ -165,7 +174,7 @@ class FrameWriter:
         self.cut_off = list(frames_after_damage(tail))
         if self.cut_off:
             self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-            self.kept_in.write_bytes(tail)
+            self._folder.write(self.kept_in.name, tail)
 
     def append(self, *payloads: bytes) -> int:
         """Append frames in one write and return the offset where they start, for `cut`.
@@ -214,3 +223,4 @@ class FrameWriter:
         """Close the file and release the lock."""
         os.close(self._file)
         os.close(self._lock)
+        self._folder.close()

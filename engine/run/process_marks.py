@@ -16,8 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import NotOwner
-from .files import is_alive, process_started, write_atomically
-from .run_dir import RunDirectory
+from .files import is_alive, process_started
+from .folder.open_folder import OpenFolder, read_plain
+from .run_dir import SMALL_FILE_BYTES, RunDirectory
 from .run_status import EngineStatus
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -105,7 +106,8 @@ def _require_private(path: Path) -> None:
 def write_mark(path: Path, mark: ProcessMark) -> None:
     """Write an `EngineMark` or `Endpoint` to its file in a run folder."""
     mark = msgspec.structs.replace(mark, place=_place(path))
-    write_atomically(path, msgspec.json.encode(mark))
+    with OpenFolder(path.parent) as folder:
+        folder.write(path.name, msgspec.json.encode(mark))
 
 
 def _place(path: Path) -> str:
@@ -133,7 +135,7 @@ def read_endpoint(run: RunDirectory) -> Endpoint | None:
 
 def _read(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
-        mark = msgspec.json.decode(path.read_bytes(), type=kind)
+        mark = msgspec.json.decode(read_plain(path, SMALL_FILE_BYTES), type=kind)
         return mark if mark.place in ("", _place(path)) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from ..errors import FttuiError
-from .run_dir import RunDirectory
+from .folder.open_folder import read_plain
+from .run_dir import SMALL_FILE_BYTES, RunDirectory
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def report_names(run: RunDirectory) -> list[str]:
     """Return the names of the reports of a run, oldest first."""
-    files = [(file.stat().st_mtime, file.stem) for file in run.reports.glob("*.md")]
+    files = []
+    for file in run.reports.glob("*.md"):
+        with suppress(OSError):
+            files.append((file.lstat().st_mtime, file.stem))
     return [name for _, name in sorted(files)]
 
 
@@ -25,7 +30,8 @@ def read_report(run: RunDirectory, name: str) -> str:
     stem = name.removesuffix(".md").removesuffix(".json")
     try:
         if _NAME.fullmatch(stem):
-            return (run.reports / f"{stem}.md").read_text(encoding="utf-8", errors="replace")
+            file = run.reports / f"{stem}.md"
+            return read_plain(file, SMALL_FILE_BYTES).decode(errors="replace")
     except OSError:
         pass
     known = ", ".join(report_names(run)) or "none"

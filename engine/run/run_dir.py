@@ -13,8 +13,10 @@ from pathlib import Path
 import msgspec
 
 from ..errors import ConfigError, NoSuchRun
-from .files import write_atomically
+from .folder.open_folder import OpenFolder, read_plain
 
+SMALL_FILE_BYTES = 4 * 2**20
+"""Largest size of the small files of a run folder: identity, marks, configurations, reports."""
 _LONGEST_NAME = 100
 """Characters of a folder name; file systems allow 255 bytes, and suffixes must fit too."""
 
@@ -125,6 +127,23 @@ class RunDirectory:
         """The output of the engine process."""
         return self.logs / "engine.log"
 
+    def open(self) -> OpenFolder:
+        """Open the folder, to write, rename or remove something in it.
+
+        Raises:
+            OSError: the folder cannot be opened.
+        """
+        return OpenFolder(self.path)
+
+    def write(self, file: Path, data: bytes) -> None:
+        """Replace a file of the folder durably and atomically.
+
+        Raises:
+            OSError: the file cannot be written, or it or its folder is a link.
+        """
+        with self.open() as folder:
+            folder.write(str(file.relative_to(self.path)), data)
+
     def identity(self) -> Identity:
         """Read the identity of the run.
 
@@ -132,7 +151,9 @@ class RunDirectory:
             NoSuchRun: the folder is not a run folder.
         """
         try:
-            return msgspec.json.decode(self.identity_file.read_bytes(), type=Identity)
+            return msgspec.json.decode(
+                read_plain(self.identity_file, SMALL_FILE_BYTES), type=Identity
+            )
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoSuchRun(f"{self.path} is not a run folder: {error}") from None
 
@@ -202,9 +223,9 @@ def create_run(
         overrides=overrides,
         version=version,
     )
-    write_atomically(run.source_config, source.encode())
-    write_atomically(run.config, resolved.encode())
-    write_atomically(run.identity_file, msgspec.json.format(msgspec.json.encode(identity)))
+    run.write(run.source_config, source.encode())
+    run.write(run.config, resolved.encode())
+    run.write(run.identity_file, msgspec.json.format(msgspec.json.encode(identity)))
     return run
 
 

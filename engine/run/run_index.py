@@ -14,6 +14,7 @@ from ..errors import NoSuchRun
 from ..protocol.codec import decode_readable
 from ..protocol.events import Record
 from ..protocol.states import RunState
+from .folder.open_folder import open_plain
 from .journal import FrameReader, valid_frames
 from .journal_summary import summarize_records
 from .known_runs import known_runs
@@ -177,7 +178,7 @@ def read_ends(path: Path) -> list[Record]:
 def read_tail(path: Path) -> tuple[list[bytes], int]:
     """Read the encoded records in the last 256 KiB of a journal and the offset after them."""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:
             start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
             file.seek(start)
             data = file.read()

@@ -23,6 +23,7 @@ _POLL_S = 0.02
 _SYNC_EVERY_S = 1.0
 _HUB_CHECK_EVERY_S = 1.0
 _MAX_WAITING = 200_000
+_RESERVE = "journal.reserve"
 _RESERVE_BYTES = 512 * 1024
 
 
@@ -49,7 +50,6 @@ class JournalWriter:
         self._mend()
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
-        self._reserve = run.path / "journal.reserve"
         self._keep_reserve()
         self._stop = threading.Event()
         self._dropped = 0
@@ -88,7 +88,7 @@ class JournalWriter:
         self._stop.set()
         self._thread.join()
         self._drain()
-        self._reserve.unlink(missing_ok=True)
+        self._free_reserve()
         self._drain()
         if self._waiting:
             log.error("journal: the disk is full; the last %d events are lost", len(self._waiting))
@@ -98,10 +98,18 @@ class JournalWriter:
     def _keep_reserve(self) -> None:
         """Reserve disk space, so that the last events can be written even if the disk is full."""
         try:
-            with open(self._reserve, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+            with self._run.open() as folder:
+                opened = folder.open_file(_RESERVE, os.O_RDWR | os.O_CREAT)
+            try:
+                os.posix_fallocate(opened, 0, _RESERVE_BYTES)
+            finally:
+                os.close(opened)
         except OSError as error:
             log.warning("journal: disk space for the last events cannot be reserved: %s", error)
+
+    def _free_reserve(self) -> None:
+        with suppress(OSError), self._run.open() as folder:
+            folder.remove(_RESERVE)
 
     def _write(self) -> None:
         while not self._stop.wait(_POLL_S):

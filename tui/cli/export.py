@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.identity.content import parse_accepted
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
@@ -59,6 +60,7 @@ def _export(options: argparse.Namespace) -> int:
     out = options.out or _default_folder(run, checkpoint, options)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")
+    require_plain(run.path)
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
     command += ["--ema"] * options.ema

@@ -15,7 +15,8 @@ from pathlib import Path
 from fttui.engine.config.load import LoadedConfig
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.checkpoint_store import CheckpointStore
-from fttui.engine.run.files import last_lines, write_atomically
+from fttui.engine.run.files import last_lines
+from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.process_marks import EngineMark, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory, create_run
@@ -66,8 +67,8 @@ def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
     if run.config.read_text(encoding="utf-8") == loaded.resolved:
         return
     number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1
-    write_atomically(run.path / f"config.{number}.yaml", run.config.read_bytes())
-    write_atomically(run.config, loaded.resolved.encode())
+    run.write(run.path / f"config.{number}.yaml", run.config.read_bytes())
+    run.write(run.config, loaded.resolved.encode())
 
 
 def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
@@ -158,8 +159,10 @@ def start_engine(
     journal = FrameReader(run.journal)
     while journal.read():
         pass
-    run.logs.mkdir(mode=0o700, exist_ok=True)
-    with open(run.engine_log, "ab") as log:
+    with run.open() as folder:
+        folder.make_folder("logs")
+        opened = folder.open_file("logs/engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(opened, "ab") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -179,7 +182,10 @@ def start_lock(run: RunDirectory) -> Iterator[None]:
     Raises:
         FttuiError: another process is starting this run.
     """
-    with open(run.path / "start.lock", "wb") as lock:
+    require_plain(run.path)
+    with run.open() as folder:
+        opened = folder.open_file("start.lock", os.O_RDWR | os.O_CREAT)
+    with os.fdopen(opened, "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

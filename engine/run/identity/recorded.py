@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..checkpoint_store import Manifest
-from ..files import write_atomically
-from ..run_dir import RunDirectory
+from ..folder.open_folder import read_plain
+from ..run_dir import SMALL_FILE_BYTES, RunDirectory
 from .content import ContentDifference, ContentIdentity
 
 
@@ -54,7 +54,9 @@ class RecordedIdentities(msgspec.Struct, frozen=True, kw_only=True):
 def read_recorded(run: RunDirectory) -> RecordedIdentities:
     """Return the identities recorded in a run folder; none if the file is missing or damaged."""
     try:
-        return msgspec.json.decode(run.content_identities.read_bytes(), type=RecordedIdentities)
+        return msgspec.json.decode(
+            read_plain(run.content_identities, SMALL_FILE_BYTES), type=RecordedIdentities
+        )
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return RecordedIdentities()
 
@@ -81,7 +83,7 @@ def add_accepted(run: RunDirectory, changes: list[AcceptedChange]) -> None:
 
 
 def _write(run: RunDirectory, content: RecordedIdentities) -> None:
-    write_atomically(run.content_identities, msgspec.json.format(msgspec.json.encode(content)))
+    run.write(run.content_identities, msgspec.json.format(msgspec.json.encode(content)))
 
 
 def identity_of(run: RunDirectory, manifest: Manifest) -> ContentIdentity | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...errors import CheckpointError, TrainingFailed
-from ...run.checkpoint_store import CheckpointStore, Manifest, seal_files
+from ...run.checkpoint_store import CheckpointStore, Manifest, checkpoint_name, seal_files
 from ...run.files import free_bytes
 from ...run.identity.run_identity import RunIdentity
 from ...run.run_dir import RunDirectory
@@ -86,17 +85,17 @@ class Checkpointer:
             manifest = sealed[0] if sealed else draft
         if errors:
             if self._agreement.rank == 0:
-                shutil.rmtree(folder, ignore_errors=True)
+                self.ledger.discard(name)
             raise CheckpointError(f"checkpoint not written: {'; '.join(errors)}")
         return Saved(manifest or draft, time.monotonic() - started)
 
     def _fresh_name(self, step: int, timeline: int) -> str:
-        stem = f"step-{step:06d}" if timeline == 1 else f"step-{step:06d}-t{timeline}"
-        name = stem
+        name = checkpoint_name(step, timeline)
         if self._agreement.rank == 0:
-            taken = 2
-            while name in self._names or self.ledger.path(name).exists():
-                name, taken = f"{stem}.{taken}", taken + 1
+            number = 1
+            while name in self._names or self.ledger.is_taken(name):
+                number += 1
+                name = checkpoint_name(step, timeline, number)
             self._names.add(name)
         return self._agreement.share(name.encode()).decode()
 
@@ -104,7 +103,7 @@ class Checkpointer:
         rank = self._agreement.rank
         if rank == 0:
             self._require_space()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.ledger.make(folder.name)
         self._state.save_own(folder, rank)
         if rank == 0:
             self._state.save_shared(folder, counters)

@@ -228,8 +228,8 @@ class CommandExecutor:
         ledger = self._checkpointer.ledger
         keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
         for name in to_remove(ledger.all(), keep=keep, by=by):
-            ledger.remove(name)
-            self._event_log.record(CheckpointRemoved(name=name))
+            if ledger.remove(name):
+                self._event_log.record(CheckpointRemoved(name=name))
 
     def _roll_back(self, command: Rollback) -> tuple[str, str]:
         from_step, old_timeline = self._event_log.step, self._event_log.timeline

@@ -13,8 +13,8 @@ import msgspec
 
 from ...config.schema import RunConfig
 from ...protocol.settings import RunSettings
-from ...run.files import write_atomically
-from ...run.run_dir import RunDirectory
+from ...run.folder.open_folder import read_plain
+from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def load_desired(
     now = ConfiguredSettings.of(config)
     fresh = RunSettings(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
     try:
-        data = (run.path / "desired.json").read_bytes()
+        data = read_plain(run.path / "desired.json", SMALL_FILE_BYTES)
         stored = msgspec.json.decode(data, type=StoredSettings)
     except FileNotFoundError:
         return InitialSettings(fresh)
@@ -105,4 +105,4 @@ def _override(
 def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:
     """Store the settings for the next process."""
     stored = StoredSettings(desired=desired, configured=ConfiguredSettings.of(config))
-    write_atomically(run.path / "desired.json", msgspec.json.encode(stored))
+    run.write(run.path / "desired.json", msgspec.json.encode(stored))

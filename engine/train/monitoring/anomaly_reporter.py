@@ -36,7 +36,6 @@ from ...protocol.events import (
     StepFinished,
 )
 from ...run.checkpoint_store import Manifest
-from ...run.files import write_atomically
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
@@ -276,8 +275,8 @@ class AnomalyReporter:
 
     def _write(self, name: str, report: AnomalyReport) -> None:
         try:
-            write_atomically(self._run.reports / f"{name}.json", to_json(report))
-            write_atomically(self._run.reports / f"{name}.md", to_markdown(report).encode())
+            self._run.write(self._run.reports / f"{name}.json", to_json(report))
+            self._run.write(self._run.reports / f"{name}.md", to_markdown(report).encode())
         except OSError as error:
             self._event_log.log("error", f"report {name} not written: {error}")
 

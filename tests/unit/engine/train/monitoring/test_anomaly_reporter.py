@@ -361,7 +361,7 @@ def test_a_report_that_cannot_be_written_is_announced_all_the_same(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fttui.engine.train.monitoring.anomaly_reporter.write_atomically", full)
+    monkeypatch.setattr("fttui.engine.run.run_dir.RunDirectory.write", full)
     assert scene.report(alert()) == "spike-100"
     (error,) = scene.log.of(LogEmitted)
     assert error.level == "error"

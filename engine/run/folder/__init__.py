@@ -1,0 +1,1 @@
+"""Access to the files of a run folder that never leaves the folder."""

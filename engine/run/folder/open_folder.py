@@ -1,0 +1,193 @@
+"""A folder held open by a descriptor: whatever is written, renamed or removed stays inside it.
+
+A run folder may come from somebody else. A link in it, or a name with `..`, would lead a write or a
+removal to files outside. Here each part of a name is opened relative to the folder above it and
+without following links, so that no name and no link leads outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""`O_NONBLOCK` lets a named pipe be recognised, whose opening would otherwise wait for a peer."""
+
+
+class OpenFolder:
+    """An open folder; names are relative to it, such as `checkpoints/step-000010/MANIFEST.json`.
+
+    The folder itself may be reached through links, which are the choice of the user who names it.
+
+    Raises:
+        OSError: the folder cannot be opened. The methods raise it too, for links and for files of
+            another kind as for any other fault.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, _FOLDER)
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._descriptor)
+
+    def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """Open a plain file and return its descriptor; `flags` are those of `os.open`."""
+        with self._parent(name) as (parent, last):
+            return open_plain(last, flags, mode, dir_fd=parent, shown=self.path / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file durably; a reader sees the old or the new content, never a part of it."""
+        with self._parent(name) as (parent, last):
+            temporary = f".{last}.{os.getpid()}.tmp"
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = open_plain(temporary, flags, dir_fd=parent, shown=self.path / name)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, last, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+            os.fsync(parent)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a link itself; nothing happens if there is none."""
+        with suppress(FileNotFoundError), self._parent(name) as (parent, last):
+            os.unlink(last, dir_fd=parent)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a folder with everything in it; a link in it is removed, not what it leads to."""
+        with suppress(FileNotFoundError), self._parent(name) as (parent, last):
+            shutil.rmtree(last, dir_fd=parent)
+
+    def make_folder(self, name: str) -> None:
+        """Create a private folder; an existing folder is kept, a link is refused."""
+        with self._parent(name) as (parent, last):
+            with suppress(FileExistsError):
+                os.mkdir(last, 0o700, dir_fd=parent)
+            os.close(_enter(parent, last, self.path / name))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is anything of this name, also a link that leads nowhere."""
+        try:
+            with self._parent(name) as (parent, last):
+                os.stat(last, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def folders(self, name: str) -> list[str]:
+        """Return the names of the folders in a folder, sorted; links are left out."""
+        with self._folder(name) as descriptor, os.scandir(descriptor) as entries:
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+    def sync(self, name: str) -> None:
+        """Sync a folder, which makes new and renamed files in it durable."""
+        with self._folder(name) as descriptor:
+            os.fsync(descriptor)
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[int]:
+        with self._parent(name) as (parent, last):
+            descriptor = _enter(parent, last, self.path / name)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _parent(self, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the descriptor of the folder that holds a name, and the last part of the name."""
+        *folders, last = _parts(name)
+        descriptor = os.dup(self._descriptor)
+        try:
+            for index, part in enumerate(folders):
+                inner = _enter(descriptor, part, self.path.joinpath(*folders[: index + 1]))
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor, last
+        finally:
+            os.close(descriptor)
+
+
+def open_plain(
+    name: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | None = None, shown: Path
+) -> int:
+    """Open a plain file without following a link and return its descriptor.
+
+    Args:
+        name: the path; relative to `dir_fd` if that is given.
+        flags: those of `os.open`.
+        mode: the mode of a new file.
+        dir_fd: descriptor of the folder that holds the file.
+        shown: the path for errors.
+
+    Raises:
+        OSError: the file cannot be opened, or it is a link, a pipe or a device.
+    """
+    try:
+        descriptor = os.open(name, flags | _NO_LINK, mode, dir_fd=dir_fd)
+    except OSError as error:
+        raise _refused(error, shown) from None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a plain file", str(shown))
+
+
+def _enter(parent: int, name: str, shown: Path) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        linked = error.errno == errno.ENOTDIR and stat.S_ISLNK(
+            os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        )
+        raise _refused(OSError(errno.ELOOP, "") if linked else error, shown) from None
+
+
+def _refused(error: OSError, shown: Path) -> OSError:
+    if error.errno == errno.ELOOP:
+        return OSError(errno.ELOOP, "it is a link, and a run folder may hold none", str(shown))
+    return OSError(error.errno, os.strerror(error.errno or 0), str(shown))
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise OSError(errno.EINVAL, "the name leads outside its folder", name)
+    return parts
+
+
+def read_plain(path: Path, limit_bytes: int) -> bytes:
+    """Return the content of a plain file of a run folder.
+
+    Raises:
+        OSError: it cannot be read, is a link or a pipe, or is larger than `limit_bytes`.
+    """
+    with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {limit_bytes:,} bytes", str(path))
+    return data
