@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["records", "turns", "columns", "files", "evaluation records"]
+Unit = Literal["records", "turns", "columns", "keys", "files", "evaluation records"]
 EVERYTHING = "all"
 """The entry of `data.accept` that accepts every reason."""
 
@@ -203,9 +203,55 @@ TEXT_LINES = Reason(
     "plain text: every line is a record",
     "write longer documents as JSON lines with a column text",
 )
+REPEATED_KEYS = Reason(
+    "repeated-keys",
+    "records",
+    "have a key twice in one object; only its last value is read",
+    "keep one of the two, or give them different names",
+    limit=0.0,
+)
+JOINED_ROWS = Reason(
+    "joined-rows",
+    "records",
+    "may be joined to the row before them, because a quoted cell holds lines that look like rows",
+    "write a quote that opens no cell twice inside quotes, or accept the finding if it is one cell",
+    limit=0.0,
+)
+LINES_IN_CELLS = Reason(
+    "lines-in-cells",
+    "records",
+    "have a quoted cell whose lines could be rows of their own",
+    "look at the first one; if rows are joined there, close the quote in the file",
+)
+UNREAD_KEYS = Reason(
+    "unread-keys",
+    "keys",
+    "not read, because the records of the file are in another key",
+    "write the records that are meant as a list, or as JSON lines",
+)
+UNREAD_RECORDS = Reason(
+    "unread-records",
+    "records",
+    "not read, because the file has several lists and another one is read",
+    "write the list to train on to a file of its own",
+    limit=0.0,
+)
+UNREAD_FILES = Reason(
+    "unread-files",
+    "files",
+    "of the folder are not read, because they belong to no split or are of another kind",
+    "name the files with a pattern, such as data.train: folder/*.jsonl",
+    limit=0.3,
+)
 
 REASONS: tuple[Reason, ...] = (
     BROKEN_ROWS,
+    JOINED_ROWS,
+    LINES_IN_CELLS,
+    REPEATED_KEYS,
+    UNREAD_RECORDS,
+    UNREAD_KEYS,
+    UNREAD_FILES,
     ENCODING_GUESSED,
     TEXT_LINES,
     CUT,

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from ..errors import ConfigError
-from .checks import check_config, require
+from .checks import check_config, files_of_pattern, is_pattern, require
 from .messages import (
     describe_type,
     describe_value,
@@ -280,9 +280,9 @@ def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list
 
 
 def _absolute(name: str, folder: Path) -> str:
-    """Make an existing relative path absolute; other names are hub ids and stay unchanged."""
+    """Make a relative path or pattern of existing files absolute; other names stay unchanged."""
     for base in (Path.cwd(), folder):
         path = os.path.join(base.absolute(), os.path.expanduser(name))
-        if name and os.path.exists(path):
+        if name and (os.path.exists(path) or (is_pattern(path) and files_of_pattern(path))):
             return os.path.normpath(path)
     return name

@@ -22,6 +22,8 @@ Count = Annotated[int, Meta(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Meta(ge=0, le=MOST)]
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
+TextUnit = Literal["line", "paragraph", "file"]
+"""The part of a plain text file that becomes a record."""
 Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
@@ -84,8 +86,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """The training and evaluation records, their format and length."""
 
     train: str | list[DataSource]
-    """A JSON, CSV, Parquet or text file, a folder, a hub dataset id, or `stdlib:pairs` (pairs built
-    on this machine from the Python standard library); a list of `{path, weight}` mixes sources."""
+    """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a hub
+    dataset id, or `stdlib:pairs` (pairs built on this machine from the Python standard library); a
+    list of `{path, weight}` mixes sources. A relative path is looked up in the current folder, then
+    in the folder of the configuration."""
     eval: str | None = None
     """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"
@@ -98,6 +102,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
         "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
     ] = "auto"
     """Format of the records; auto: recognized by their columns."""
+    text: TextUnit = "line"
+    """What becomes a record of a plain text file: every line, every paragraph (paragraphs are
+    separated by blank lines), or the file as a whole."""
     columns: dict[str, str | None] = {}
     """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
     `{prompt: "{instruction} {input}"}`; `{NAME: null}` leaves a column unused knowingly. With

@@ -144,7 +144,7 @@ def _read(
     label = f"reading {source}"
     progress(label, 0, 1)
     use = ColumnUse()
-    rows = read_rows(source, split, limit, findings)
+    rows = read_rows(source, split, limit, findings, config.data.text)
     found = records_of(config, source, rows, use)
     use.note(findings)
     _note_nan_labels(rows, config.data.columns.get("label") or "label", findings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,8 @@ class _Stream:
     form: Format
     findings: Findings
     """Receives rows that cannot be read, and what is guessed."""
+    noted: set[str] = field(default_factory=set)
+    """What was counted in earlier passes, which is not counted again."""
 
     def open(self, limit: int | None, start: int = 0) -> Iterator[Record]:
         """Yield the records among the first `limit` rows, from row `start` on."""
@@ -42,7 +44,10 @@ class _Stream:
             yield to_record(row.values, self.form, row.place, row.place)
 
     def _rows(self, start: int, findings: Findings) -> Iterator[SourceRecord]:
-        for row in open_rows(self.path, self.split, findings, start):
+        rows = open_rows(
+            self.path, self.split, findings, start, text=self.config.data.text, noted=self.noted
+        )
+        for row in rows:
             found = prepared(row, self.config)
             if self.form == "pairs" and len(list(with_every_positive([found]))) > 1:
                 raise DataError(
@@ -70,7 +75,7 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
     """
     for source in config.data.sources:
         split = source.split or config.data.train_split
-        first = next(open_rows(source.path, split, Findings()), None)
+        first = next(open_rows(source.path, split, Findings(), text=config.data.text), None)
         if first is None:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"

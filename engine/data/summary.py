@@ -56,7 +56,7 @@ def summarize(
     """
     progress(f"reading {source}", 0, 1)
     findings = Findings()
-    rows = read_rows(source, split, None, findings)
+    rows = read_rows(source, split, None, findings, config.data.text)
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     summary = DataSummary(source=source, records=len(rows), unused=names)
     try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ..schema import RunConfig
-from .data import DATA, FILE_SUFFIXES, check_sources, describe_missing
+from .data import DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .machine import check_experts, check_hardware, check_model
 from .objective import OBJECTIVE
 from .problem import Problem, require
+from .source_paths import files_of_pattern, is_pattern
 from .training import TRAINING
 
 __all__ = [
+    "FIELDS",
     "FILE_SUFFIXES",
     "Problem",
     "check_config",
@@ -18,6 +20,8 @@ __all__ = [
     "check_model",
     "check_sources",
     "describe_missing",
+    "files_of_pattern",
+    "is_pattern",
     "require",
 ]
 

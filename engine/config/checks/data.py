@@ -9,6 +9,7 @@ from pathlib import Path
 from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, RunConfig
 from .problem import Problem
+from .source_paths import files_of_pattern, is_pattern
 
 _COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _CONTENT = (
@@ -24,14 +25,28 @@ def check_sources(config: RunConfig) -> list[Problem]:
     train = [("data.train", one.path) for one in config.data.sources]
     sources = (*train, ("data.eval", config.data.eval))
     return [
-        Problem(key, describe_missing(Path(source)))
+        Problem(key, describe_missing(Path(source).expanduser()))
         for key, source in sources
-        if source is not None and source.endswith(FILE_SUFFIXES) and not Path(source).is_file()
+        if source is not None and _is_missing(source)
     ]
+
+
+def _is_missing(source: str) -> bool:
+    """Whether a source names local files, of which there are none."""
+    if is_pattern(source):
+        return not files_of_pattern(source)
+    local = source.endswith(FILE_SUFFIXES) or source.startswith(("~", "/", "./", "../"))
+    path = Path(source).expanduser()
+    return local and not (path.is_file() or (path.is_dir() and not source.endswith(FILE_SUFFIXES)))
 
 
 def describe_missing(path: Path) -> str:
     """Return the error text for a data file that does not exist, with the closest file name."""
+    if is_pattern(str(path)):
+        return (
+            f"{path}: no file has a name of this pattern (current folder: {Path.cwd()}); * stands "
+            "for characters of a name, ** for folders"
+        )
     if path.is_dir():
         return f"{path}: a folder, but its name is that of a file; name a file in it"
     folder = path.parent
@@ -40,7 +55,8 @@ def describe_missing(path: Path) -> str:
     hint = f"; did you mean {folder / close[0]}?" if close else "."
     return (
         f"{path}: no such file (current folder: {Path.cwd()}){hint} Accepted: files ending in "
-        f"{', '.join(_CONTENT)} (also compressed), a folder, a hub dataset id, or {STDLIB_PAIRS}"
+        f"{', '.join(_CONTENT)} (also compressed), a pattern of files, a folder, "
+        f"a hub dataset id, or {STDLIB_PAIRS}"
     )
 
 

@@ -42,6 +42,10 @@ class Rows(Protocol):
         """Return the row with this number, counted from 0."""
         ...
 
+    def is_new(self, number: int) -> bool:
+        """Whether a row that has been read belongs to the first pass over its source."""
+        ...
+
 
 class ShuffledRows:
     """The rows of one source, repeated endlessly and shuffled block by block.
@@ -82,6 +86,10 @@ class ShuffledRows:
                 f"{self._source}: the source became shorter while it was read; start the run again"
             )
         return rows[inside]
+
+    def is_new(self, number: int) -> bool:
+        """Whether a row that has been read belongs to the first pass over its source."""
+        return self.size is None or number < self.size
 
     def _place(self, number: int) -> tuple[list[Record], int]:
         """Return the block that holds a row, and the index of the row in it."""
@@ -134,11 +142,21 @@ class InterleavedRows:
 
     def row(self, number: int) -> Record:
         """Return the row with this number, counted from 0."""
+        source, own = self._place(number)
+        return self._sources[source].row(own)
+
+    def is_new(self, number: int) -> bool:
+        """Whether a row that has been read belongs to the first pass over its source."""
+        source, own = self._place(number)
+        return self._sources[source].is_new(own)
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the source of a row and the number of the row in it."""
         cycle, within = divmod(number, CYCLE)
         if cycle != self._cycle:
             self._cycle, self._turns = cycle, self._plan(cycle)
         source, turn = self._turns[within]
-        return self._sources[source].row(cycle * self._shares[source] + turn)
+        return source, cycle * self._shares[source] + turn
 
     def _plan(self, cycle: int) -> list[tuple[int, int]]:
         """Return (source, index among its rows of the cycle) for each row of a cycle."""
@@ -168,7 +186,7 @@ class StreamedBatches:
     rank: int = 0
     world_size: int = 1
     findings: Findings = field(default_factory=Findings)
-    """What was found in the rows read so far, without rows that were only read again."""
+    """What was found in the rows read so far; rows that are read again are not counted again."""
     _counted: int = 0
     """Position from which on findings are new."""
 
@@ -179,11 +197,16 @@ class StreamedBatches:
             DataError: No row with a target follows, or a row is invalid.
         """
         start = (position * self.world_size + self.rank) * self.batch
-        chosen = [self.rows.row(number) for number in range(start, start + self.batch)]
+        numbers = range(start, start + self.batch)
+        chosen = [self.rows.row(number) for number in numbers]
+        new = [row for row, number in zip(chosen, numbers, strict=True) if self.rows.is_new(number)]
         found = Findings()
         examples = self.tokenize(chosen, found)
-        examples = examples or [self._substitute(start + self.batch, found)]
-        if position >= self._counted:
+        if 0 < len(new) < len(chosen):  # a pass ends inside this micro-batch
+            found = Findings()
+            self.tokenize(new, found)
+        examples = examples or [self._substitute(start + self.batch, Findings())]
+        if new and position >= self._counted:
             self._counted = position + 1
             self.findings.add(found)
         return examples

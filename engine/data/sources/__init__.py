@@ -8,20 +8,23 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from ...config.checks import FILE_SUFFIXES, describe_missing
-from ...config.data_reasons import BROKEN_ROWS, ENCODING_GUESSED, TEXT_LINES
+from ...config.checks import FILE_SUFFIXES, describe_missing, files_of_pattern, is_pattern
+from ...config.data_reasons import ENCODING_GUESSED, UNREAD_FILES
+from ...config.schema import TextUnit
 from ...errors import DataError
 from ..findings import Findings
+from .columnar import arrow_rows, parquet_rows
+from .csv_tables import csv_rows
 from .files import DataFile, encoding_of, open_file
-from .folders import files_of_split
+from .folders import FolderFiles, files_of_split, is_data
 from .hub import hub_rows
 from .json_text import json_rows
-from .rows import BrokenRow, Row, SourceRecord, one_line
-from .tables import arrow_rows, csv_rows, parquet_rows
+from .rows import Pass, Row, SourceRecord, one_line
+from .text_rows import text_rows
 
 __all__ = ["SourceRecord", "open_rows", "read_rows"]
 
@@ -30,116 +33,177 @@ _TABLES = (".csv", ".tsv", ".tab")
 _JSON = (".json", ".jsonl", ".ndjson")
 
 
-def read_rows(source: str, split: str, limit: int | None, findings: Findings) -> list[SourceRecord]:
+def read_rows(
+    source: str, split: str, limit: int | None, findings: Findings, text: TextUnit = "line"
+) -> list[SourceRecord]:
     """Read the first `limit` rows of a source, or all rows.
 
     Args:
-        source: A file, a folder, or a hub dataset id (`id:config` if it has several).
+        source: A file, a pattern of files, a folder, or a hub dataset id (`id:config` if it has
+            several).
         split: Split of a folder or hub dataset; files have none.
         limit: Largest number of rows to read; None reads all.
         findings: Receives rows that are left out, and what is guessed.
+        text: What becomes a record of a plain text file.
 
     Raises:
         DataError: The source is missing, unreadable, or has no rows.
     """
-    rows = list(islice(_rows(source, split, 0, findings, streaming=False), limit))
+    reader = _Reader(split, text, Pass(findings), streaming=False)
+    rows = list(islice(reader.rows(source), limit))
     if not rows:
         raise DataError(f"{source}: no records; check the file, or choose another data.train")
     return rows
 
 
 def open_rows(
-    source: str, split: str, findings: Findings, start: int = 0
+    source: str,
+    split: str,
+    findings: Findings,
+    start: int = 0,
+    *,
+    text: TextUnit = "line",
+    noted: set[str] | None = None,
 ) -> Iterator[SourceRecord]:
     """Return an iterator over the rows of a source from number `start` on, read lazily.
+
+    Args:
+        source: As in `read_rows`.
+        split: Split of a folder or hub dataset; files have none.
+        findings: Receives rows that are left out, and what is guessed.
+        start: Number of rows that are skipped; rows that cannot be read do not count.
+        text: What becomes a record of a plain text file.
+        noted: What earlier passes over the source have counted, which is not counted again.
 
     Raises:
         DataError: The source is missing or unreadable; the iterator raises it at an invalid row.
     """
-    return _rows(source, split, start, findings, streaming=True)
+    reading = Pass(findings, start, set() if noted is None else noted)
+    return _Reader(split, text, reading, streaming=True).rows(source)
 
 
-def _rows(
-    source: str, split: str, start: int, findings: Findings, *, streaming: bool
-) -> Iterator[SourceRecord]:
-    path = Path(source).expanduser()
-    if path.is_file():
-        return _good(_complete_rows(path, split, start, findings), source, findings)
-    if path.is_dir():
-        files = files_of_split(path, split)
-        parts = [_complete_rows(one, split, 0, findings) for one in files]
-        rows = _good(chain.from_iterable(parts), source, findings)
-        return islice(rows, start, None)
-    looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
-    if looks_like_file or not _HUB_ID.fullmatch(source):
-        raise DataError(describe_missing(path))
-    return _good(hub_rows(source, split, start, streaming=streaming), source, findings)
+class _Reader:
+    """Reads a source in one pass.
+
+    Args:
+        split: Split of a folder, a hub dataset, or an object of splits.
+        text: What becomes a record of a plain text file.
+        reading: The pass.
+        streaming: Whether a hub dataset is read without loading it.
+    """
+
+    def __init__(self, split: str, text: TextUnit, reading: Pass, *, streaming: bool) -> None:
+        self._split = split
+        self._text = text
+        self._reading = reading
+        self._streaming = streaming
+
+    def rows(self, source: str) -> Iterator[SourceRecord]:
+        """Return an iterator over the rows.
+
+        Raises:
+            DataError: The source is missing.
+        """
+        return self._reading.good(self._all_rows(source), source)
+
+    def _all_rows(self, source: str) -> Iterator[Row]:
+        path = Path(source).expanduser()
+        if path.is_file():
+            return self._complete_rows(path)
+        if path.is_dir():
+            return self._rows_of_files(files_of_split(path, self._split), source)
+        if is_pattern(source):
+            files = files_of_pattern(source)
+            data = [one for one in files if is_data(one)] or files
+            unread = [one for one in files if one not in data]
+            return self._rows_of_files(FolderFiles(data, unread), source)
+        looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
+        if looks_like_file or not _HUB_ID.fullmatch(source):
+            raise DataError(describe_missing(path))
+        start, self._reading.to_skip = self._reading.to_skip, 0
+        return hub_rows(source, self._split, start, streaming=self._streaming)
+
+    def _rows_of_files(self, files: FolderFiles, source: str) -> Iterator[Row]:
+        """Yield the rows of several files.
+
+        Raises:
+            DataError: There are no files, or two of them have no column in common.
+        """
+        if not files.read:
+            raise DataError(describe_missing(Path(source).expanduser()))
+        self._reading.counted("files", len(files.unread), source)
+        for file in files.unread:
+            self._reading.note(UNREAD_FILES, str(file))
+        return self._alike(files.read, source)
+
+    def _alike(self, files: list[Path], source: str) -> Iterator[Row]:
+        known: dict[str, Path] = {}
+        for file in files:
+            fresh = True
+            for row in self._complete_rows(file):
+                if fresh and isinstance(row, SourceRecord):
+                    fresh = False
+                    _require_common(known, row, file, source)
+                    known |= dict.fromkeys(row.values, file)
+                yield row
+
+    def _complete_rows(self, path: Path) -> Iterator[Row]:
+        """Yield the rows of a file, to its end.
+
+        Raises:
+            DataError: The file ends early, or its compression is damaged.
+        """
+        try:
+            yield from self._rows_of_file(path)
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            raise DataError(
+                f"{path}: the file is damaged or ends early ({one_line(error)}); download it again"
+            ) from None
+
+    def _rows_of_file(self, path: Path) -> Iterator[Row]:
+        file = open_file(path)
+        self._reading.counted("files", 1, str(path))
+        if file.head.startswith(b"PAR1"):
+            _require_plain(file, "Parquet")
+            return parquet_rows(path, self._reading)
+        if file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
+            _require_plain(file, "Arrow")
+            return arrow_rows(path, self._reading)
+        return self._rows_of_text(file)
+
+    def _rows_of_text(self, file: DataFile) -> Iterator[Row]:
+        encoding, place, reading = encoding_of(file), str(file.path), self._reading
+        if encoding.guessed:
+            reading.note(ENCODING_GUESSED, place, encoding.name)
+        opened = partial(_open_text, file, encoding.name)
+        if file.suffix in _TABLES:
+            return csv_rows(opened, place, file.suffix, reading)
+        if file.suffix == ".parquet":
+            raise DataError(f"{file.path}: not readable as Parquet; write the file again")
+        if file.suffix in _JSON or _first_character(opened) in ("{", "["):
+            return json_rows(opened, place, self._split, reading)
+        return text_rows(opened, place, self._text, reading)
 
 
-def _good(rows: Iterator[Row], source: str, findings: Findings) -> Iterator[SourceRecord]:
-    """Yield the rows that can be read, and note the others.
+def _require_common(known: dict[str, Path], row: SourceRecord, file: Path, source: str) -> None:
+    """Raise if the rows of a file have no column of the files before it.
 
     Raises:
-        DataError: No row can be read.
+        DataError: They have none.
     """
-    good, broken = 0, None
-    for row in rows:
-        if isinstance(row, BrokenRow):
-            broken = broken or row
-            findings.counted("records", 1)
-            findings.note(BROKEN_ROWS, row.place, row.reason)
-        else:
-            good += 1
-            yield row
-    if broken and not good:
-        raise DataError(f"{broken.place}: {broken.reason}; no row of {source} can be read")
-
-
-def _complete_rows(path: Path, split: str, start: int, findings: Findings) -> Iterator[Row]:
-    """Yield the rows of a file, to its end.
-
-    Raises:
-        DataError: The file ends early, or its compression is damaged.
-    """
-    try:
-        yield from _file_rows(path, split, start, findings)
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+    if known and known.keys().isdisjoint(row.values):
+        first = next(iter(known.values()))
+        names = [name for name, one in known.items() if one == first]
         raise DataError(
-            f"{path}: the file is damaged or ends early ({one_line(error)}); download it again"
-        ) from None
-
-
-def _file_rows(path: Path, split: str, start: int, findings: Findings) -> Iterator[Row]:
-    file = open_file(path)
-    if file.head.startswith(b"PAR1"):
-        _require_plain(file, "Parquet")
-        yield from parquet_rows(path, start)
-    elif file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
-        _require_plain(file, "Arrow")
-        yield from islice(arrow_rows(path), start, None)
-    else:
-        yield from islice(_text_rows(file, split, findings), start, None)
+            f"{source}: files of different kinds: {first.name} has the columns {', '.join(names)}, "
+            f"but {file.name} has {', '.join(row.values)}; name one file, or a pattern of files "
+            f"such as {source.rstrip('/')}/*{first.suffix}"
+        )
 
 
 def _require_plain(file: DataFile, what: str) -> None:
     if file.name != file.path.name:
         raise DataError(f"{file.path}: {what} in a compressed file; unpack it")
-
-
-def _text_rows(file: DataFile, split: str, findings: Findings) -> Iterator[Row]:
-    encoding = encoding_of(file)
-    findings.counted("files", 1)
-    findings.note(ENCODING_GUESSED, str(file.path), encoding.name, count=encoding.guessed)
-    opened = partial(_open_text, file, encoding.name)
-    place = str(file.path)
-    if file.suffix in _TABLES:
-        return csv_rows(opened, place, file.suffix)
-    if file.suffix == ".parquet":
-        raise DataError(f"{file.path}: not readable as Parquet; write the file again")
-    if file.suffix in _JSON or _first_character(opened) in ("{", "["):
-        return json_rows(opened, place, split)
-    findings.note(TEXT_LINES, place)
-    return _line_rows(opened, place)
 
 
 def _open_text(file: DataFile, encoding: str) -> IO[str]:
@@ -149,10 +213,3 @@ def _open_text(file: DataFile, encoding: str) -> IO[str]:
 def _first_character(opened: Callable[[], IO[str]]) -> str:
     with opened() as text:
         return next((line.strip()[0] for line in text if line.strip()), "")
-
-
-def _line_rows(opened: Callable[[], IO[str]], place: str) -> Iterator[Row]:
-    with opened() as text:
-        for number, line in enumerate(text, start=1):
-            if line.strip():
-                yield SourceRecord({"text": line.rstrip("\r\n")}, f"{place}:{number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...config.checks import FILE_SUFFIXES
@@ -14,44 +15,90 @@ _SPLITS = {
     "test": re.compile(r"test|testing", re.I),
 }
 _NOT_DATA = frozenset(
-    {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json"}
+    {
+        *("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
+        *("croissant.json", "schema.json", "package.json", "package-lock.json", "tsconfig.json"),
+        *("config.json", "generation_config.json", "adapter_config.json", "trainer_state.json"),
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json"),
+        *("added_tokens.json", "vocab.txt", "merges.txt", "cmakelists.txt", "robots.txt"),
+        *("model.safetensors.index.json", "preprocessor_config.json", "manifest.json"),
+    }
 )
+"""Files that lie beside data in folders of datasets, models and programs."""
+_PAPERS = re.compile(
+    r"(readme|licen[cs]e|notice|copying|changelog|changes|citation|authors|contributing|"
+    r"contributors|code_of_conduct|security|requirements|constraints|cache-)\b|cache-",
+    re.I,
+)
+"""Beginnings of the names of files about a project, and of caches of `datasets`."""
+_TEXT = (".txt", ".md")
+_UNREADABLE = (
+    *(".xlsx", ".xls", ".ods", ".docx", ".pdf", ".xml", ".html", ".yaml", ".yml", ".orc"),
+    *(".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".h5", ".hdf5", ".mat", ".avro"),
+    *(".db", ".sqlite", ".sqlite3", ".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar"),
+)
+"""Endings of files that may hold data which cannot be read."""
 
 
-def files_of_split(folder: Path, split: str) -> list[Path]:
-    """Return the data files of a split in their order; a folder without splits is all `train`.
+@dataclass(frozen=True)
+class FolderFiles:
+    """The data files of a folder."""
+
+    read: list[Path]
+    """Those of the split, in their order."""
+    unread: list[Path]
+    """Those that belong to no split or are of another kind."""
+
+
+def files_of_split(folder: Path, split: str) -> FolderFiles:
+    """Return the data files of a split; a folder without splits is all `train`.
 
     Raises:
         DataError: The folder has no data files, or none of the split.
     """
-    files = [one for one in sorted(folder.rglob("*")) if _is_data(one, folder)]
-    if not files:
+    files = [one for one in sorted(folder.rglob("*")) if _is_visible_file(one, folder)]
+    other = [one for one in files if one.name.lower().endswith(_UNREADABLE)]
+    data = [one for one in files if is_data(one)]
+    if not data:
+        found = f"; found {', '.join(one.name for one in other[:5])}" if other else ""
         raise DataError(
-            f"{folder}: no data files in this folder; accepted are {', '.join(FILE_SUFFIXES)}"
+            f"{folder}: no data files in this folder{found}; accepted are "
+            f"{', '.join(FILE_SUFFIXES[:10])}, also compressed"
         )
-    by_split = {one: _split_of(one.relative_to(folder)) for one in files}
-    named = {found for found in by_split.values() if found is not None}
-    chosen = [one for one in files if by_split[one] == split]
+    by_split = {one: _split_of(one.relative_to(folder)) for one in data}
+    chosen = [one for one in data if by_split[one] == split]
     if not chosen and split == "train":
-        chosen = [one for one in files if by_split[one] is None]
+        chosen = [one for one in data if by_split[one] is None]
     if not chosen:
-        raise DataError(
-            f"{folder}: no files of split {split}; found splits: "
-            f"{', '.join(sorted(named)) or 'none'}. Set data.train_split and data.eval_split, or "
-            "name a file"
-        )
-    return chosen
+        raise _no_split(folder, split, {found for found in by_split.values() if found})
+    unsplit = [one for one in data if by_split[one] is None and one not in chosen]
+    read, texts = _of_one_kind(chosen)
+    return FolderFiles(read, unsplit + texts + other)
 
 
-def _is_data(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
-    return (
-        file.is_file()
-        and not hidden
-        and file.name not in _NOT_DATA
-        and file.name.lower().endswith(FILE_SUFFIXES)
-        and not file.name.lower().startswith(("readme", "license"))
+def _no_split(folder: Path, split: str, found: set[str]) -> DataError:
+    return DataError(
+        f"{folder}: no files of split {split}; found splits: {', '.join(sorted(found)) or 'none'}. "
+        "Set data.train_split and data.eval_split, or name a file"
     )
+
+
+def is_data(file: Path) -> bool:
+    """Whether a file of a folder holds data, by its name."""
+    name = file.name.lower()
+    return name.endswith(FILE_SUFFIXES) and name not in _NOT_DATA and _PAPERS.match(name) is None
+
+
+def _is_visible_file(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
+    return file.is_file() and not hidden
+
+
+def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files with columns and the texts beside them, or all files if they are texts."""
+    texts = [one for one in files if any(ending in _TEXT for ending in one.suffixes[-2:])]
+    tables = [one for one in files if one not in texts]
+    return (tables, texts) if tables else (texts, [])
 
 
 def _split_of(file: Path) -> str | None:

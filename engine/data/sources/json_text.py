@@ -1,205 +1,189 @@
 """Rows of JSON text in all its forms: lines, a list, objects one after the other, one object.
 
-Lines are read lazily. A list and an object are loaded whole.
+Lines are read lazily. The text of a list or an object is loaded whole, and gone through once.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import IO, Any
 
 from ...errors import DataError
-from .rows import BrokenRow, Row, is_message, row_of
+from .json_objects import rows_inside
+from .json_values import (
+    BLANK,
+    JsonDecoder,
+    JsonScanner,
+    checked_row,
+    error_text,
+    is_plain_object,
+)
+from .rows import BrokenRow, Pass, Row, SourceRecord, is_message
 
-_DECODER = json.JSONDecoder()
-_SPLITS = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
-_OF_RECORDS = frozenset({"tools", "functions"})
-"""Keys of one record that hold a list of objects other than messages."""
-_NAMES = ("data", "train", "rows", "records", "examples", "instances", "items", "samples")
-"""Keys under which an object keeps its list of records, by preference."""
+_LINES = 20
+"""Lines at the beginning of a file that show whether it has a row per line."""
+_PEEKED = 100
+"""Rows at the beginning of a file that show whether its rows are objects or texts."""
 
 
-def json_rows(open_text: Callable[[], IO[str]], place: str, split: str) -> Iterator[Row]:
+def json_rows(
+    open_text: Callable[[], IO[str]], place: str, split: str, reading: Pass
+) -> Iterator[Row]:
     """Yield the rows of a JSON file.
 
     Args:
         open_text: Opens the file as text.
         place: The file, for the places of rows.
         split: The split that is read if the file is an object of splits.
+        reading: The pass, which receives findings.
 
     Raises:
         DataError: The file as a whole is not valid JSON, or holds no rows.
     """
-    with open_text() as text:
-        first = next((line for line in text if line.strip()), "")
-        more = any(line.strip() for line in text)
-    whole = _complete(first)
-    if more and whole is not _BROKEN and not isinstance(whole, str | int | float | None):
-        return _lines(open_text, place)
-    if more and whole is _BROKEN and _second_is_complete(open_text):
-        return _lines(open_text, place)
-    with open_text() as text:
-        return _whole(text.read(), place, split)
+    rows = (
+        _lines(open_text, place, reading)
+        if _has_lines(open_text)
+        else _whole(open_text, place, split, reading)
+    )
+    return _of_one_kind(rows)
 
 
-class _Broken:
-    """The value of text that is not complete JSON."""
-
-
-_BROKEN = _Broken()
-
-
-def _complete(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return _BROKEN
-
-
-def _second_is_complete(open_text: Callable[[], IO[str]]) -> bool:
-    """Whether lines after a broken first one are objects, so that only the first is broken."""
-    with open_text() as text:
-        lines = (line for line in text if line.strip())
-        next(lines, None)
-        second = next(lines, "")
-    return isinstance(_complete(second), dict)
-
-
-def _lines(open_text: Callable[[], IO[str]], place: str) -> Iterator[Row]:
-    with open_text() as text:
-        for number, line in enumerate(text, start=1):
-            if line.strip():
-                yield from _line(line.strip(), f"{place}:{number}", last=not line.endswith("\n"))
-
-
-def _line(line: str, place: str, *, last: bool) -> Iterator[Row]:
+def _is_row(line: str) -> bool:
+    """Whether a line is a row by itself: a complete object, list or text."""
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
-        ends = (last and error.pos >= len(line) - 1) or error.msg.startswith("Unterminated")
-        hint = "; the last line is cut off" if last and ends else ""
-        yield BrokenRow(place, f"not valid JSON at column {error.colno}: {error.msg}{hint}")
-        return
-    except RecursionError:
-        yield BrokenRow(place, "nested too deeply to be a record")
-        return
-    if isinstance(value, list) and not any(map(is_message, value)) and _all_objects(value):
-        yield from (_checked(one, place, line) for one in value)
-        return
-    yield _checked(value, place, line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict | list | str) and bool(value)
 
 
-def _checked(value: Any, place: str, source: str) -> Row:
-    """Return a row, or a broken one if a text in it has half of a surrogate pair."""
-    if "\\ud" in source or "\\uD" in source:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            found = error.object[error.start : error.end].encode("utf-8", "backslashreplace")
-            return BrokenRow(place, f"half of a surrogate pair ({found.decode()}) in a text")
-    return row_of(value, place)
+def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
+    """Whether a file has a row per line, so that it is read line by line."""
+    with open_text() as text:
+        lines = list(islice((one for line in text if (one := line.strip(BLANK))), _LINES))
+    if len(lines) < 2:
+        return False
+    rows = [_is_row(line) for line in lines]
+    return all(rows) or (any(rows) and not _is_json(open_text))
 
 
-def _all_objects(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(one, dict) for one in values)
-
-
-def _whole(text: str, place: str, split: str) -> Iterator[Row]:
-    values = list(_values(text, place))
-    if len(values) != 1:
-        return (_checked(value, where, source) for value, where, source in values)
-    value, where, _ = values[0]
-    if isinstance(value, list):
-        return _listed(text, place)
-    if isinstance(value, dict):
-        # Surrogates are looked for once: each record would search the text of the whole file.
-        surrogates = "\\ud" if "\\ud" in text or "\\uD" in text else ""
-        return (_checked(one, at, surrogates) for one, at in _inside(value, place, split))
-    return iter([row_of(value, where)])
-
-
-def _values(text: str, place: str) -> Iterator[tuple[Any, str, str]]:
-    """Yield the JSON values of a text, one after the other, with their places and their text."""
-    starts = _line_starts(text)
-    position = _skip(text, 0, "")
-    while position < len(text):
-        value, end = _decode(text, position, place, starts)
-        yield value, f"{place}:{bisect_right(starts, position)}", text[position:end]
-        position = _skip(text, end, ",;")
-
-
-def _listed(text: str, place: str) -> Iterator[Row]:
-    """Yield the elements of a list, each with the line where it begins."""
-    starts = _line_starts(text)
-    position = _skip(text, text.index("[") + 1, "")
-    while position < len(text) and text[position] != "]":
-        value, end = _decode(text, position, place, starts)
-        yield _checked(value, f"{place}:{bisect_right(starts, position)}", text[position:end])
-        position = _skip(text, end, ",")
-
-
-def _decode(text: str, position: int, place: str, starts: list[int]) -> tuple[Any, int]:
+def _is_json(open_text: Callable[[], IO[str]]) -> bool:
+    """Whether a whole file is JSON values one after the other, which may span lines."""
+    with open_text() as text:
+        scanner = JsonScanner(text.read(), "")
     try:
-        return _DECODER.raw_decode(text, position)
-    except json.JSONDecodeError as error:
-        line = bisect_right(starts, error.pos)
-        column = error.pos - starts[line - 1] + 1
-        raise DataError(
-            f"{place}:{line}: not valid JSON at column {column}: {error.msg}; correct this line"
-        ) from None
-    except RecursionError:
-        raise DataError(f"{place}: nested too deeply to be a record") from None
+        while not scanner.ended:
+            scanner.element()
+            scanner.skip_between()
+    except DataError:
+        return False
+    return True
 
 
-def _line_starts(text: str) -> list[int]:
-    starts, position = [0], text.find("\n")
-    while position >= 0:
-        starts.append(position + 1)
-        position = text.find("\n", position + 1)
-    return starts
+def _lines(open_text: Callable[[], IO[str]], place: str, reading: Pass) -> Iterator[Row]:
+    decoder = JsonDecoder()
+    with open_text() as text:
+        for number, line in enumerate(text, start=1):
+            stripped = line.strip(BLANK)
+            if reading.to_skip and number > _PEEKED and is_plain_object(stripped):
+                reading.to_skip -= 1
+            elif stripped:
+                last = not line.endswith(("\n", "\r"))
+                yield from _line(decoder, stripped, f"{place}:{number}", reading, last=last)
 
 
-def _skip(text: str, position: int, also: str) -> int:
-    """Return the next position that is no white space and none of the characters in `also`."""
-    while position < len(text) and (text[position].isspace() or text[position] in also):
-        position += 1
-    return position
+def _line(
+    decoder: JsonDecoder, line: str, place: str, reading: Pass, *, last: bool
+) -> Iterator[Row]:
+    """Yield the rows of a line: one, those of a list, or objects without a line end in between."""
+    begin = 0
+    while True:
+        try:
+            value, end = decoder.decode(line, begin)
+        except (ValueError, RecursionError) as error:
+            yield BrokenRow(place, error_text(error, line) + _cut_off(error, line, last=last))
+            return
+        rest = line[end:].lstrip(BLANK + ",;")
+        if rest and not (isinstance(value, dict) and rest.startswith("{")):
+            yield BrokenRow(place, f"not valid JSON at column {end + 1}: text behind the value")
+            return
+        yield from _rows_of_value(value, place, line, decoder.repeated(), reading)
+        if not rest:
+            return
+        begin = len(line) - len(rest)
 
 
-def _inside(value: dict[str, Any], place: str, split: str) -> Iterator[tuple[Any, str]]:
-    """Yield the records in an object: of its list, split or columns, or the object itself."""
-    lists = {key: one for key, one in value.items() if isinstance(one, list) and _records(one)}
-    if any(key in _OF_RECORDS for key in lists):
-        return iter([(value, place)])
-    if lists and split not in lists and _SPLITS >= set(lists) != {"train"}:
-        raise DataError(
-            f"{place}: no split {split}; found: {', '.join(lists)}. Set data.train_split and "
-            "data.eval_split"
-        )
-    if lists:
-        key = next((k for k in (split, *_NAMES) if k in lists), None)
-        if key is None and len(lists) > 1:
-            raise DataError(
-                f"{place}: the file is an object with {len(lists)} lists of records "
-                f"({', '.join(lists)}); write the list to train on to a file of its own"
-            )
-        key = key or next(iter(lists))
-        return ((one, f"{place} {key}[{n}]") for n, one in enumerate(lists[key]))
-    columns = [one for one in value.values() if isinstance(one, list)]
-    if len(columns) == len(value) > 1 and len({len(one) for one in columns}) == 1:
-        rows = zip(*columns, strict=True)
-        return (
-            (dict(zip(value, row, strict=True)), f"{place} record {n}")
-            for n, row in enumerate(rows, start=1)
-        )
-    inner = list(value.values())
-    if len(inner) > 1 and _all_objects(inner) and len({tuple(sorted(one)) for one in inner}) == 1:
-        return (({"id": key, **one}, f"{place} {key}") for key, one in value.items())
-    return iter([(value, place)])
+def _cut_off(error: Exception, line: str, *, last: bool) -> str:
+    if not last or not isinstance(error, json.JSONDecodeError):
+        return ""
+    ends = error.pos >= len(line) - 1 or error.msg.startswith("Unterminated")
+    return "; the last line is cut off" if ends else ""
 
 
-def _records(values: list[Any]) -> bool:
-    """Whether a list holds records, not the messages of one record."""
-    return _all_objects(values) and not any(map(is_message, values))
+def _rows_of_value(
+    value: Any, place: str, line: str, repeated: str, reading: Pass
+) -> Iterator[Row]:
+    objects = isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+    if objects and not any(map(is_message, value)):
+        for number, one in enumerate(value):
+            yield checked_row(one, place, line, "" if number else repeated, reading)
+    else:
+        yield checked_row(value, place, line, repeated, reading)
+
+
+def _whole(
+    open_text: Callable[[], IO[str]], place: str, split: str, reading: Pass
+) -> Iterator[Row]:
+    with open_text() as text:
+        scanner = JsonScanner(text.read(), place)
+    if scanner.next_character == "{":
+        found = scanner.object()
+        scanner.skip_between()
+        if scanner.ended:
+            yield from rows_inside(found, split, reading)
+            return
+        yield found.element.row(reading)
+    while not scanner.ended:
+        if scanner.next_character == "[":
+            yield from _list_rows(scanner, reading)
+        else:
+            yield scanner.element().row(reading)
+        scanner.skip_between()
+
+
+def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
+    """Yield the elements of a list, or a list of messages as one conversation."""
+    place = scanner.place
+    elements = scanner.elements()
+    first = next(elements, None)
+    if first is None:
+        return
+    if is_message(first.value):
+        found = [first, *elements]
+        if all(is_message(one.value) for one in found):
+            yield SourceRecord({"messages": [one.value for one in found]}, place)
+            return
+        elements = iter(found[1:])
+    for one in chain([first], elements):
+        yield one.row(reading)
+
+
+def _of_one_kind(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows; a text among objects, or an object among texts, is a broken row."""
+    first = list(islice(rows, _PEEKED))
+    objects = [one for one in first if isinstance(one, SourceRecord) and not one.bare]
+    if any("text" in one.values for one in objects):
+        yield from chain(first, rows)
+        return
+    for row in chain(first, rows):
+        if (
+            isinstance(row, SourceRecord)
+            and row.bare == bool(objects)
+            and "text" not in (() if row.bare else row.values)
+        ):
+            got, others = ("a text", "objects") if row.bare else ("an object", "texts")
+            yield BrokenRow(row.place, f"got {got}, but the other rows are {others}")
+        else:
+            yield row

@@ -1,11 +1,14 @@
-"""A row of a source as stored, and the errors about rows."""
+"""A row of a source as stored, one pass over the rows, and what is noted about them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...config.data_reasons import BROKEN_ROWS, Reason, Unit
 from ...errors import DataError
+from ..findings import Findings
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,8 @@ class SourceRecord:
     values: dict[str, Any]
     place: str
     """Where it is stored, such as `train.jsonl:7`."""
+    bare: bool = field(default=False, compare=False)
+    """Whether it is stored as a text, not as an object with columns."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +32,90 @@ class BrokenRow:
 
 
 Row = SourceRecord | BrokenRow
+_SAID = frozenset(
+    {"content", "value", "text", "parts", "tool_calls", "function_call", "reasoning_content"}
+)
+"""Keys under which a message has what was said."""
 
 
-def row_of(value: Any, place: str) -> SourceRecord:
-    """Return a value as a row: an object, a list of messages, or a text.
+@dataclass
+class Pass:
+    """One pass over a source: the rows that are skipped, and the findings.
 
-    Raises:
-        DataError: The value is none of these.
+    A stream is read in several passes. They share `noted`, so that a place is counted once.
     """
+
+    findings: Findings
+    to_skip: int = 0
+    """Number of rows that can be read and are still to be skipped."""
+    noted: set[str] = field(default_factory=set)
+    """What has been counted in this pass or an earlier one."""
+
+    def first_time(self, what: str) -> bool:
+        """Whether this has not been counted before; from now on it has."""
+        known = what in self.noted
+        self.noted.add(what)
+        return not known
+
+    def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
+        """Count units to which a reason applies, unless this place was counted before."""
+        if count and self.first_time(f"{reason.name} {place} {detail}"):
+            self.findings.note(reason, place, detail, count)
+
+    def counted(self, unit: Unit, count: int, place: str) -> None:
+        """Add to the number of units that were looked at, unless this place was counted before."""
+        if self.first_time(f"{unit} of {place}"):
+            self.findings.counted(unit, count)
+
+    def good(self, rows: Iterator[Row], source: str) -> Iterator[SourceRecord]:
+        """Yield the rows that can be read and are not skipped, and note the others.
+
+        Raises:
+            DataError: No row can be read.
+        """
+        good, broken = self.to_skip > 0, None
+        for row in rows:
+            if isinstance(row, BrokenRow):
+                broken = broken or row
+                self._broken(row)
+                continue
+            good = True
+            if self.to_skip:
+                self.to_skip -= 1
+            else:
+                yield row
+        if broken and not good:
+            raise DataError(f"{broken.place}: {broken.reason}; no row of {source} can be read")
+
+    def _broken(self, row: BrokenRow) -> None:
+        if self.first_time(f"{BROKEN_ROWS.name} {row.place} {row.reason}"):
+            self.findings.counted("records", 1)
+            self.findings.note(BROKEN_ROWS, row.place, row.reason)
+
+
+def row_of(value: Any, place: str) -> Row:
+    """Return a value as a row: an object, a list of messages, or a text."""
     if isinstance(value, dict):
         return SourceRecord(value, place)
     if isinstance(value, str):
-        return SourceRecord({"text": value}, place)
+        return SourceRecord({"text": value}, place, bare=True)
     if isinstance(value, list) and value and all(map(is_message, value)):
         return SourceRecord({"messages": value}, place)
-    raise DataError(
-        f"{place}: got {type(value).__name__}, expected an object such as "
-        '{"prompt": …, "completion": …}'
+    name = "null" if value is None else type(value).__name__
+    hint = '; write every row with its columns, as pandas does with orient="records"'
+    return BrokenRow(
+        place,
+        f'got {name}, expected an object such as {{"prompt": …, "completion": …}}'
+        + (hint if isinstance(value, list) else ""),
     )
 
 
 def is_message(value: Any) -> bool:
     """Whether a value is a message of a conversation."""
-    return isinstance(value, dict) and bool({"role", "from"} & set(value))
+    if not isinstance(value, dict):
+        return False
+    named = isinstance(value.get("role", value.get("from")), str)
+    return named and not _SAID.isdisjoint(value)
 
 
 def unpadded(record: dict[str, Any]) -> dict[str, Any]:

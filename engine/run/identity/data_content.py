@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ...config.checks import files_of_pattern, is_pattern
 from ...config.schema import STDLIB_PAIRS, RunConfig
 from .content import Content, hash_parts
 from .hash_cache import HashCache
@@ -47,8 +48,14 @@ def data_content(config: RunConfig, cache: HashCache, hub_revision: HubRevision 
 
 def local_files(config: RunConfig) -> list[Path]:
     """Return the local files of all sources."""
-    paths = [Path(source) for _, source in _named_sources(config)]
-    return [file for path in paths for file in ([path] if path.is_file() else folder_files(path))]
+    return [file for _, source in _named_sources(config) for file in _files(source)]
+
+
+def _files(source: str) -> list[Path]:
+    if is_pattern(source):
+        return files_of_pattern(source)
+    path = Path(source).expanduser()
+    return [path] if path.is_file() else folder_files(path)
 
 
 def _named_sources(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -65,7 +72,11 @@ def _source_parts(
     """Return the parts of one source; a single file is named without its folder."""
     if source == STDLIB_PAIRS:
         return {STDLIB_PAIRS: f"Python {platform.python_version()}"}
-    path = Path(source)
+    if is_pattern(source) and (files := files_of_pattern(source)):
+        name = Path(source).name
+        found = {f"{name}/{n} {one.name}": cache.hash(one) for n, one in enumerate(files)}
+        return found if len(found) <= MOST_PARTS else {f"{name}/": hash_parts(found)}
+    path = Path(source).expanduser()
     if path.is_file():
         return {path.name: cache.hash(path)}
     if path.is_dir():

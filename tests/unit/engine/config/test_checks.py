@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -362,3 +363,14 @@ def test_more_whole_layers_than_there_are_are_refused():
     (problem,) = check_model(all_of_them, layers=15)
     assert problem.key == "train.whole_layers"
     assert "got 16, but the model has 15 layers; lower it" in problem.text
+
+
+def test_sources_in_the_home_folder_and_patterns_are_found(tmp_path, monkeypatch):
+    (tmp_path / "train.jsonl").write_text("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for source in ("~/train.jsonl", "~/*.jsonl", "*.jsonl", str(tmp_path)):
+        assert check_sources(config({"data": {"train": source}})) == []
+    for source in ("~/trian.jsonl", "~/*.csv", "./none", "~/none"):
+        (problem,) = check_sources(config({"data": {"train": source}}))
+        assert problem.text.startswith(str(Path(source).expanduser()))

@@ -290,6 +290,8 @@ def test_existing_paths_become_absolute(load, tmp_path, monkeypatch):
     config = load(GOOD.replace("some/data", "rows.jsonl")).config
     assert config.data.train == str(tmp_path / "rows.jsonl")
     assert config.model.id == "some/model"
+    config = load(GOOD.replace("some/data", "'*.jsonl'")).config
+    assert config.data.train == str(tmp_path / "*.jsonl")
 
 
 @pytest.mark.parametrize("word", ["0E0", "1_0", "007", "1e5", "true", "~", "no", ".inf", "12:30"])

@@ -16,7 +16,7 @@ from fttui.engine.data.batches.streaming import InterleavedRows, ShuffledRows, S
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.formats import Record, TextRecord
 from fttui.engine.data.sources import open_rows
-from fttui.engine.data.tokens.examples import TextExample
+from fttui.engine.data.tokens.examples import Example, TextExample
 from fttui.engine.errors import DataError
 
 
@@ -157,9 +157,27 @@ def test_files_are_read_from_a_row_on(tmp_path: Path) -> None:
     lines.write_text("{broken\n\n" + '{"text": "b"}\n\n{"text": "c"}\n')
     table = pyarrow.table({"text": list("abcdefg")})
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=3)
-    later = open_rows(str(lines), "train", Findings(), 1)
-    assert [row.values["text"] for row in later] == ["b", "c"]
+    for start, expected in enumerate((["b", "c"], ["c"], [])):
+        later = open_rows(str(lines), "train", Findings(), start)
+        assert [row.values["text"] for row in later] == expected
     for start in range(8):
         rows = list(open_rows(str(tmp_path / "rows.parquet"), "train", Findings(), start))
         assert "".join(row.values["text"] for row in rows) == "abcdefg"[start:]
     assert rows == []
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+@pytest.mark.parametrize("sources", [1, 2])
+def test_rows_of_a_later_pass_are_not_counted_again(batch: int, sources: int) -> None:
+    def tokenize(records: list[Record], findings: Findings) -> list[Example]:
+        findings.counted("records", len(records))
+        findings.note(NO_TARGET, "d:1", count=sum(record.id == "n0" for record in records))
+        return [TextExample(record.id, [1], [1]) for record in records]
+
+    parts = [Numbers(7, name).rows() for name in ("n", "m")[:sources]]
+    rows = parts[0] if sources == 1 else InterleavedRows(parts, [1.0] * sources, 0)
+    source = StreamedBatches(rows, tokenize, batch)
+    for position in range(60):
+        source.take(position)
+    assert source.findings.count(NO_TARGET) == 1
+    assert source.findings.total("records") == 7 * sources

@@ -57,7 +57,7 @@ def test_rows_behind_the_limit_are_not_read(file):
     ("name", "content", "message"),
     [
         ("d.jsonl", '{"a": \n{"a": ]\n', r"d.jsonl:2: not valid JSON at column \d"),
-        ("d.jsonl", '{"a": 1}\n[1]\n', r"d.jsonl:2: got list, expected an object"),
+        ("d.jsonl", "[1]\n[2]\n", r"d.jsonl:1: got list, expected an object"),
         ("d.jsonl", "\n", "no records"),
         ("d.json", '[{"a": 1},\n{"a": ]', r"d.json:2: not valid JSON at column 7"),
         ("d.json", "[1]", "d.json:1: got int"),

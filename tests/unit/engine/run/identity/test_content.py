@@ -170,6 +170,19 @@ def test_the_folder_of_the_data_and_its_name_do_not_count(home: Path) -> None:
     assert "train two/sub/b.jsonl" in found.text
 
 
+def test_files_of_a_pattern_are_parts_whatever_their_folder(home: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        for name in ("a", "b"):
+            (folder / f"{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
+    first, second = (identity(home, train=str(one / "*.jsonl")).data for one in folders)
+    assert list(first.parts)[:2] == ["train *.jsonl/0 a.jsonl", "train *.jsonl/1 b.jsonl"]
+    assert first.hash == second.hash != ""
+    (folders[1] / "c.jsonl").write_text("{}\n")
+    assert identity(home, train=str(folders[1] / "*.jsonl")).data.hash != first.hash
+
+
 def test_a_large_folder_is_one_part(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_content, "MOST_PARTS", 3)
     folder = home / "many"

@@ -1,0 +1,83 @@
+"""Rows of columnar files: Parquet and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataError
+from .rows import Pass, Row, one_line, row_of, unpadded
+
+
+def parquet_rows(path: Path, reading: Pass) -> Iterator[Row]:
+    """Yield the rows of a Parquet file; row groups that are skipped are not read.
+
+    Raises:
+        DataError: The file is no readable Parquet.
+    """
+    import pyarrow  # deferred, as datasets is: only these sources need it
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        groups, number = list(range(file.num_row_groups)), 0
+        while groups and (rows := file.metadata.row_group(groups[0]).num_rows) <= reading.to_skip:
+            reading.to_skip -= rows
+            number += rows
+            groups.pop(0)
+        batches = file.iter_batches(row_groups=groups) if groups else ()
+        yield from _rows_of_batches(batches, path, number, reading)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: not readable as Parquet: {one_line(error)}; write the file again"
+        ) from None
+
+
+def arrow_rows(path: Path, reading: Pass) -> Iterator[Row]:
+    """Yield the rows of an Arrow file or stream.
+
+    Raises:
+        DataError: The file is no readable Arrow.
+    """
+    import pyarrow
+
+    try:
+        with pyarrow.memory_map(str(path)) as file:
+            yield from _rows_of_batches(_arrow_batches(file), path, 0, reading)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: not readable as Arrow: {one_line(error)}; write the file again"
+        ) from None
+
+
+def _arrow_batches(file: Any) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.ipc
+
+    try:
+        reader = pyarrow.ipc.open_file(file)
+    except pyarrow.ArrowInvalid:
+        file.seek(0)
+        yield from pyarrow.ipc.open_stream(file)
+    else:
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> Iterator[Row]:
+    """Yield the rows of batches; `number` rows of the file stand before them."""
+    for batch in batches:
+        if repeated := _repeated(batch.schema.names):
+            raise DataError(
+                f"{path}: has several columns {repeated!r}; rename or remove all but one of them"
+            )
+        skipped = min(reading.to_skip, batch.num_rows)
+        reading.to_skip -= skipped
+        number += skipped
+        for record in batch.slice(skipped).to_pylist():
+            number += 1
+            yield row_of(unpadded(record), f"{path} row {number}")
+
+
+def _repeated(names: list[str]) -> str:
+    return next((name for name in names if names.count(name) > 1), "")

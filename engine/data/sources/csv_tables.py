@@ -1,0 +1,229 @@
+"""Rows of tables as text: CSV and its kin.
+
+A quote that opens a cell and is closed some lines later joins the rows between. Most such tables
+cannot be parsed and are refused; in the others, cells whose lines look like rows are counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+from ...config.data_reasons import JOINED_ROWS, LINES_IN_CELLS
+from ...errors import DataError
+from .rows import BrokenRow, Pass, Row, SourceRecord, one_line
+
+_DELIMITERS = ",\t;|"
+_NUMBER = re.compile(r"\s*-?[\d.]+\s*")
+_QUOTED = re.compile(r'"[^"]*"')
+_NAMED_DELIMITER = re.compile(r"sep=(.)\s*")
+"""The first line with which Excel names the delimiter."""
+LONGEST_NAME = 60
+"""Characters of a column name; a longer first row is no header."""
+
+
+class _Dialect(csv.Dialect):
+    """How the cells of a table are written."""
+
+    lineterminator = "\n"
+    quotechar = '"'
+    strict = True
+
+    def __init__(self, delimiter: str, *, quotes: bool, escaped: bool = False) -> None:
+        self.delimiter = delimiter
+        self.quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+        self.skipinitialspace = delimiter == ","
+        self.doublequote = not escaped
+        self.escapechar = "\\" if escaped else None
+        super().__init__()
+
+
+def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
+    """Return how a table is written."""
+    delimiter = delimiter_of(open_text, suffix)
+    plain = _Dialect(delimiter, quotes=not _bare_quotes(open_text, delimiter))
+    with open_text() as text:
+        backslash = plain.quoting == csv.QUOTE_MINIMAL and any('\\"' in line for line in text)
+    if not backslash:
+        return plain
+    escaped = _Dialect(delimiter, quotes=True, escaped=True)
+    return min((plain, escaped), key=lambda one: _misfits(open_text, one))
+
+
+def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
+    """Return how many rows do not fit the header; infinity if the table cannot be parsed."""
+    with open_text() as text:
+        rows = csv.reader(text, dialect)
+        try:
+            columns = len(next(rows, []))
+            return sum(len(row) != columns for row in rows if row)
+        except csv.Error:
+            return float("inf")
+
+
+def delimiter_of(open_text: Callable[[], IO[str]], suffix: str) -> str:
+    """Return the delimiter of a table: tab by its ending, else the most frequent of the header."""
+    if suffix in (".tsv", ".tab"):
+        return "\t"
+    with open_text() as text:
+        header = next((line for line in text if line.strip()), "")
+    if named := _NAMED_DELIMITER.fullmatch(header.strip("\ufeff")):
+        return named[1]
+    outside = _QUOTED.sub("", header)
+    return max(_DELIMITERS, key=lambda one: (outside.count(one), one == ","))
+
+
+class _Lines:
+    """The lines of a text; those of the current row are kept."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self._text = text
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._text)
+        if line.startswith("\ufeff"):  # the beginning of a file that was appended
+            line = line[1:]
+        self.taken.append(line)
+        return line
+
+    def take(self) -> list[str]:
+        """Return the lines since the last call."""
+        found, self.taken = self.taken, []
+        return found
+
+
+def csv_rows(
+    open_text: Callable[[], IO[str]], place: str, suffix: str, reading: Pass
+) -> Iterator[Row]:
+    """Yield the rows of a table with a header; a row is at the line where it begins.
+
+    Raises:
+        DataError: The table has no header.
+    """
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    dialect = dialect_of(open_text, suffix)
+    with open_text() as text:
+        lines = _Lines(text)
+        table = csv.reader(lines, dialect)
+        header = _header(table, place, dialect.delimiter)
+        names = _names(header, place)
+        spaced = f"{dialect.delimiter} " in "".join(lines.take())
+        begin = table.line_num + 1
+        for row in _unbroken(table, place):
+            where, begin, taken = f"{place}:{begin}", table.line_num + 1, lines.take()
+            if not any(cell.strip() for cell in row):
+                continue
+            if problem := _problem(row, header, names):
+                yield BrokenRow(where, problem)
+            elif reading.to_skip:
+                reading.to_skip -= 1
+            else:
+                if len(taken) > 1:
+                    _note_lines(
+                        taken, dialect.delimiter, len(header), where, reading, spaced=spaced
+                    )
+                yield SourceRecord(dict(zip(names, row, strict=True)), where)
+
+
+def _problem(row: list[str], header: list[str], names: list[str]) -> str:
+    """Return why a row cannot be read; empty if it can."""
+    if len(row) != len(names):
+        return f"{len(row)} cells, expected {len(names)} as in the header"
+    if row == header:
+        return "the header once more"
+    return "a NUL byte in a cell" if any("\x00" in cell for cell in row) else ""
+
+
+def _note_lines(
+    lines: Sequence[str],
+    delimiter: str,
+    columns: int,
+    place: str,
+    reading: Pass,
+    *,
+    spaced: bool,
+) -> None:
+    """Note a row over several lines, each of which could be a row of its own."""
+    cells = list(_cells(lines, delimiter))
+    if any(count != columns for count in cells):
+        return
+    prose = [line for line in lines[1:] if line.count(delimiter) == line.count(f"{delimiter} ")]
+    if columns == 1 or (len(prose) > len(lines) // 2 and not spaced):
+        reading.note(LINES_IN_CELLS, place, f"{len(lines)} lines")
+    else:
+        more = len(lines) - 1
+        reading.counted("records", more, f"rows joined at {place}")
+        reading.note(JOINED_ROWS, place, f"{len(lines)} lines", more)
+
+
+def _cells(lines: Sequence[str], delimiter: str) -> Iterator[int]:
+    """Yield the number of cells of each line of a row if its open quotes only are characters."""
+    inside = False
+    for line in lines:
+        text = line.replace('""', "")
+        if inside:
+            inside = '"' not in text
+            text = text.replace('"', "", 1)
+        if not inside:
+            text = _QUOTED.sub("", text)
+            inside = '"' in text
+        yield text.count(delimiter) + 1
+
+
+def _header(table: Any, place: str, delimiter: str) -> list[str]:
+    rows = (row for row in _unbroken(table, place) if any(cell.strip() for cell in row))
+    header = next(rows, [])
+    named = _NAMED_DELIMITER.fullmatch(delimiter.join(header))
+    return next(rows, []) if named else header
+
+
+def _unbroken(table: Any, place: str) -> Iterator[list[str]]:
+    """Yield the rows of a table.
+
+    Raises:
+        DataError: A quote is not closed, or has text behind it, so that later rows are joined.
+    """
+    try:
+        yield from table
+    except csv.Error as error:
+        raise DataError(
+            f"{place}:{table.line_num}: {one_line(error)}; write a quote inside a quoted cell "
+            "twice, close every quoted cell, or download the file again if its end is missing"
+        ) from None
+
+
+def _bare_quotes(open_text: Callable[[], IO[str]], delimiter: str) -> bool:
+    """Whether a table with tabs has quotes that only are characters, as many such files have.
+
+    A quote that opens a cell and is not closed in it would join the rows that follow.
+    """
+    if delimiter != "\t":
+        return False
+    with open_text() as text:
+        return any(
+            cell.startswith('"') and (len(cell) < 2 or not cell.endswith('"'))
+            for line in text
+            for cell in line.rstrip("\r\n").split("\t")
+        )
+
+
+def _names(header: list[str], place: str) -> list[str]:
+    names = [name.strip() for name in header]
+    while names and not names[-1]:
+        names.pop()
+    odd = [name for name in names if len(name) > LONGEST_NAME or _NUMBER.fullmatch(name)]
+    if not names or odd or len(set(names)) < len(names) or len(names) < len(header) - 1:
+        raise DataError(
+            f"{place}: the first row is no header ({', '.join(names)[:80]!r}); put a row with the "
+            "names of the columns in front, such as prompt,completion"
+        )
+    # A column without a name in front is the index that pandas writes.
+    names = [name or f"column {number}" for number, name in enumerate(names, start=1)]
+    return names + [f"column {len(names) + 1}"] * (len(header) - len(names))

@@ -1,0 +1,311 @@
+"""The records inside a single JSON object: its list, its columns, or its values by name.
+
+An object of columns can have the forms that pandas writes: a list or numbered values per column
+(`orient="list"`, `"columns"`), names and rows (`"split"`, `"tight"`), and values by row
+(`"index"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ...config.checks import FIELDS
+from ...config.data_reasons import UNREAD_KEYS, UNREAD_RECORDS
+from ...errors import DataError
+from .json_values import Element, JsonObject, checked_row
+from .rows import Pass, Row, is_message, row_of
+
+SPLITS = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
+_OF_RECORDS = frozenset({"tools", "functions", "documents"})
+"""Keys of one record that hold a list of objects other than messages."""
+_NAMES = ("data", "train", "rows", "records", "examples", "instances", "items", "samples")
+"""Keys under which an object keeps its list of records, by preference."""
+_PANDAS_SPLIT = frozenset({"columns", "data", "index", "index_names", "column_names"})
+_OF_FILES = frozenset({"schema", "pandas_version", "version", "name"})
+"""Keys beside the records that name the file or describe its columns."""
+_TEXTS = frozenset(FIELDS) - {"id", "label", "score", "input", "output", "tools"} | {
+    *("query", "question", "answer", "response", "conversations", "conversation", "dialog"),
+}
+"""Names of columns that hold the text of a record."""
+_ABOUT = frozenset(
+    {
+        *("author", "comment", "count", "created", "date", "description", "homepage", "info"),
+        *("license", "meta", "metadata", "name", "note", "notes", "source", "title", "total"),
+        *("url", "version", "_comment", "dataset", "lang", "language", "citation", "sources"),
+    }
+)
+"""Keys that say something about a whole file."""
+_MANY = 20
+"""Texts by name that are more than the columns of one record."""
+
+Form = Callable[[JsonObject, str, Pass], Iterator[Row] | None]
+
+
+def rows_inside(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]:
+    """Return the records in the only object of a file, or the object itself as one record.
+
+    Args:
+        found: The object.
+        split: The split that is read of an object of splits.
+        reading: Receives what is noted.
+
+    Raises:
+        DataError: The object holds several lists or no records, or lacks the split.
+    """
+    _refuse_other_things(found)
+    for form in _FORMS:
+        if (rows := form(found, split, reading)) is not None:
+            return rows
+    _refuse_texts_by_name(found)
+    return iter([found.element.row(reading)])
+
+
+def _refuse_other_things(found: JsonObject) -> None:
+    """Raise if the object is a known file that holds no records.
+
+    Raises:
+        DataError: It is a notebook, or the answer of a server that has no such file.
+    """
+    keys = set(found.members)
+    if {"cells", "nbformat"} <= keys:
+        raise DataError(
+            f"{found.place}: a Jupyter notebook, not data; write its data as JSON lines"
+        )
+    if len(keys) <= 4 and keys <= {"error", "message", "status", "documentation_url", "detail"}:
+        raise DataError(
+            f"{found.place}: the answer of a server, not data: {str(found.value)[:200]}; download "
+            "the file again"
+        )
+
+
+def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the rows of names and lists of values."""
+    names, data = found.members.get("columns"), found.members.get("data")
+    if not (
+        isinstance(names, list) and isinstance(data, list) and set(found.members) <= _PANDAS_SPLIT
+    ):
+        return None
+    columns = [one.value for one in names]
+    if not all(isinstance(one.value, list) and len(one.value) == len(columns) for one in data):
+        return None
+    return (
+        checked_row(
+            dict(zip(map(str, columns), one.value, strict=True)),
+            one.place,
+            one.source,
+            one.repeated,
+            reading,
+        )
+        for one in data
+    )
+
+
+def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the records of a list, by preference of the split or of a usual name."""
+    lists = {
+        key: member
+        for key, member in found.members.items()
+        if isinstance(member, list) and _are_records(key, member, split)
+    }
+    if not lists or _is_one_record(found, lists):
+        return None
+    if split not in lists and SPLITS >= set(lists) != {"train"}:
+        raise _no_split(found, split)
+    key = next((name for name in (split, *_NAMES) if name in lists), None)
+    if key is None and len(lists) > 1:
+        raise DataError(
+            f"{found.place}: the file is an object with {len(lists)} lists of records "
+            f"({', '.join(lists)}); write the list to train on to a file of its own"
+        )
+    key = key or next(iter(lists))
+    _note_unread(found, key, reading)
+    return (one.row(reading) for one in lists[key])
+
+
+def _are_records(key: str, elements: list[Element], split: str) -> bool:
+    """Whether the elements of a list are records, not the messages or texts of one record."""
+    if not elements:
+        return False
+    values = [one.value for one in elements]
+    named = key in (*_NAMES, *SPLITS, split)
+    objects = [isinstance(one, dict) for one in values]
+    if all(objects) or (named and any(objects)):
+        return not any(map(is_message, values))
+    if not named:
+        return False
+    return all(isinstance(one, str) for one in values) or all(
+        isinstance(one, list) and one and all(map(is_message, one)) for one in values
+    )
+
+
+def _is_one_record(found: JsonObject, lists: Mapping[str, Any]) -> bool:
+    """Whether the object with these lists is itself a record."""
+    if any(key in (*_NAMES, *SPLITS) for key in lists):
+        return False
+    beside = [key for key in found.members if key not in lists]
+    return any(key in _OF_RECORDS for key in lists) or any(key in _TEXTS for key in beside)
+
+
+def _no_split(found: JsonObject, split: str) -> DataError:
+    splits = [key for key in found.members if key in SPLITS]
+    return DataError(
+        f"{found.place}: no split {split}; found: {', '.join(splits)}. Set data.train_split and "
+        "data.eval_split"
+    )
+
+
+def _note_unread(found: JsonObject, read: str, reading: Pass) -> None:
+    """Note the keys beside the records, except other splits and what describes the records."""
+    reading.counted("keys", len(found.members), found.place)
+    for key, member in found.members.items():
+        if key == read or key in _OF_FILES or (key in SPLITS and read in SPLITS):
+            continue
+        records = len(member) if isinstance(member, list) and _are_records(key, member, "") else 0
+        if records:
+            reading.counted("records", records, f"{found.place} {key}")
+            reading.note(UNREAD_RECORDS, member[0].place, f"key {key!r}", records)  # type: ignore[index]
+        else:
+            reading.note(UNREAD_KEYS, found.place, f"key {key!r}")
+
+
+def _splits(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the records of a split whose value is an object."""
+    if not set(found.members) <= SPLITS or not _all_objects(found):
+        return None
+    if split not in found.members:
+        if set(found.members) != {"train"}:
+            raise _no_split(found, split)
+        split = "train"
+    return rows_inside(_inner(found, split), split, reading)
+
+
+def _inner(found: JsonObject, key: str) -> JsonObject:
+    """Return the object under a key; its values have the place of the whole."""
+    member = found.members[key]
+    assert isinstance(member, Element)
+    place = f"{member.place} {key}"
+
+    def element(value: Any) -> Element:
+        return Element(value, place, member.source, "")
+
+    members = {
+        name: [element(one) for one in value] if isinstance(value, list) else element(value)
+        for name, value in member.value.items()
+    }
+    return JsonObject(members, place, member.source, member.repeated)
+
+
+def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the rows of a list per column.
+
+    Raises:
+        DataError: The lists have different lengths.
+    """
+    lists = {key: member for key, member in found.members.items() if isinstance(member, list)}
+    beside = set(found.members) - set(lists)
+    if not lists or beside - _ABOUT or any(map(_is_conversation, lists.values())):
+        return None
+    lengths = {len(one) for one in lists.values()}
+    if len(lengths) > 1:
+        if beside:
+            return None
+        listed = ", ".join(f"{key} ({len(one)})" for key, one in list(lists.items())[:5])
+        raise DataError(
+            f"{found.place}: an object of lists of different lengths: {listed}; write a record per "
+            "line, or lists of equal length as columns"
+        )
+    reading.counted("keys", len(found.members), found.place)
+    for key in sorted(beside - _OF_FILES):
+        reading.note(UNREAD_KEYS, found.place, f"key {key!r}")
+    return _zipped(lists, found)
+
+
+def _is_conversation(elements: list[Element]) -> bool:
+    return bool(elements) and all(is_message(one.value) for one in elements)
+
+
+def _zipped(lists: Mapping[str, list[Element]], found: JsonObject) -> Iterator[Row]:
+    for number, cells in enumerate(zip(*lists.values(), strict=True), start=1):
+        row = dict(zip(lists, (cell.value for cell in cells), strict=True))
+        yield row_of(row, f"{found.place} record {number}")
+
+
+def _by_key(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the records of values that are objects: by column, by number or by name."""
+    if not found.members or not _all_objects(found):
+        return None
+    outer, inner = list(found.members), _inner_keys(found)
+    if inner[0] and all(keys == inner[0] for keys in inner) and _are_columns(outer, inner[0]):
+        return _turned(found)
+    common = set(inner[0]).intersection(*inner)
+    if (len(outer) > 1 or outer[0].isdecimal()) and common:
+        return _named(found, reading)
+    return None
+
+
+def _all_objects(found: JsonObject) -> bool:
+    values = found.members.values()
+    return all(isinstance(one, Element) and isinstance(one.value, dict) for one in values)
+
+
+def _inner_keys(found: JsonObject) -> list[list[str]]:
+    return [list(one.value) for one in found.members.values() if isinstance(one, Element)]
+
+
+def _are_columns(outer: list[str], inner: list[str]) -> bool:
+    """Whether the outer keys are names of columns and the inner ones those of rows."""
+    if all(one.isdecimal() for one in outer):
+        return False
+    if all(one.isdecimal() for one in inner):
+        return True
+    return not _TEXTS.isdisjoint(outer) and _TEXTS.isdisjoint(inner)
+
+
+def _turned(found: JsonObject) -> Iterator[Row]:
+    columns = found.value
+    for name in next(iter(columns.values())):
+        row = {column: cells[name] for column, cells in columns.items()}
+        yield row_of(row, f"{found.place} record {name}")
+
+
+def _named(found: JsonObject, reading: Pass) -> Iterator[Row]:
+    for key, member in found.members.items():
+        if isinstance(member, Element):
+            row = {"id": key, **member.value}
+            yield checked_row(row, member.place, member.source, member.repeated, reading)
+
+
+def _wrapped(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
+    """Return the records inside the only object among the values, if it holds several."""
+    objects = [
+        key
+        for key, one in found.members.items()
+        if isinstance(one, Element) and isinstance(one.value, dict)
+    ]
+    beside = set(found.members) - set(objects)
+    if len(objects) != 1 or not beside <= _ABOUT:
+        return None
+    inner = _inner(found, objects[0])
+    for form in _FORMS:
+        if (rows := form(inner, split, reading)) is not None:
+            _note_unread(found, objects[0], reading)
+            return rows
+    return None
+
+
+def _refuse_texts_by_name(found: JsonObject) -> None:
+    """Raise if the object has many texts by name, which are no columns.
+
+    Raises:
+        DataError: It has.
+    """
+    values = found.value.values()
+    if len(found.members) > _MANY and all(isinstance(one, str | int | float) for one in values):
+        raise DataError(
+            f"{found.place}: an object of {len(found.members):,} values by name, not of records; "
+            'write a list of objects such as {"prompt": NAME, "completion": VALUE}'
+        )
+
+
+_FORMS: tuple[Form, ...] = (_pandas_split, _listed, _splits, _columns, _by_key, _wrapped)

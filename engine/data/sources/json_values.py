@@ -1,0 +1,258 @@
+"""Decode JSON text value by value, with the line of each and the keys that an object has twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ...config.data_reasons import REPEATED_KEYS
+from ...errors import DataError
+from .rows import BrokenRow, Pass, Row, row_of
+
+BLANK = " \t\r\n\ufeff\x1e"
+"""Characters between values: white space, a byte-order mark inside, a separator of records."""
+_BLANK = re.compile(rf"[\s{BLANK}]*")
+_BETWEEN = re.compile(rf"[\s{BLANK},;]*")
+_NESTED = "nested too deeply to be a record"
+_VALID = msgspec.json.Decoder(msgspec.Raw)
+
+
+class JsonDecoder:
+    """Decodes JSON values, and remembers a key that an object has with two values."""
+
+    def __init__(self) -> None:
+        self._repeated = ""
+        self._decoder = json.JSONDecoder(object_pairs_hook=self._object)
+
+    def decode(self, text: str, position: int) -> tuple[Any, int]:
+        """Return the value that begins at a position, and the position behind it.
+
+        Raises:
+            ValueError: There is no valid JSON.
+            RecursionError: It is nested too deeply.
+        """
+        return self._decoder.raw_decode(text, position)
+
+    def repeated(self) -> str:
+        """Return the first repeated key since the last call; empty if there was none."""
+        found, self._repeated = self._repeated, ""
+        return found
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs) and not self._repeated:
+            lost = (key for key, value in pairs if value != found[key])
+            self._repeated = next(lost, "")
+        return found
+
+
+def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pass) -> Row:
+    """Return a decoded value as a row, and note what is wrong in it.
+
+    Args:
+        value: The value.
+        place: Where it is stored.
+        source: The JSON text of the value.
+        repeated: A key that an object in it has twice; empty if there is none.
+        reading: Receives what is noted.
+    """
+    if repeated:
+        reading.note(REPEATED_KEYS, place, f"key {repeated!r}")
+    if "\\ud" in source or "\\uD" in source:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            found = error.object[error.start : error.end].encode("utf-8", "backslashreplace")
+            return BrokenRow(place, f"half of a surrogate pair ({found.decode()}) in a text")
+    return row_of(value, place)
+
+
+def error_text(error: Exception, text: str = "") -> str:
+    """Return what is wrong with JSON text, with the column if it is one line."""
+    if isinstance(error, RecursionError):
+        return _NESTED
+    if not isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON: {error}"
+    quotes = "; write rows with json.dumps, not as Python prints them" if "{'" in text[:2] else ""
+    return f"not valid JSON at column {error.colno}: {error.msg}{quotes}"
+
+
+def is_plain_object(line: str) -> bool:
+    """Whether a line is one valid object without surrogates, found without building its values."""
+    if not line.startswith("{") or "\\ud" in line or "\\uD" in line:
+        return False
+    try:
+        _VALID.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Element:
+    """A value inside a JSON text."""
+
+    value: Any
+    place: str
+    """The file and the line where it begins."""
+    source: str
+    """Its JSON text; empty if the text of the file has no surrogates."""
+    repeated: str
+    """A key that an object in it has twice; empty if there is none."""
+
+    def row(self, reading: Pass) -> Row:
+        """Return the value as a row, and note what is wrong in it."""
+        return checked_row(self.value, self.place, self.source, self.repeated, reading)
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """An object that may hold the records of a file."""
+
+    members: dict[str, Element | list[Element]]
+    """The values; lists by their elements, so that each has its line."""
+    place: str
+    source: str
+    repeated: str
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The plain value."""
+        return {
+            key: [one.value for one in member] if isinstance(member, list) else member.value
+            for key, member in self.members.items()
+        }
+
+    @property
+    def element(self) -> Element:
+        """The object as one value."""
+        parts = [
+            one
+            for member in self.members.values()
+            for one in (member if isinstance(member, list) else [member])
+        ]
+        repeated = next((one.repeated for one in parts if one.repeated), self.repeated)
+        return Element(self.value, self.place, self.source, repeated)
+
+
+class JsonScanner:
+    """Goes through a JSON text once, value by value.
+
+    Args:
+        text: The text of the file.
+        place: The file.
+    """
+
+    def __init__(self, text: str, place: str) -> None:
+        # Raw line ends are only between values, where each form of them means the same.
+        self.text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+        self._place = place
+        self._surrogates = "\\ud" in text or "\\uD" in text
+        self._decoder = JsonDecoder()
+        self._line, self._counted = 1, 0
+        self.position = 0
+        self.skip_between()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows."""
+        return self.position >= len(self.text)
+
+    @property
+    def next_character(self) -> str:
+        """The next character; empty at the end."""
+        return self.text[self.position : self.position + 1]
+
+    @property
+    def place(self) -> str:
+        """The file and the line of the position."""
+        self._line += self.text.count("\n", self._counted, self.position)
+        self._counted = self.position
+        return f"{self._place}:{self._line}"
+
+    def skip_between(self) -> None:
+        """Move to the next value, behind white space, commas and semicolons."""
+        self.position = _end_of(_BETWEEN, self.text, self.position)
+
+    def element(self) -> Element:
+        """Return the value at the position, and move behind it.
+
+        Raises:
+            DataError: There is no valid JSON.
+        """
+        place, start = self.place, self.position
+        try:
+            value, self.position = self._decoder.decode(self.text, start)
+        except (ValueError, RecursionError) as error:
+            raise self._error(error) from None
+        source = self.text[start : self.position] if self._surrogates else ""
+        return Element(value, place, source, self._decoder.repeated())
+
+    def elements(self) -> Iterator[Element]:
+        """Yield the elements of the list that begins at the position, and move behind it.
+
+        Raises:
+            DataError: There is no valid JSON.
+        """
+        self._move(1)
+        while self.next_character != "]":
+            yield self.element()
+            self._move(0)
+            if self.next_character == ",":
+                self._move(1)
+            elif self.next_character != "]":
+                raise self._unexpected("',' or ']'")
+        self._move(1)
+
+    def object(self) -> JsonObject:
+        """Return the object that begins at the position, and move behind it.
+
+        Raises:
+            DataError: There is no valid JSON.
+        """
+        place, start, repeated = self.place, self.position, ""
+        members: dict[str, Element | list[Element]] = {}
+        for key, member in self._members():
+            if key in members and members[key] != member:
+                repeated = repeated or key
+            members[key] = member
+        source = self.text[start : self.position] if self._surrogates else ""
+        return JsonObject(members, place, source, repeated)
+
+    def _members(self) -> Iterator[tuple[str, Element | list[Element]]]:
+        self._move(1)
+        while self.next_character != "}":
+            key = self.element().value if self.next_character == '"' else None
+            self._move(0)
+            if key is None or self.next_character != ":":
+                raise self._unexpected("a key and ':'")
+            self._move(1)
+            yield key, list(self.elements()) if self.next_character == "[" else self.element()
+            self._move(0)
+            if self.next_character == ",":
+                self._move(1)
+            elif self.next_character != "}":
+                raise self._unexpected("',' or '}'")
+        self._move(1)
+
+    def _move(self, characters: int) -> None:
+        """Move forward, and behind the white space that follows."""
+        self.position = _end_of(_BLANK, self.text, self.position + characters)
+
+    def _unexpected(self, expected: str) -> DataError:
+        return self._error(json.JSONDecodeError(f"Expecting {expected}", self.text, self.position))
+
+    def _error(self, error: Exception) -> DataError:
+        if isinstance(error, json.JSONDecodeError):
+            self.position = max(error.pos, self._counted)
+        return DataError(f"{self.place}: {error_text(error, self.text)}; correct this line")
+
+
+def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return match.end() if match else position

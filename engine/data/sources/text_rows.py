@@ -1,0 +1,64 @@
+"""Rows of plain text: its lines, its paragraphs, or the file as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import IO
+
+from ...config.data_reasons import TEXT_LINES
+from ...config.schema import TextUnit
+from .rows import BrokenRow, Pass, Row, SourceRecord
+
+
+def text_rows(
+    open_text: Callable[[], IO[str]], place: str, unit: TextUnit, reading: Pass
+) -> Iterator[Row]:
+    """Yield the texts of a file; line ends inside a text become LF.
+
+    Args:
+        open_text: Opens the file.
+        place: The file.
+        unit: What becomes a record.
+        reading: Receives that lines became records.
+    """
+    if unit == "line":
+        reading.note(TEXT_LINES, place)
+    with open_text() as text:
+        lines = ((number, line.lstrip("\ufeff")) for number, line in enumerate(text, start=1))
+        for number, found in _UNITS[unit](lines):
+            where = place if unit == "file" else f"{place}:{number}"
+            if "\x00" in found:
+                yield BrokenRow(where, "a NUL byte in a text")
+            elif found.strip():
+                yield SourceRecord({"text": found}, where, bare=True)
+
+
+Lines = Iterator[tuple[int, str]]
+
+
+def _by_line(lines: Lines) -> Lines:
+    return ((number, line.rstrip("\r\n")) for number, line in lines)
+
+
+def _by_paragraph(lines: Lines) -> Lines:
+    """Yield the lines between blank lines as one text."""
+    for blank, group in groupby(lines, key=lambda one: not one[1].strip()):
+        if not blank:
+            yield _joined(list(group))
+
+
+def _by_file(lines: Lines) -> Lines:
+    yield _joined(list(lines))
+
+
+def _joined(lines: list[tuple[int, str]]) -> tuple[int, str]:
+    text = "\n".join(line.rstrip("\r\n") for _, line in lines)
+    return (lines[0][0] if lines else 1), text.rstrip("\n")
+
+
+_UNITS: dict[TextUnit, Callable[[Lines], Lines]] = {
+    "line": _by_line,
+    "paragraph": _by_paragraph,
+    "file": _by_file,
+}

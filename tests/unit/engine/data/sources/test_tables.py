@@ -1,0 +1,104 @@
+"""Tables as text: quotes that join rows, tables appended to others, other ways to write cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.config import data_reasons as reasons
+from fttui.engine.data.findings import Findings
+from fttui.engine.data.sources import read_rows
+from fttui.engine.errors import DataError
+
+
+def read(folder: Path, content: str | bytes, name: str = "d.csv") -> tuple[list[dict], Findings]:  # type: ignore[type-arg]
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    findings = Findings()
+    rows = read_rows(str(path), "train", None, findings)
+    return [row.values for row in rows], findings
+
+
+@pytest.mark.parametrize(
+    ("content", "joined"),
+    [
+        ('q,a\nx,"one\ny,two\nz,three"\nv,w\n', 2),
+        ('q,a,n\nb,"c,d\ne,f,g\nh,i",j\nk,l,m\n', 2),
+        ('q;a\nx;"1 m\ny;2 "\nz;3\n', 1),
+        ('q,a\n"x,y","one\nz,three"\n', 1),
+    ],
+)
+def test_rows_joined_by_a_quote_are_counted(tmp_path: Path, content: str, joined: int) -> None:
+    _, findings = read(tmp_path, content)
+    (found,) = findings
+    assert (found.reason, found.count) == (reasons.JOINED_ROWS, joined)
+    assert found.place == f"{tmp_path / 'd.csv'}:2"
+    assert found.needs_consent(())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "Yes, I think\nNo, I do not",
+        "- a\n- b\n- c",
+        "def f(a, b):\n    return a, b",
+        'He said ""no"",\nand left',
+        "\n\nblank lines\n\n",
+    ],
+)
+def test_cells_with_line_ends_are_cells(tmp_path: Path, cell: str) -> None:
+    rows, findings = read(tmp_path, f'q,a\nx,"{cell}"\ny,z\n')
+    assert rows == [{"q": "x", "a": cell.replace('""', '"')}, {"q": "y", "a": "z"}]
+    assert not any(found.needs_consent(()) for found in findings)
+
+
+def test_lines_in_cells_of_the_only_column_are_shown(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, 'text\n"one\ntwo"\nthree\n')
+    assert rows == [{"text": "one\ntwo"}, {"text": "three"}]
+    assert [found.reason for found in findings] == [reasons.LINES_IN_CELLS]
+
+
+def test_a_table_that_was_appended_to_another_has_no_header_inside(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, "\ufeffq,a\n1,x\n\ufeffq,a\n2,y\n")
+    assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]
+    (found,) = findings
+    assert (found.reason, found.detail) == (reasons.BROKEN_ROWS, "the header once more")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_tables_in_wide_encodings_and_with_any_line_ends(
+    tmp_path: Path, encoding: str, end: str
+) -> None:
+    content = end.join(["q,a", 'x,"one', 'two"', "é,z", ""])
+    rows, _ = read(tmp_path, content.encode(encoding))
+    assert rows == [{"q": "x", "a": f"one{end}two"}, {"q": "é", "a": "z"}]
+
+
+def test_line_ends_may_be_mixed(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, "q,a\r\n1,x\n2,y\r3,z\r\n")
+    assert [row["a"] for row in rows] == ["x", "y", "z"]
+    assert list(findings) == []
+
+
+def test_quotes_may_be_escaped_with_a_backslash(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, 'q,a\n"say \\"x, y\\"",1\n"c:\\\\d",2\n')
+    assert rows == [{"q": 'say "x, y"', "a": "1"}, {"q": "c:\\d", "a": "2"}]
+    assert list(findings) == []
+
+
+def test_the_line_that_names_the_delimiter_is_no_header(tmp_path: Path) -> None:
+    assert read(tmp_path, "sep=;\nq;a\n1;x, y\n")[0] == [{"q": "1", "a": "x, y"}]
+
+
+def test_a_nul_byte_beyond_the_beginning_breaks_its_row(tmp_path: Path) -> None:
+    content = "q,a\n" + "x,y\n" * 20_000 + "x,\x00\n"
+    rows, findings = read(tmp_path, content)
+    assert len(rows) == 20_000
+    assert findings.count(reasons.BROKEN_ROWS) == 1
+
+
+def test_text_behind_a_quoted_cell_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"d\.csv:3: .*write a quote inside a quoted cell twice"):
+        read(tmp_path, 'q,a\nx,"one\ny,"two"\n')
