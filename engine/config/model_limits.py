@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _FIXED_POSITIONS = frozenset(
@@ -47,6 +47,14 @@ class ModelLimits:
         fixed = text.get("model_type") in _FIXED_POSITIONS
         factor = max([1.0, *_factors(text)])
         return cls(rows, positions if fixed else int(positions * factor), fixed)
+
+    def with_rows(self, rows: int) -> ModelLimits:
+        """Return the limits of a model whose embedding is enlarged to at least `rows` rows."""
+        return (
+            self
+            if self.vocab_rows is None
+            else replace(self, vocab_rows=max(self.vocab_rows, rows))
+        )
 
 
 UNLIMITED = ModelLimits()

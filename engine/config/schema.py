@@ -62,8 +62,8 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     targets: Literal["all-linear"] | list[str] = "all-linear"
     """Names of the linear modules that get an adapter, or all of them except the output head."""
     modules_to_save: list[str] = []
-    """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]` for new
-    tokens; tied modules stay tied."""
+    """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]`; tied
+    modules stay tied. For new tokens, `data.special_tokens` trains only their rows."""
     rslora: bool = False
     """Scale updates by alpha/sqrt(r) instead of alpha/r (rsLoRA)."""
     dora: bool = False
@@ -128,6 +128,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """Chat template of conversations: a file, a name in TRL's collection such as `qwen3`, or the
     Jinja text itself; null is the template of the model's tokenizer. It is exported with the
     model."""
+    special_tokens: list[str] = []
+    """Special tokens to add to the tokenizer, such as `["<|im_start|>", "<|im_end|>"]` for a chat
+    template that writes them. Those that it does not have get rows in the embedding and the output
+    head, which are trained and saved with the adapter."""
     train_on: str = "all"
     """Turns of conversations to learn: `all` assistant turns, only the `last` one, or the turns of
     another role by its name."""
@@ -262,7 +266,7 @@ class LrRatios(Section, frozen=True, kw_only=True):
     lora_b: Positive = 1.0
     """For the B matrices of LoRA; LoRA+ usually uses 16."""
     embeddings: Positive = 1.0
-    """For the modules in `adapter.modules_to_save`; 0.1 is usual."""
+    """For the modules in `adapter.modules_to_save` and the rows of new tokens; 0.1 is usual."""
     temperature: Positive = 1.0
     """For a learned contrastive temperature."""
 

@@ -197,7 +197,7 @@ def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
     from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
 
     try:
-        found: DataTokenizer = load_tokenizer(config.model, config.data.template, channel.progress)
+        found: DataTokenizer = load_tokenizer(config.model, config.data, channel.progress)
     except ModelError as error:
         channel.send(DataLine(text=f"tokens: not counted: {error}"))
         return None

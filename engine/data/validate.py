@@ -144,7 +144,7 @@ def _messages(
     from ..model.tokenizer import load_tokenizer
 
     try:
-        tokenizer = load_tokenizer(config.model, config.data.template, progress)
+        tokenizer = load_tokenizer(config.model, config.data, progress)
     except ModelError as error:
         yield from check_without_tokens(config, progress, error)
         return
@@ -153,6 +153,8 @@ def _messages(
     except ModelError as error:
         limits = UNLIMITED
         yield _line(f"limits of the model: not checked: {error}")
+    if config.data.special_tokens:
+        limits = limits.with_rows(max(tokenizer.get_vocab().values()) + 1)
     yield from check_data(
         config,
         tokenizer,

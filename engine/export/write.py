@@ -88,7 +88,7 @@ def write_adapter(
     """
     require_space(folder, len(adapter.weights))
     progress("writing", 0, 1)
-    tokenizer = load_tokenizer(config.model, config.data.template, progress)
+    tokenizer = load_tokenizer(config.model, config.data, progress)
     _write_adapter_files(
         folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision
     )
@@ -100,7 +100,7 @@ def write_adapter(
 def _for_merging(config: RunConfig) -> RunConfig:
     """Return a configuration that loads the base in its own precision, without training options."""
     stored = AutoConfig.from_pretrained(
-        load_tokenizer(config.model, config.data.template, _silent).name_or_path,
+        load_tokenizer(config.model, config.data, _silent).name_or_path,
         revision=config.model.revision or "main",
         trust_remote_code=config.model.trust_remote_code,
     ).dtype

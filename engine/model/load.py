@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from .failures import readable_load_errors
 from .hidden import backbone_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean
+from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
@@ -62,12 +64,13 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id):
         progress("Loading tokenizer", 0, 1)
-        tokenizer = read_tokenizer(source, config.model, config.data.template)
+        found = read_tokenizer(source, config.model, config.data)
         lean = config.train.memory == "lean"
         base = _load_base(source, config.model, dtype, device, progress, lean=lean)
         if lean:
             make_lean(base, device)
-        return equip(base, tokenizer, config, device, progress)
+        new_ids = list(found.new_tokens.values())
+        return equip(base, found.tokenizer, config, device, progress, new_ids)
 
 
 def equip(
@@ -76,6 +79,7 @@ def equip(
     config: RunConfig,
     device: torch.device,
     progress: Progress,
+    new_ids: Sequence[int] = (),
 ) -> LoadedModel:
     """Set up activation checkpointing and adapters on a loaded base model.
 
@@ -85,9 +89,11 @@ def equip(
         config: The run; its sections `model`, `adapter` and `train` are used.
         device: Device of the adapters.
         progress: Called with (label, done, total).
+        new_ids: Ids of tokens that are new to the model, whose rows are added and trained.
 
     Raises:
         ConfigError: The configuration asks for more layers than the model has.
+        ModelError: Rows for new tokens cannot be added.
     """
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
@@ -96,7 +102,11 @@ def equip(
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
-    model = _attach_adapters(base, config.adapter, config.train.seed, device)
+    if config.data.special_tokens:
+        new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
+    rows = add_rows(base, new_ids, config.adapter.modules_to_save)
+    model = _attach_adapters(base, config.adapter, rows, config.train.seed, device)
+    adapt_to_losses(base)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     _cast_trainable(model, adapter)
     # The base model is loaded in evaluation mode, in which no layer is recomputed; the new adapters
@@ -104,6 +114,7 @@ def equip(
     model.train()
     trainable, total = model.get_nb_trainable_parameters()
     facts = _facts(base, tokenizer, config, dtype, adapter)
+    facts |= {"new tokens": rows.fact} if rows.fact else {}
     progress("Attaching adapters", 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
 
@@ -217,16 +228,18 @@ def _agree_on_pad(base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _attach_adapters(
-    base: nn.Module, adapter: AdapterConfig, seed: int, device: torch.device
+    base: nn.Module, adapter: AdapterConfig, rows: NewRows, seed: int, device: torch.device
 ) -> PeftModel:
+    whole = [*adapter.modules_to_save, *rows.modules]
     lora = LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.r,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
         target_modules=_targets(base, adapter),
-        modules_to_save=adapter.modules_to_save or None,
-        ensure_weight_tying=bool(adapter.modules_to_save),
+        modules_to_save=whole or None,
+        trainable_token_indices=rows.indices or None,
+        ensure_weight_tying=bool(whole),
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
     )

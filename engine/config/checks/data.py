@@ -99,6 +99,26 @@ def _check_packing(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_special_tokens(config: RunConfig) -> Iterator[Problem]:
+    tokens = config.data.special_tokens
+    blank = [token for token in tokens if not token.strip() or token != token.strip()]
+    if blank:
+        yield Problem(
+            "data.special_tokens",
+            f"got {blank[0]!r}, but a special token is a text without white space at its ends; "
+            "correct or remove it",
+        )
+    repeated = sorted({token for token in tokens if tokens.count(token) > 1})
+    if repeated:
+        yield Problem("data.special_tokens", f"{repeated[0]} is listed twice; list it once")
+    if tokens and config.train.memory == "lean":
+        yield Problem(
+            "data.special_tokens",
+            "is set, but train.memory: lean keeps embedding and head in forms that cannot be "
+            "trained; set train.memory: plain, or remove the key if the tokenizer has the tokens",
+        )
+
+
 def _check_mix(config: RunConfig) -> Iterator[Problem]:
     train = config.data.train
     if isinstance(train, str):
@@ -207,5 +227,13 @@ def _check_columns(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-DATA = (_check_columns, _check_accept, _check_eval, _check_packing, _check_mix, _check_streaming)
+DATA = (
+    _check_columns,
+    _check_accept,
+    _check_eval,
+    _check_packing,
+    _check_special_tokens,
+    _check_mix,
+    _check_streaming,
+)
 """Checks of the data."""

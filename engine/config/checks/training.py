@@ -55,11 +55,11 @@ def _check_ratios(config: RunConfig) -> Iterator[Problem]:
 
 def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
     names, ratio = config.adapter.modules_to_save, config.train.lr_ratios.embeddings
-    if ratio != 1 and not names:
+    if ratio != 1 and not names and not config.data.special_tokens:
         yield Problem(
             "train.lr_ratios.embeddings",
             f"got {ratio:g}, but no module is fully trained; set adapter.modules_to_save, such as "
-            "[embed_tokens], or remove the ratio",
+            "[embed_tokens], or data.special_tokens, or remove the ratio",
         )
     if names and config.train.memory == "lean":
         yield Problem(

@@ -211,7 +211,14 @@ class MicroBatchShape:
             width = part // arch.hidden
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
         own = config.task != "sft" or config.train.label_smoothing > 0
+        head = self._rows_in_head()
         if own or self.fast:
-            return states, min(tokens * arch.vocabulary, LOGITS_AT_ONCE) * CHUNK_BYTES, 0
+            return states, min(tokens * arch.vocabulary, LOGITS_AT_ONCE) * CHUNK_BYTES, head
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
-        return states, tile, 0
+        return states, tile, head
+
+    def _rows_in_head(self) -> float:
+        """Return the bytes of a head with trained rows put into it, and of its whole gradient."""
+        if not self.config.data.special_tokens:
+            return 0
+        return 2 * self.arch.vocabulary * self.arch.hidden * self.number

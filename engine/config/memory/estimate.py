@@ -239,7 +239,10 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     # Fully trained modules count as embeddings, the largest modules; tied ones count once.
     whole = len(config.adapter.modules_to_save)
     copies = min(whole, 1) if arch.tied else whole
-    return one_layer * arch.layers + [arch.vocabulary * arch.hidden] * copies
+    # The rows of new tokens, at most: tokens that the tokenizer has already get none.
+    rows = [len(config.data.special_tokens) * arch.hidden] * (1 if arch.tied else 2)
+    rows = rows if config.data.special_tokens else []
+    return one_layer * arch.layers + [arch.vocabulary * arch.hidden] * copies + rows
 
 
 def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> tuple[float, float]:

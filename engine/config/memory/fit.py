@@ -136,9 +136,14 @@ def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
     if train.activations == "auto" and _may_wait_on_host(config):
         slower.append({"activations": "host"})
     yield from slower
-    if train.memory == "auto" and config.model.quantize == "nf4":
+    if train.memory == "auto" and config.model.quantize == "nf4" and not _trains_ends(config):
         yield {"memory": "lean"}
         yield from ({"memory": "lean", **change} for change in slower)
+
+
+def _trains_ends(config: RunConfig) -> bool:
+    """Whether embedding or head may be trained, which lean mode cannot."""
+    return bool(config.adapter.modules_to_save or config.data.special_tokens)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
     model = config.model.id
     if model.startswith(PACKAGE_PREFIX):
         package = _package_content(model)
-        return package, package, _template_content(config, package, {})
+        return package, _with_added(package, config), _template_content(config, package, {})
     folder, revision = model_folder(config)
     if folder is None:
         missing = Content(
@@ -71,7 +71,7 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
         return _read(read, model, revision)
 
     base = content(lambda: _hashes(folder, weight_files(folder), cache))
-    tokenizer = content(lambda: _tokenizer_parts(folder, cache) | _added_tokens(config))
+    tokenizer = _with_added(content(lambda: _tokenizer_parts(folder, cache)), config)
     template = content(lambda: _template_parts(chat_templates(folder)))
     return base, tokenizer, _template_content(config, template, template.parts)
 
@@ -154,10 +154,16 @@ def _tokenizer_parts(folder: Path, cache: HashCache) -> dict[str, str]:
     return parts
 
 
-def _added_tokens(config: RunConfig) -> dict[str, str]:
-    """Return the tokens that the configuration adds, as one part of the tokenizer."""
-    added: list[str] = getattr(config.data, "special_tokens", [])
-    return {"data.special_tokens": hash_text(json.dumps(added))} if added else {}
+def _with_added(own: Content, config: RunConfig) -> Content:
+    """Return a tokenizer with the tokens that the configuration adds, as one more part.
+
+    It has no revision, because equal revisions of the model may have other tokens added.
+    """
+    added = config.data.special_tokens
+    if not added or not own.hash:
+        return own
+    parts = own.parts | {"data.special_tokens": hash_text(json.dumps(added))}
+    return Content(hash=hash_parts(parts), parts=parts, sources=own.sources)
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:

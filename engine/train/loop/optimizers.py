@@ -114,8 +114,8 @@ def parameter_groups(
 
 
 def _part(name: str) -> int:
-    """Return 2 for fully trained modules, 1 for LoRA's B matrices, 0 for all other parameters."""
-    if "modules_to_save" in name:
+    """Return 2 for fully trained modules and rows, 1 for LoRA's B matrices, 0 for all others."""
+    if "modules_to_save" in name or "trainable_tokens" in name:
         return 2
     return int("lora_B" in name or "lora_embedding_B" in name)
 

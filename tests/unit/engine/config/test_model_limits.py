@@ -45,3 +45,10 @@ LLAMA: dict[str, Any] = {"vocab_size": 260, "max_position_embeddings": 1024, "mo
 )
 def test_limits(settings: dict[str, Any], limits: ModelLimits) -> None:
     assert ModelLimits.of(settings) == limits
+
+
+@pytest.mark.parametrize(
+    ("known", "rows", "then"), [(260, 262, 262), (260, 10, 260), (None, 9, None)]
+)
+def test_rows_are_added_but_never_taken(known: int | None, rows: int, then: int | None) -> None:
+    assert ModelLimits(known, 64).with_rows(rows) == ModelLimits(then, 64)

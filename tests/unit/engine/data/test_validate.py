@@ -239,3 +239,15 @@ def test_tokens_that_the_model_has_no_row_for_are_refused(
     assert code == DataError.exit_code, lines(messages)
     assert isinstance(messages[-1], DataRefused)
     assert "the embedding of the model has 20 rows" in messages[-1].text
+
+
+def test_tokens_that_are_added_have_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_llama(tmp_path)
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    model = msgspec.structs.replace(config.model, id=str(folder))
+    data = msgspec.structs.replace(config.data, special_tokens=["a"])
+    config = msgspec.structs.replace(config, model=model, data=data)
+    code, messages = run_process(config, monkeypatch, capsys)
+    assert code == 0, lines(messages)

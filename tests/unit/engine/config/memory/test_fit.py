@@ -43,6 +43,27 @@ def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
     assert f"train.activations: {activations}" in found.chosen
 
 
+@pytest.mark.parametrize(
+    "trained",
+    [{"data": {"special_tokens": ["<a>"]}}, {"adapter": {"modules_to_save": ["lm_head"]}}],
+)
+def test_ends_that_are_trained_are_not_put_into_lean_forms(trained) -> None:
+    config = configured(**trained)
+    found = fit(config, LLAMA_8B, card(6.2))
+    assert found.config.train.memory == "plain"
+    assert fit(configured(), LLAMA_8B, card(6.2)).config.train.memory == "lean"
+
+
+def test_rows_of_new_tokens_are_planned_for() -> None:
+    """Their optimizer state is small, but the whole head is copied with them and has a gradient."""
+    plain = estimate_memory(configured(), LLAMA_8B)
+    tokens = estimate_memory(configured(data={"special_tokens": ["<a>", "<b>"]}), LLAMA_8B)
+    rows = 2 * LLAMA_8B.hidden * (1 if LLAMA_8B.tied else 2)
+    assert tokens.adapters - plain.adapters == 4 * rows
+    matrix = 2 * LLAMA_8B.vocabulary * LLAMA_8B.hidden
+    assert matrix < tokens.likely - plain.likely < 2.2 * matrix
+
+
 def test_graphs_are_taken_in_lean_mode_where_they_fit() -> None:
     lean = lora(memory="lean", activation_checkpointing=True)
     with_graphs = estimate_memory(lean, LLAMA_8B)

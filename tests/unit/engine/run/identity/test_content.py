@@ -311,7 +311,7 @@ def configured(home: Path, **data: Any) -> Any:
     """A configuration with keys that change tokenizer and template."""
     return SimpleNamespace(
         model=SimpleNamespace(id=str(home / "model"), revision=None),
-        data=SimpleNamespace(**{"template": None, **data}),
+        data=SimpleNamespace(**{"template": None, "special_tokens": [], **data}),
     )
 
 
