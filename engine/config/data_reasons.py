@@ -197,6 +197,62 @@ ENCODING_GUESSED = Reason(
     "look at a record with fttui check --show 1, and save the file as UTF-8",
     limit=0.0,
 )
+OTHER_FORM = Reason(
+    "other-form",
+    "records",
+    "left out: the row does not have the format of the source",
+    "correct these rows, split the file by format, or name the columns with data.columns",
+    limit=0.0,
+    drops=True,
+)
+READ_AS_FORM = Reason(
+    "read-as-form",
+    "records",
+    "have the columns of another format, but are read in that of the source",
+    "split the file by format, or set data.format",
+    limit=0.0,
+)
+PROMPT_IGNORED = Reason(
+    "prompt-ignored",
+    "records",
+    "have a prompt that their conversations do not contain, so that it is not read",
+    "correct the prompt, or set data.columns: {prompt: null}",
+    limit=0.0,
+)
+SYSTEM_UNUSED = Reason(
+    "system-unused",
+    "records",
+    "are no conversations, so that data.system is not added",
+    "map the columns to turns with data.columns, or remove data.system",
+    limit=0.0,
+)
+NOT_MATCHING = Reason(
+    "not-matching",
+    "records",
+    "left out: the label says that the texts do not match, and no match has the same anchor",
+    "set data.label: score (with contrastive.kind: cosent) to learn from such pairs as well",
+    drops=True,
+)
+MATCH_NEGATIVES = Reason(
+    "match-negatives",
+    "records",
+    "do not match: their texts are negatives of the matching records with the same anchor",
+    "set contrastive.hard_negatives to the number of negatives to use",
+)
+UNLABELLED = Reason(
+    "unlabelled",
+    "records",
+    "left out: the label that should say whether the texts match is missing",
+    "write a label, or remove these records",
+    limit=0.05,
+    drops=True,
+)
+PADDING_NULLS = Reason(
+    "padding-nulls",
+    "records",
+    "with nulls in tools or calls left out, because table files add them to their structs",
+    "store tools and arguments as JSON text to keep their nulls",
+)
 TEXT_LINES = Reason(
     "text-lines",
     "files",
@@ -254,6 +310,14 @@ REASONS: tuple[Reason, ...] = (
     UNREAD_FILES,
     ENCODING_GUESSED,
     TEXT_LINES,
+    OTHER_FORM,
+    READ_AS_FORM,
+    PROMPT_IGNORED,
+    SYSTEM_UNUSED,
+    UNLABELLED,
+    NOT_MATCHING,
+    MATCH_NEGATIVES,
+    PADDING_NULLS,
     CUT,
     NO_TARGET,
     SAME_COMPLETIONS,

@@ -110,12 +110,17 @@ class DataConfig(Section, frozen=True, kw_only=True):
     `{prompt: "{instruction} {input}"}`; `{NAME: null}` leaves a column unused knowingly. With
     format: messages, prompt and completion are the turns of a conversation."""
     roles: dict[str, str] = {}
-    """Roles of conversations by their names in the data, such as `{narrator: user}` (task sft)."""
+    """Roles of conversations by their names in the data, such as `{narrator: user}`. `{NAME: NAME}`
+    keeps a role that the chat template has; `*` stands for all other roles."""
     system: str | None = None
-    """System message of conversations that have none (task sft); null adds none."""
-    label: Literal["auto", "class", "score", "answer"] = "auto"
+    """System message of conversations that have none; null adds none."""
+    label: Literal["auto", "class", "score", "match", "answer"] = "auto"
     """Meaning of a column `label`. class: pairs with equal labels are not negatives of each other;
-    score: the similarity of two texts; answer: the answer to a text (task sft)."""
+    score: the similarity of two texts; match: whether two texts match, so that those that do not
+    are negatives or left out; answer: the answer to a text (task sft)."""
+    yes_labels: list[bool | int | float | str] | None = None
+    """Labels that say yes, such as `[0]` or `[4, 5]`: the texts match (label: match), or the
+    completion is good (task kto). All others say no; null: true, 1 and known words say yes."""
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None

@@ -10,13 +10,10 @@ from typing import Literal, TypeVar
 
 from ..config.data_reasons import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, RunConfig
-from ..config.tasks import FORMATS_OF
-from ..errors import DataError
 from .batches.sampler import epoch_order
 from .findings import Findings
-from .records.column_use import ColumnUse
-from .records.formats import ACCEPTED, Format, Record, detect_format
-from .records.mapping import prepared, with_every_positive
+from .records.formats import Format, Record
+from .records.reader import SAMPLE_ROWS, FormatDecision, RecordReader
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
 
@@ -143,13 +140,13 @@ def _read(
     """Read a source completely; return its records and their format."""
     label = f"reading {source}"
     progress(label, 0, 1)
-    use = ColumnUse()
     rows = read_rows(source, split, limit, findings, config.data.text)
-    found = records_of(config, source, rows, use)
-    use.note(findings)
+    reader = RecordReader(config, source, findings)
+    records, decision = records_of(reader, source, rows)
+    reader.use.note(findings)
     _note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
     progress(label, 1, 1)
-    return found
+    return records, decision.form
 
 
 def _note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findings) -> None:
@@ -161,58 +158,15 @@ def _note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findin
 
 
 def records_of(
-    config: RunConfig, source: str, rows: list[SourceRecord], use: ColumnUse
-) -> tuple[list[Record], Format]:
-    """Convert the rows of a source to records; return them and their format.
-
-    The columns that are read are noted in `use`.
+    reader: RecordReader, source: str, rows: Sequence[SourceRecord]
+) -> tuple[list[Record], FormatDecision]:
+    """Convert the rows of a source to records; return them, and how their format was decided.
 
     Raises:
         DataError: No known format matches, or a row is invalid.
     """
-    rows = [prepared(row, config) for row in rows]
-    if config.task == "contrastive":
-        rows = list(with_every_positive(rows))
-    form = format_of(config, source, rows)
-    stem = Path(source).stem
-    records = [
-        use.convert(row.values, form, f"{stem}:{number}", row.place)
-        for number, row in enumerate(rows, start=1)
-    ]
-    return records, form
-
-
-_EXAMPLES = {
-    "sft": "{instruction: COLUMN, output: COLUMN}",
-    "contrastive": "{anchor: COLUMN, positive: COLUMN}",
-    "dpo": "{prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}",
-    "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
-}
-"""The mapping of columns that a refusal proposes, by task."""
-
-
-def format_of(config: RunConfig, source: str, rows: list[SourceRecord]) -> Format:
-    """Return the format of a source.
-
-    Raises:
-        DataError: The columns match no known format, or the task cannot use the format.
-    """
-    columns = list(rows[0].values)
-    found = (
-        config.data.format if config.data.format != "auto" else detect_format(columns, config.task)
-    )
-    if found is None:
-        raise DataError(
-            f"{source}: the columns {', '.join(columns) or '(none)'} match no known format. Name "
-            f"them, as in data.columns: {_EXAMPLES[config.task]}. Accepted: {ACCEPTED}"
-        )
-    if found not in FORMATS_OF[config.task]:
-        raise DataError(
-            f"{source}: the columns {', '.join(columns)} have the format {found}, but task "
-            f"{config.task} needs {' or '.join(FORMATS_OF[config.task])}; change the task or the "
-            f"data. Accepted: {ACCEPTED}"
-        )
-    return found
+    decision = reader.decide(evenly_spaced(rows, SAMPLE_ROWS))
+    return reader.records(rows, Path(source).stem), decision
 
 
 def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[list[T], list[T]]:

@@ -9,16 +9,16 @@ from itertools import islice
 from pathlib import Path
 
 from ..config.model_limits import UNLIMITED, ModelLimits
-from ..config.schema import RunConfig
+from ..config.schema import RunConfig, TextUnit
 from ..errors import DataError
 from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .findings import Findings
-from .reading import SourceRecords, SourceSummary, format_of
-from .records.column_use import ColumnUse
-from .records.formats import Format, Record, to_record
-from .records.mapping import prepared, with_every_positive
+from .reading import SourceRecords, SourceSummary
+from .records.formats import Record
+from .records.mapping import several_positives
+from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
 from .screening.trainable import require_usable
-from .sources import SourceRecord, open_rows
+from .sources import open_rows
 from .tokenized import tokenize_options
 from .tokens.examples import Example
 from .tokens.tokenize import Tokenizer, tokenize_records
@@ -26,44 +26,45 @@ from .tokens.tokenize import Tokenizer, tokenize_records
 
 @dataclass(frozen=True)
 class _Stream:
-    """One streamed source and the format of its rows."""
+    """One streamed source and the reader of its rows."""
 
-    config: RunConfig
     path: str
     split: str
-    form: Format
+    text: TextUnit
+    """Unit of plain text that makes a row."""
+    reader: RecordReader
     findings: Findings
     """Receives rows that cannot be read, and what is guessed."""
     noted: set[str] = field(default_factory=set)
     """What was counted in earlier passes, which is not counted again."""
 
-    def open(self, limit: int | None, start: int = 0) -> Iterator[Record]:
-        """Yield the records among the first `limit` rows, from row `start` on."""
+    def open(self, limit: int | None, start: int = 0) -> Iterator[StreamRow]:
+        """Yield the records, or why there is none, of the first `limit` rows from `start` on."""
         rest = None if limit is None else max(0, limit - start)
-        for row in islice(self._rows(start, self.findings), rest):
-            yield to_record(row.values, self.form, row.place, row.place)
+        yield from islice(self._records(start, self.findings), rest)
 
-    def _rows(self, start: int, findings: Findings) -> Iterator[SourceRecord]:
-        rows = open_rows(
-            self.path, self.split, findings, start, text=self.config.data.text, noted=self.noted
-        )
+    def _records(self, start: int, findings: Findings) -> Iterator[StreamRow]:
+        rows = open_rows(self.path, self.split, findings, start, text=self.text, noted=self.noted)
         for row in rows:
-            found = prepared(row, self.config)
-            if self.form == "pairs" and len(list(with_every_positive([found]))) > 1:
+            found = self.reader.prepare(row)
+            if isinstance(found, LeftOut):
+                yield found
+                continue
+            if len(several_positives(found)[1]) > 1 and self.reader.decision.form == "pairs":
                 raise DataError(
                     f"{row.place}: several positives make several records, which cannot be "
                     "streamed; set data.streaming: false, or give every positive a row of its own"
                 )
-            yield found
+            yield self.reader.read(found, row.place)
 
     def first(self, count: int, findings: Findings) -> list[Record]:
         """Return the first `count` records, and note the columns that are not read."""
-        use = ColumnUse()
-        records = [
-            use.convert(row.values, self.form, row.place, row.place)
-            for row in islice(self._rows(0, findings), count)
-        ]
-        use.note(findings)
+        found = list(islice(self._records(0, findings), count))
+        records = [one for one in found if not isinstance(one, LeftOut)]
+        for one in found:
+            if isinstance(one, LeftOut):
+                one.note(findings)
+        self.reader.use.note(findings)
         return records
 
 
@@ -75,13 +76,15 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
     """
     for source in config.data.sources:
         split = source.split or config.data.train_split
-        first = next(open_rows(source.path, split, Findings(), text=config.data.text), None)
-        if first is None:
+        rows = open_rows(source.path, split, Findings(), text=config.data.text)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        if not sample:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"
             )
-        form = format_of(config, source.path, [prepared(first, config)])
-        yield _Stream(config, source.path, split, form, findings)
+        reader = RecordReader(config, source.path, findings)
+        reader.decide(sample)
+        yield _Stream(source.path, split, config.data.text, reader, findings)
 
 
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:
@@ -94,7 +97,9 @@ def first_streamed(config: RunConfig, count: int) -> SourceRecords:
     for stream in _streams(config, findings):
         records = stream.first(min(count, config.data.train_limit or count), findings)
         train.append(records)
-        summaries.append(SourceSummary(stream.path, "train", stream.form, len(records)))
+        summaries.append(
+            SourceSummary(stream.path, "train", stream.reader.decision.form, len(records))
+        )
     return SourceRecords(train, [], summaries, findings)
 
 
@@ -119,7 +124,11 @@ def stream_batches(
         for one in _streams(config, found_in_rows)
     ]
 
-    def tokenize(records: list[Record], findings: Findings) -> list[Example]:
+    def tokenize(rows: list[StreamRow], findings: Findings) -> list[Example]:
+        records = [one for one in rows if not isinstance(one, LeftOut)]
+        for one in rows:
+            if isinstance(one, LeftOut):
+                one.note(findings)
         found = tokenize_records(records, tokenizer, options, findings, lambda done, total: None)
         require_usable(config, found, limits)
         return found

@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,8 +22,8 @@ from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
 from .findings import Findings
 from .reading import Progress, records_of
-from .records.column_use import ColumnUse
 from .records.formats import Record
+from .records.reader import RecordReader
 from .sources import SourceRecord, read_rows
 from .tokenized import DataTokenizer, learner, tokenize_options
 from .tokens.sample import sample_records
@@ -60,14 +60,18 @@ def summarize(
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     summary = DataSummary(source=source, records=len(rows), unused=names)
     try:
-        config, records, form, unused = _understood(config, tasks, source, rows)
+        read = _understood(config, tasks, source, rows)
     except DataError as error:
         findings.counted("records", len(rows))
         return replace(summary, findings=findings.to_structs(), problem=str(error))
+    config, records, unused = read.config, read.records, read.reader.use.unused
+    findings.add(read.findings)
+    read.reader.use.note(findings)
     texts = [list(_texts(record)) for record in records]
     summary = replace(
         summary,
-        format=form,
+        format=read.reader.decision.form,
+        decision=read.reader.decision.line,
         task=config.task,
         used=[name for name in names if name not in unused],
         unused=unused,
@@ -83,29 +87,38 @@ def summarize(
     return replace(summary, findings=findings.to_structs())
 
 
+@dataclass(frozen=True)
+class _Read:
+    """The rows of a source as one task reads them."""
+
+    config: RunConfig
+    records: list[Record]
+    reader: RecordReader
+    findings: Findings
+
+
 def _understood(
     config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
-) -> tuple[RunConfig, list[Record], str, list[str]]:
-    """Return how the task that reads most columns reads the rows.
-
-    These are its configuration, the records, their format, and the unused columns.
+) -> _Read:
+    """Return the rows as the task reads them that makes most records and reads most columns.
 
     Raises:
         DataError: No task can read the rows; the text is that of the first task.
     """
-    found: list[tuple[RunConfig, list[Record], str, list[str]]] = []
+    found: list[_Read] = []
     errors: list[DataError] = []
     for task in tasks:
-        chosen, use = replace(config, task=task), ColumnUse()
+        chosen, findings = replace(config, task=task), Findings()
+        reader = RecordReader(chosen, source, findings)
         try:
-            records, form = records_of(chosen, source, rows, use)
+            records, _ = records_of(reader, source, rows)
         except DataError as error:
             errors.append(error)
         else:
-            found.append((chosen, records, form, use.unused))
+            found.append(_Read(chosen, records, reader, findings))
     if not found:
         raise errors[0]
-    return min(found, key=lambda one: len(one[3]))
+    return min(found, key=lambda one: (-one.reader.decision.fitting, len(one.reader.use.unused)))
 
 
 def _texts(record: Record) -> Iterator[tuple[str, str]]:

@@ -52,6 +52,8 @@ class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
     records: int
     format: str = ""
     """Record format, such as `messages`; empty if none matches."""
+    decision: str = ""
+    """How many rows of a sample have the format, and the formats of the others."""
     task: str = ""
     """Task that learns from this format."""
     used: list[str] = []

@@ -82,6 +82,8 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
         yield f"columns: {', '.join(summary.unused)}"
         return
     yield f"format: {summary.format.replace('_', ' + ')} (task {summary.task})"
+    if summary.decision:
+        yield f"format decided by: {summary.decision}"
     yield f"columns used: {', '.join(summary.used)}"
     if summary.unused:
         yield f"columns not used: {', '.join(summary.unused)}"

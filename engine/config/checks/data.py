@@ -197,6 +197,7 @@ def _check_accept(config: RunConfig) -> Iterator[Problem]:
 FIELDS = (
     *("messages", "prompt", "completion", "text", "chosen", "rejected", "anchor", "positive"),
     *("negatives", "label", "score", "tools", "instruction", "input", "output", "id"),
+    *("system", "history"),
 )
 """Fields that `data.columns` maps to columns."""
 
@@ -211,16 +212,11 @@ def _check_columns(config: RunConfig) -> Iterator[Problem]:
                 f"got the field {field!r}, expected one of {', '.join(FIELDS)} (field: column), or "
                 f"{{{field}: null}} for a column that stays unused{hint}",
             )
-    for key in ("roles", "system"):
-        if getattr(config.data, key) and config.task != "sft":
-            yield Problem(
-                f"data.{key}", f"is not used by task {config.task}; remove it, or set task: sft"
-            )
     if config.data.label == "answer" and config.task != "sft":
         yield Problem(
             "data.label", f"got answer, but task {config.task} learns no answers; set task: sft"
         )
-    if config.data.label in ("class", "score") and config.task != "contrastive":
+    if config.data.label in ("class", "score", "match") and config.task != "contrastive":
         yield Problem(
             "data.label",
             f"got {config.data.label}, but only task contrastive has pairs; set data.label: auto",

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import DataError
 from ..findings import Findings
-from ..records.formats import Record, place_of
+from ..records.reader import StreamRow
 from ..tokens.examples import Example
 from .sampler import shares_of
 
@@ -38,7 +38,7 @@ class Rows(Protocol):
         """Number of rows of one pass; None while it is unknown."""
         ...
 
-    def row(self, number: int) -> Record:
+    def row(self, number: int) -> StreamRow:
         """Return the row with this number, counted from 0."""
         ...
 
@@ -60,19 +60,19 @@ class ShuffledRows:
     """
 
     def __init__(
-        self, source: str, open_records: Callable[[int], Iterator[Record]], block: int, seed: int
+        self, source: str, open_records: Callable[[int], Iterator[StreamRow]], block: int, seed: int
     ) -> None:
         self.size: int | None = None
         self._source = source
         self._open = open_records
         self._block = block
         self._seed = seed
-        self._held: OrderedDict[tuple[int, int], list[Record]] = OrderedDict()
-        self._reading: Iterator[Record] = iter(())
+        self._held: OrderedDict[tuple[int, int], list[StreamRow]] = OrderedDict()
+        self._reading: Iterator[StreamRow] = iter(())
         self._next = -1
         """Number of the row that is read next; -1 if the source has to be opened again."""
 
-    def row(self, number: int) -> Record:
+    def row(self, number: int) -> StreamRow:
         """Return the row with this number, counted from 0.
 
         Raises:
@@ -91,13 +91,13 @@ class ShuffledRows:
         """Whether a row that has been read belongs to the first pass over its source."""
         return self.size is None or number < self.size
 
-    def _place(self, number: int) -> tuple[list[Record], int]:
+    def _place(self, number: int) -> tuple[list[StreamRow], int]:
         """Return the block that holds a row, and the index of the row in it."""
         epoch, within = divmod(number, self.size) if self.size else (0, number)
         place, inside = divmod(within, self._block)
         return self._rows(epoch, place), inside
 
-    def _rows(self, epoch: int, place: int) -> list[Record]:
+    def _rows(self, epoch: int, place: int) -> list[StreamRow]:
         """Return a block, shuffled for an epoch."""
         found = self._held.get((epoch, place))
         if found is None:
@@ -109,7 +109,7 @@ class ShuffledRows:
                 self._held.popitem(last=False)
         return found
 
-    def _read(self, start: int) -> list[Record]:
+    def _read(self, start: int) -> list[StreamRow]:
         followed = self._next == start
         if not followed:
             self._reading, self._next = self._open(start), start
@@ -140,7 +140,7 @@ class InterleavedRows:
         self._cycle = -1
         self._turns: list[tuple[int, int]] = []
 
-    def row(self, number: int) -> Record:
+    def row(self, number: int) -> StreamRow:
         """Return the row with this number, counted from 0."""
         source, own = self._place(number)
         return self._sources[source].row(own)
@@ -181,7 +181,7 @@ class StreamedBatches:
     """
 
     rows: Rows
-    tokenize: Callable[[list[Record], Findings], list[Example]]
+    tokenize: Callable[[list[StreamRow], Findings], list[Example]]
     batch: int
     rank: int = 0
     world_size: int = 1
@@ -215,9 +215,10 @@ class StreamedBatches:
         for number in range(start, start + FRUITLESS):
             if found := self.tokenize([self.rows.row(number)], findings):
                 return found[0]
+        last = self.rows.row(start + FRUITLESS - 1)
         raise DataError(
             f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
-            f"{place_of(self.rows.row(start + FRUITLESS - 1))}); raise data.max_length, or check "
+            f"{last.place or last.id}); raise data.max_length, or check "
             "the rows"
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...config.data_reasons import IGNORED_COLUMNS, UNUSED_COLUMNS
 from ..findings import Findings
 from .formats import Format, Record, to_record
+from .messages import MessageRules
+from .turns import ANSWERS
 
 MEANINGFUL = frozenset(
     {
@@ -17,6 +19,12 @@ MEANINGFUL = frozenset(
     }
 )
 """Columns that change what should be learned; leaving them unused needs the user's consent."""
+MEANINGFUL_BESIDE: Mapping[str, frozenset[str]] = {
+    "text": frozenset({*ANSWERS, "role", "parent_id"}),
+    "pairs": frozenset({"prompt", "instruction"}),
+    "preference": frozenset({"prompt"}),
+}
+"""Further such columns, by the format of the records."""
 
 
 class WatchedRow(dict[str, Any]):
@@ -43,20 +51,42 @@ class ColumnUse:
         self._used: set[str] = set()
         self._first: dict[str, str] = {}
         """Place of the first row of each column that has a value."""
+        self._meaningful: set[str] = set(MEANINGFUL)
 
-    def convert(self, values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
+    def convert(
+        self,
+        values: Mapping[str, Any],
+        form: Format,
+        identity: str,
+        place: str,
+        rules: MessageRules | None = None,
+        replaced: Collection[str] = (),
+    ) -> Record:
         """Return a row as a record.
+
+        Args:
+            values: Column → value.
+            form: Format of the row.
+            identity: Id of the record, unless the row has one.
+            place: Where the row is.
+            rules: Which roles its messages may have.
+            replaced: Columns of the row whose names other columns have now.
 
         Raises:
             DataError: The row is invalid.
         """
         row = WatchedRow(values)
-        record = to_record(row, form, identity, place)
+        record = to_record(row, form, identity, place, rules)
         self._used |= row.used
-        for name, value in values.items():
-            if name not in self._first and value not in (None, "", [], {}):
-                self._first[name] = place
+        self._meaningful |= MEANINGFUL_BESIDE.get(form, frozenset())
+        with_value = [name for name, value in values.items() if value not in (None, "", [], {})]
+        for name in (*with_value, *(f"{name} (of the file)" for name in replaced)):
+            self._first.setdefault(name, place)
         return record
+
+    def add_meaningful(self, names: Iterable[str]) -> None:
+        """Treat further columns as changing what should be learned."""
+        self._meaningful.update(name.lower() for name in names)
 
     @property
     def unused(self) -> list[str]:
@@ -68,5 +98,6 @@ class ColumnUse:
         findings.counted("columns", len(self._first))
         for reason in (UNUSED_COLUMNS, IGNORED_COLUMNS):
             matters = reason is IGNORED_COLUMNS
-            if names := [name for name in self.unused if (name.lower() in MEANINGFUL) is matters]:
+            found = [(name, name.lower() in self._meaningful) for name in self.unused]
+            if names := [name for name, meaningful in found if meaningful is matters]:
                 findings.note(reason, self._first[names[0]], ", ".join(names), len(names))

@@ -1,69 +1,151 @@
-"""Add the system message and the history to conversations, and apply `data.roles`."""
+"""Put the system message and the history of a row in front of its conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ...config.schema import DataConfig
+from ...config.data_reasons import PROMPT_IGNORED, SYSTEM_UNUSED
 from ...errors import DataError
-from .messages import ROLE_KEYS
-from .turns import ANSWERS, CONTINUED, CONVERSATIONS, QUESTIONS, has_turns, turns_of
+from .messages import CONTENT_KEYS, MessageRules, role_of
+from .turns import CONVERSATIONS, has_turns, turn_columns, turns_of
 
-SYSTEMS = ("system", "system_prompt")
+SYSTEMS = ("system", "system_prompt", "system_message")
+Values = dict[str, Any]
 
 
-def with_context(values: dict[str, Any], data: DataConfig, place: str) -> dict[str, Any]:
-    """Return a row whose conversation has its roles, its history and its system message.
+class ConversationContext:
+    """Adds system messages and histories to the conversations of one source.
+
+    Args:
+        system: System message of conversations that have none (`data.system`).
+        rules: The roles of messages.
+    """
+
+    def __init__(self, system: str | None, rules: MessageRules) -> None:
+        self._system = system
+        self._rules = rules
+
+    def of_conversation(self, values: Values, place: str) -> Values:
+        """Return a row of task sft with its context in front of its turns.
+
+        Raises:
+            DataError: A column is of the wrong kind, or two system messages differ.
+        """
+        columns = _turn_columns(values)
+        if not columns and _is_exchange(values):
+            return self._before_prompt(values, ["prompt"], place)
+        if not columns:
+            return self._without_conversation(values, place)
+        if not self._wanted(values):
+            return values
+        turns = values[columns[0]]
+        if columns[0] not in ("messages", *CONVERSATIONS):
+            turns = turns_of(values, place, self._rules)
+        front, rest, used = self._front(values, turns, place)
+        left = {k: v for k, v in values.items() if k not in (*columns, *used)}
+        return {**left, "messages": [*front, *rest]}
+
+    def of_preference(self, values: Values, place: str) -> Values:
+        """Return a row of task dpo or kto with its context in front of its prompt.
+
+        Raises:
+            DataError: A column is of the wrong kind, or two system messages differ.
+        """
+        sides = [name for name in ("chosen", "rejected") if isinstance(values.get(name), list)]
+        if isinstance(values.get("prompt"), list):
+            return self._before_prompt(values, ["prompt"], place)
+        if len(sides) < 2:
+            return self._without_conversation(values, place)
+        if isinstance(values.get("prompt"), str):
+            values = self._with_prompt(values, place)
+        columns = ["prompt"] if isinstance(values.get("prompt"), list) else sides
+        return self._before_prompt(values, columns, place)
+
+    def _with_prompt(self, values: Values, place: str) -> Values:
+        """Return two conversations with the text that is their prompt, if they do not have it."""
+        prompt = values["prompt"]
+        if not any(role_of(one, self._rules) == "user" for one in values["chosen"]):
+            return values | {"prompt": [{"role": "user", "content": prompt}]}
+        said = ["".join(str(_content(one)).split()) for one in values["chosen"]]
+        if prompt.strip() and not any("".join(prompt.split()) in one for one in said):
+            self._rules.findings.note(PROMPT_IGNORED, place)
+        return {name: value for name, value in values.items() if name != "prompt"}
+
+    def _before_prompt(self, values: Values, columns: list[str], place: str) -> Values:
+        """Return a row with its context in front of the turns in these columns."""
+        if not self._wanted(values):
+            return values
+        found, taken = dict(values), set()
+        for column in columns:
+            front, rest, used = self._front(values, values[column], place)
+            found[column] = [*front, *rest]
+            taken |= used
+        return {name: value for name, value in found.items() if name not in taken}
+
+    def _wanted(self, values: Values) -> bool:
+        history = values.get("history")
+        return bool(_system_column(values) or history or self._system)
+
+    def _without_conversation(self, values: Values, place: str) -> Values:
+        if self._system:
+            self._rules.findings.note(SYSTEM_UNUSED, place)
+        return values
+
+    def _front(
+        self, values: Values, turns: Any, place: str
+    ) -> tuple[list[Any], list[Any], set[str]]:
+        """Return what stands before the turns, the turns, and the columns that were used."""
+        column = _system_column(values)
+        text = values[column] if column is not None else None
+        if not isinstance(turns, list | tuple):
+            raise _wrong(place, "messages", turns, "a list of {role, content}")
+        own = turns[0] if turns and role_of(turns[0], self._rules) == "system" else None
+        if own is not None and text and _content(own) != text:
+            raise DataError(
+                f"{place}: column '{column}' and the first message are two different system "
+                f"messages; remove one, or set data.columns: {{{column}: null}}"
+            )
+        front = [] if own is None else [own]
+        if own is None and (text or self._system):
+            front = [{"role": "system", "content": text or self._system}]
+        past = _history(values.get("history"), place)
+        used = {name for name in (column, "history") if name is not None}
+        return [*front, *past], list(turns[0 if own is None else 1 :]), used
+
+
+def _turn_columns(values: Values) -> list[str]:
+    """Return the columns of the conversation of a row; none if its texts are no turns."""
+    if "messages" in values:
+        return ["messages"]
+    raw = {"prompt", "completion"} <= values.keys() or "text" in values
+    named = any(name in values for name in CONVERSATIONS)
+    return turn_columns(values) if has_turns(values) and (named or not raw) else []
+
+
+def _is_exchange(values: Values) -> bool:
+    """Whether prompt and completion are lists of messages."""
+    return all(isinstance(values.get(name), list) for name in ("prompt", "completion"))
+
+
+def _system_column(values: Values) -> str | None:
+    return next((name for name in SYSTEMS if values.get(name)), None)
+
+
+def _content(item: Mapping[str, Any]) -> Any:
+    return next((item[key] for key in CONTENT_KEYS if key in item), None)
+
+
+def _history(history: Any, place: str) -> list[Any]:
+    """Return the turns of a history: messages, or a list of [question, answer].
 
     Raises:
-        DataError: A column is of the wrong kind, or two system messages differ.
+        DataError: The history is no list of these.
     """
-    column = next((name for name in ("messages", *CONVERSATIONS) if name in values), None)
-    values = dict(values)
-    if column is not None and isinstance(values[column], list):
-        values[column] = [_renamed(item, data.roles) for item in values[column]]
-    system = next((name for name in SYSTEMS if values.get(name)), None)
-    history = values.get("history") or []
-    if not (system or history or data.system) or not _is_conversation(values, column):
-        return values
-    turns = values[column] if column is not None else turns_of(values, place)
-    if not isinstance(turns, list | tuple) or not isinstance(history, list):
-        return values
-    text = values.pop(system) if system is not None else None
-    values.pop("history", None)
-    first = turns[0] if turns and isinstance(turns[0], Mapping) else {}
-    own = first.get("content", first.get("value")) if _role(first) == "system" else None
-    if own is not None and text and own != text:
-        raise DataError(
-            f"{place}: column '{system}' and the first message are two different system messages; "
-            f"remove one, or set data.columns: {{{system}: null}}"
-        )
-    front = [] if own is None else [turns[0]]
-    if own is None and (text or data.system):
-        front = [{"role": "system", "content": text or data.system}]
-    rest = turns if own is None else turns[1:]
-    values["messages"] = [*front, *_history(history, place), *rest]
-    if column not in (None, "messages"):
-        del values[column]
-    return values if column is not None else _without_turns(values)
-
-
-def _is_conversation(values: Mapping[str, Any], column: str | None) -> bool:
-    if column is not None:
-        return True
-    raw = {"prompt", "completion"} <= values.keys() or "text" in values
-    return not raw and has_turns(values)
-
-
-def _without_turns(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values without the columns that became messages."""
-    used = {*QUESTIONS, *CONTINUED, *ANSWERS}
-    return {name: value for name, value in values.items() if name not in used}
-
-
-def _history(history: list[Any], place: str) -> list[Any]:
-    """Return the turns of a history: messages, or a list of [question, answer]."""
+    if not history:
+        return []
+    if not isinstance(history, list | tuple):
+        raise _wrong(place, "history", history, "a list of [question, answer] or of messages")
     turns: list[Any] = []
     for item in history:
         if isinstance(item, list | tuple) and len(item) == 2:
@@ -72,19 +154,12 @@ def _history(history: list[Any], place: str) -> list[Any]:
         elif isinstance(item, Mapping):
             turns.append(item)
         else:
-            raise DataError(
-                f"{place}: column 'history': got {str(item)[:60]!r}, expected [question, answer] "
-                "or a message; correct this row, or set data.columns: {history: null}"
-            )
+            raise _wrong(place, "history", item, "[question, answer] or a message")
     return turns
 
 
-def _role(item: Mapping[str, Any]) -> Any:
-    return next((item[key] for key in ROLE_KEYS if isinstance(item.get(key), str)), None)
-
-
-def _renamed(item: Any, roles: Mapping[str, str]) -> Any:
-    if not isinstance(item, Mapping) or _role(item) not in roles:
-        return item
-    key = next(key for key in ROLE_KEYS if isinstance(item.get(key), str))
-    return {**{k: v for k, v in item.items() if k != key}, "role": roles[item[key]]}
+def _wrong(place: str, column: str, value: Any, expected: str) -> DataError:
+    return DataError(
+        f"{place}: column '{column}': got {str(value)[:60]!r}, expected {expected}; correct this "
+        f"row, or set data.columns: {{{column}: null}}"
+    )

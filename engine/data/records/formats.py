@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from ...config.tasks import FORMATS_OF
 from ...errors import DataError
-from .messages import parse_messages, refuse_media, tools_of
+from .messages import MessageRules, parse_messages, refuse_media, tools_of
 from .turns import has_turns, turns_of
 
 Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
@@ -123,6 +123,10 @@ Record = (
 )
 
 
+class NoColumn(DataError):
+    """A row lacks a column that its format needs."""
+
+
 def place_of(record: Record) -> str:
     """Return where a record is stored, or its id if it was built in memory."""
     return record.place or record.id
@@ -130,11 +134,16 @@ def place_of(record: Record) -> str:
 
 def detect_format(columns: Collection[str], task: str = "") -> Format | None:
     """Return the format of these columns, preferably one of the task; None if unknown."""
+    return next(iter(possible_formats(columns, task)), None)
+
+
+def possible_formats(columns: Collection[str], task: str) -> list[Format]:
+    """Return every format that these columns allow, those of the task first, in its order."""
     found = list(_formats(columns))
     wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
     if task == "sft" and not wanted and has_turns(columns):
-        return "messages"
-    return next(iter(wanted or found), None)
+        wanted = ["messages"]
+    return [*wanted, *(form for form in found if form not in wanted)]
 
 
 def _formats(columns: Collection[str]) -> Iterator[Format]:
@@ -153,7 +162,13 @@ def _formats(columns: Collection[str]) -> Iterator[Format]:
         yield "text"
 
 
-def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str) -> Record:
+def to_record(
+    values: Mapping[str, Any],
+    form: Format,
+    identity: str,
+    place: str,
+    rules: MessageRules | None = None,
+) -> Record:
     """Convert one row to a typed record.
 
     Args:
@@ -161,17 +176,16 @@ def to_record(values: Mapping[str, Any], form: Format, identity: str, place: str
         form: Format of the row.
         identity: Id of the record, unless the row has a column `id`.
         place: Where the row is, such as `train.jsonl:7`, for error messages.
+        rules: Which roles its messages may have; None: those that are known.
 
     Raises:
         DataError: A column is missing or has a value of the wrong type.
     """
-    row = _Row(values, place)
+    row = _Row(values, place, rules or MessageRules())
     identity = identity if values.get("id") in (None, "") else str(values["id"])
     refuse_media(values, place)
     if form == "messages":
-        turns = row.messages("messages") if "messages" in values else turns_of(values, place)
-        turns = turns or row.messages("messages")
-        return MessagesRecord(identity, turns, tools=tools_of(values, place), place=place)
+        return MessagesRecord(identity, row.conversation(), tools=row.tools(), place=place)
     if form == "text":
         return TextRecord(identity, row.text("text"), place=place)
     if form == "prompt_completion":
@@ -198,6 +212,7 @@ class _Row:
 
     values: Mapping[str, Any]
     place: str
+    rules: MessageRules
 
     def column(self, names: Sequence[str]) -> str:
         """Return the first of these columns that the row has.
@@ -207,7 +222,7 @@ class _Row:
         """
         name = _first(names, self.values)
         if name is None:
-            raise DataError(
+            raise NoColumn(
                 f"{self.place}: no column {' or '.join(names)}; found "
                 f"{', '.join(self.values) or 'none'}. Accepted: {ACCEPTED}"
             )
@@ -220,7 +235,17 @@ class _Row:
 
     def messages(self, name: str) -> tuple[Message, ...]:
         """Return the conversation in a column, without keys whose value is null."""
-        return parse_messages(self.values[self.column((name,))], name, self.place)
+        return parse_messages(self.values[self.column((name,))], name, self.place, self.rules)
+
+    def conversation(self) -> tuple[Message, ...]:
+        """Return the conversation of the row, whatever columns it is made from."""
+        if "messages" in self.values:
+            return self.messages("messages")
+        return turns_of(self.values, self.place, self.rules) or self.messages("messages")
+
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the tools of the row."""
+        return tools_of(self.values, self.place, self.rules)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the non-empty texts of a column that holds one text or a list."""
@@ -267,11 +292,11 @@ def _completion_record(row: _Row, identity: str) -> CompletionRecord:
         texts = row.text("prompt"), row.text("completion")
         return CompletionRecord(identity, *texts, place=row.place)
     turns = row.messages("prompt"), row.messages("completion")
-    tools = tools_of(row.values, row.place)
-    return CompletionRecord(identity, *turns, tools=tools, place=row.place)
+    return CompletionRecord(identity, *turns, tools=row.tools(), place=row.place)
 
 
 def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
+    tools: tuple[Mapping[str, Any], ...] = ()
     if row.is_text("chosen"):
         prompt: str | tuple[Message, ...] = row.text("prompt")
         sides: list[Any] = [row.text("chosen"), row.text("rejected")]
@@ -282,7 +307,10 @@ def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
         # With whole conversations, a text prompt only repeats their beginning.
         prompt = own or _beginning(*conversations)
         sides = [one[0 if own else len(prompt) :] for one in conversations]
-    chosen, rejected = (CompletionRecord(identity, prompt, side, place=row.place) for side in sides)
+        tools = row.tools()
+    chosen, rejected = (
+        CompletionRecord(identity, prompt, side, tools=tools, place=row.place) for side in sides
+    )
     return PreferenceRecord(identity, chosen, rejected, place=row.place)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...config.data_reasons import PADDING_NULLS
 from ...errors import DataError
-from .tool_calls import parse_calls, parse_tools, without_nulls
+from ..findings import Findings
+from .tool_calls import nulls_in, parse_calls, parse_tools, without_nulls
 
 ROLE_KEYS = ("role", "from", "speaker", "author")
 CONTENT_KEYS = ("content", "value", "text", "message")
@@ -26,21 +28,83 @@ ROLES: Mapping[str, str] = {
     **dict.fromkeys(("bing", "bard", "claude"), "assistant"),
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("tool", "function", "observation", "function_response"), "tool"),
-    **dict.fromkeys(("tool_response", "tool_result"), "tool"),
+    **dict.fromkeys(("tool_response", "tool_result", "ipython"), "tool"),
     **dict.fromkeys(("function_call", "tool_call", "tool_calls"), CALLS),
 }
 """Role names in data → roles of chat templates."""
+OTHERS = "*"
+"""All other roles, as a key of `data.roles`; as a value, it keeps their names."""
 _FILE_OF_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?[:\[ ]")
 _MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 
 
-def parse_messages(value: Any, column: str, place: str) -> tuple[Mapping[str, Any], ...]:
+@dataclass(frozen=True)
+class MessageRules:
+    """Which roles messages may have, and where changes of messages are counted."""
+
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Roles by their names in the data (`data.roles`)."""
+    known: frozenset[str] = frozenset()
+    """Further roles of the chat template, such as the one whose turns are learned."""
+    findings: Findings = field(default_factory=Findings)
+    _padded: set[str] = field(default_factory=set)
+    """Places of the records whose nulls were removed, so that each counts once."""
+
+    def role(self, name: str) -> str | None:
+        """Return the role of a name in the data; None if it is unknown."""
+        if name not in self.roles and name in self.known:
+            return name
+        given = self.roles.get(name) or ROLES.get(name.lower()) or self.roles.get(OTHERS)
+        if given in (name, OTHERS):
+            return name
+        return None if given is None else ROLES.get(given.lower(), given)
+
+    def without_padding(self, value: Any, place: str) -> Any:
+        """Return tools or calls without the nulls that columnar files add to their structs.
+
+        Such files give every struct the keys of all others; JSON files do not, nor does JSON text.
+        """
+        if isinstance(value, str) or _FILE_OF_JSON.search(place) or not nulls_in(value):
+            return value
+        if place not in self._padded:
+            self._padded.add(place)
+            self.findings.note(PADDING_NULLS, place)
+        return without_nulls(value)
+
+
+def role_of(item: Any, rules: MessageRules) -> str | None:
+    """Return the role of a message as stored; None if it is no message or its role is unknown."""
+    if not isinstance(item, Mapping):
+        return None
+    name = next((item[key] for key in ROLE_KEYS if isinstance(item.get(key), str)), None)
+    return None if name is None else rules.role(name)
+
+
+def decoded(value: Any) -> Any:
+    """Return the messages in a JSON text; other values, and other texts, as they are."""
+    if not isinstance(value, str) or value.lstrip()[:1] != "[":
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    messages = isinstance(found, list) and bool(found)
+    return found if messages and all(map(_is_message, found)) else value
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, Mapping) and any(isinstance(item.get(key), str) for key in ROLE_KEYS)
+
+
+def parse_messages(
+    value: Any, column: str, place: str, rules: MessageRules | None = None
+) -> tuple[Mapping[str, Any], ...]:
     """Return the messages of a conversation: a list, or its JSON text.
 
     Raises:
         DataError: The value is no conversation, or a role is unknown.
     """
-    reader = _Messages(column, place)
+    reader = _Messages(column, place, rules or MessageRules())
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             value = json.loads(value)
@@ -51,7 +115,9 @@ def parse_messages(value: Any, column: str, place: str) -> tuple[Mapping[str, An
     return tuple(message for item in value for message in reader.messages(item))
 
 
-def tools_of(values: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
+def tools_of(
+    values: Mapping[str, Any], place: str, rules: MessageRules | None = None
+) -> tuple[Mapping[str, Any], ...]:
     """Return the tools of a row from its column `tools` or `functions`.
 
     Raises:
@@ -61,8 +127,9 @@ def tools_of(values: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], 
     value = None if column is None else values[column]
     if column is None or value is None:
         return ()
-    tools = parse_tools(value, _Messages(column, place).wrong)
-    return tools if _FILE_OF_JSON.search(place) else tuple(map(without_nulls, tools))
+    rules = rules or MessageRules()
+    value = rules.without_padding(value, place)
+    return parse_tools(value, _Messages(column, place, rules).wrong)
 
 
 def refuse_media(values: Mapping[str, Any], place: str) -> None:
@@ -85,6 +152,7 @@ class _Messages:
 
     column: str
     place: str
+    rules: MessageRules
 
     def messages(self, item: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the messages of an item: one message, or a question and its answer.
@@ -117,7 +185,7 @@ class _Messages:
     def _message(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         keys = {key: part for key, part in item.items() if part is not None}
         role_key = next(key for key in ROLE_KEYS if isinstance(keys.get(key), str))
-        role = self._role(keys.pop(role_key), role_key)
+        role = self._role(keys.pop(role_key))
         content_key = next((key for key in CONTENT_KEYS if key in item), None)
         content = None if content_key is None else keys.pop(content_key, None)
         message: dict[str, Any] = {"role": role}
@@ -134,14 +202,13 @@ class _Messages:
             raise self.wrong(item, "{role, content}")
         return message | {key: part for key, part in keys.items() if key not in message}
 
-    def _role(self, name: str, key: str) -> str:
-        """Return the role; the chat template decides about others in a standard message."""
-        role = ROLES.get(name.lower(), name if key == "role" else None)
+    def _role(self, name: str) -> str:
+        role = self.rules.role(name)
         if role is None:
             raise DataError(
                 f"{self.place}: column '{self.column}': the role {name!r} is unknown, expected one "
                 f"of {', '.join(ROLES)}; set data.roles: {{{name!r}: user}} (or assistant, system, "
-                "tool)"
+                f"tool), or {{{name!r}: {name!r}}} if the chat template has this role"
             )
         return role
 
@@ -166,9 +233,7 @@ class _Messages:
         return text
 
     def _calls(self, value: Any) -> list[dict[str, Any]]:
-        calls = parse_calls(value, self.wrong)
-        # Columnar files pad every struct with the keys of all others; JSON files do not.
-        return calls if _FILE_OF_JSON.search(self.place) else list(map(without_nulls, calls))
+        return parse_calls(self.rules.without_padding(value, self.place), self.wrong)
 
     def _move_calls(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
         """Move the tool calls, also one `function_call` of the older form, to the message."""

@@ -6,42 +6,52 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import DataError
-from .messages import parse_messages
+from .messages import MessageRules, parse_messages
+from .tool_calls import parse_calls
+
+Turns = tuple[Mapping[str, Any], ...]
 
 CONVERSATIONS = ("conversations", "conversation", "dialogue", "dialog")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
 CONTINUED = ("input", "context")
 """Columns that continue an `instruction`, on a line of their own."""
-ANSWERS = ("output", "response", "answer", "completion", "solution", "reply")
+CALL_ANSWERS = "answers"
+"""The column of answers that are tool calls, beside a column of tools."""
+ANSWERS = ("output", "response", "answer", "completion", "solution", "reply", CALL_ANSWERS)
 
 
 def has_turns(columns: Collection[str]) -> bool:
     """Whether the columns hold a conversation, or one question with one answer."""
     if sum(name in columns for name in CONVERSATIONS) == 1:
         return True
-    return sum(name in columns for name in ANSWERS) == 1 and len(_asked(columns)) > 0
+    return len(answer_columns(columns)) == 1 and len(asked_columns(columns)) > 0
 
 
-def turns_of(values: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...] | None:
+def turns_of(
+    values: Mapping[str, Any], place: str, rules: MessageRules | None = None
+) -> Turns | None:
     """Return the messages of a row; None if its columns hold no conversation.
 
     Raises:
         DataError: A message or a role is not understood.
     """
+    rules = rules or MessageRules()
     if not has_turns(values):
         return None
     column = next((name for name in CONVERSATIONS if name in values), None)
     if column is not None:
-        return parse_messages(values[column], column, place)
-    asked = [_text(values, name, place) for name in _asked(values)]
-    answer = _text(values, next(name for name in ANSWERS if name in values), place)
-    return (
-        {"role": "user", "content": "\n".join(text for text in asked if text)},
-        {"role": "assistant", "content": answer},
-    )
+        return parse_messages(values[column], column, place, rules)
+    question = question_of(values, asked_columns(values), place, rules)
+    return (*question, *_answer(values, answer_columns(values)[0], place, rules))
 
 
-def _asked(columns: Collection[str]) -> list[str]:
+def turn_columns(columns: Collection[str]) -> list[str]:
+    """Return the columns from which `turns_of` makes a conversation."""
+    named = [name for name in CONVERSATIONS if name in columns]
+    return named or [*asked_columns(columns), *answer_columns(columns)]
+
+
+def asked_columns(columns: Collection[str]) -> list[str]:
     """Return the columns of the question; none if several columns could be meant."""
     found = [name for name in QUESTIONS if name in columns]
     if "instruction" in columns:
@@ -49,6 +59,45 @@ def _asked(columns: Collection[str]) -> list[str]:
         rest = [name for name in found if name not in ("instruction", *CONTINUED)]
         return ["instruction", *more] if len(more) < 2 and not rest else []
     return found if len(found) == 1 and "context" not in columns else []
+
+
+def answer_columns(columns: Collection[str]) -> list[str]:
+    """Return the columns of an answer; tool calls are one only beside a column of tools."""
+    found = [name for name in ANSWERS if name in columns]
+    tools = "tools" in columns or "functions" in columns
+    return found if tools else [name for name in found if name != CALL_ANSWERS]
+
+
+def question_of(
+    values: Mapping[str, Any], asked: list[str], place: str, rules: MessageRules
+) -> Turns:
+    """Return the turns of a question: its texts line by line, or the messages that it consists of.
+
+    Raises:
+        DataError: A column holds neither.
+    """
+    if len(asked) == 1 and isinstance(values[asked[0]], list | tuple):
+        return parse_messages(values[asked[0]], asked[0], place, rules)
+    texts = [_text(values, name, place) for name in asked]
+    return ({"role": "user", "content": "\n".join(text for text in texts if text)},)
+
+
+def _answer(values: Mapping[str, Any], name: str, place: str, rules: MessageRules) -> Turns:
+    """Return the turns of an answer: a text, tool calls, or the messages that it consists of.
+
+    Raises:
+        DataError: The column holds none of them.
+    """
+    value = values[name]
+    if name == CALL_ANSWERS:
+        wrong = f"{place}: column '{name}': got {str(value)[:60]!r}, expected tool calls"
+        calls = parse_calls(value, lambda _, expected: DataError(f"{wrong}: {expected}"))
+        return ({"role": "assistant", "tool_calls": calls},)
+    if isinstance(value, Mapping):
+        value = [value]
+    if isinstance(value, list | tuple):
+        return parse_messages(value, name, place, rules)
+    return ({"role": "assistant", "content": _text(values, name, place)},)
 
 
 def _text(values: Mapping[str, Any], name: str, place: str) -> str:

@@ -118,12 +118,17 @@ def is_message(value: Any) -> bool:
     return named and not _SAID.isdisjoint(value)
 
 
+TOOLS = frozenset({"tools", "functions", "tool_calls", "function_call"})
+"""Columns and keys of tools and calls, in which a null can be an argument."""
+
+
 def unpadded(record: dict[str, Any]) -> dict[str, Any]:
     """Return a row of a table without the nulls that only fill up structs inside lists.
 
-    Parquet and Arrow give every message of a column the keys of all messages.
+    Parquet and Arrow give every message of a column the keys of all messages. Tools and calls stay
+    as they are, so that the reader of messages counts the arguments that it leaves out.
     """
-    return {key: _unpadded(value) for key, value in record.items()}
+    return {key: value if key in TOOLS else _unpadded(value) for key, value in record.items()}
 
 
 def _unpadded(value: Any) -> Any:
@@ -136,7 +141,11 @@ def _unpadded(value: Any) -> Any:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _without_nulls(one) for key, one in value.items() if one is not None}
+        kept = {
+            key: one if key in TOOLS else _without_nulls(one)
+            for key, one in value.items()
+            if one is not None
+        }
         return kept | ({"content": None} if value.get("content", "") is None else {})
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 

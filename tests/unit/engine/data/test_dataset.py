@@ -190,7 +190,7 @@ def test_the_standard_library_as_eval_of_itself_shares_no_module(load, few_packa
             {},
             r"all records were dropped.*\n  3 of 3 records",
         ),
-        ([{"text": "a"}, {"text": None}], {}, r"d.jsonl:2: column 'text'"),
+        ([{"text": "a"}, {"text": None}], {}, r"d.jsonl:2, column 'text': got null"),
     ],
 )
 def test_unusable_data_is_explained(rows, load, records, sections, message):

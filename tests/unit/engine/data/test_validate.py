@@ -72,9 +72,9 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path, streaming: bool) ->
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (3 * GOOD + '{"prompt": "a"}\n', r"d\.jsonl:4: no column completion"),
+        (3 * GOOD + '{"prompt": "a"}\n', r"d\.jsonl:4, no column completion; found prompt"),
         (2 * GOOD + '{"prompt": "a", "compl', r"d\.jsonl:3, not valid JSON at column \d+.*cut off"),
-        (GOOD + '{"prompt": null, "completion": "b"}', r"d\.jsonl:2: column 'prompt': got null"),
+        (GOOD + '{"prompt": null, "completion": "b"}', r"d\.jsonl:2, column 'prompt': got null"),
         ('{"words": "a"}\n', r"d\.jsonl: the columns words match no known format"),
         ('{"anchor": "a", "positive": "b"}\n', r"have the format pairs, but task sft needs"),
         ("", r"d\.jsonl: no records"),

@@ -14,7 +14,8 @@ import pytest
 from fttui.engine.config.data_reasons import NO_TARGET
 from fttui.engine.data.batches.streaming import InterleavedRows, ShuffledRows, StreamedBatches
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.records.formats import Record, TextRecord
+from fttui.engine.data.records.formats import TextRecord
+from fttui.engine.data.records.reader import StreamRow
 from fttui.engine.data.sources import open_rows
 from fttui.engine.data.tokens.examples import Example, TextExample
 from fttui.engine.errors import DataError
@@ -26,7 +27,7 @@ class Numbers:
     def __init__(self, count: int, name: str = "n") -> None:
         self.count, self.name, self.read, self.opened = count, name, 0, 0
 
-    def __call__(self, start: int) -> Iterator[Record]:
+    def __call__(self, start: int) -> Iterator[StreamRow]:
         self.opened += 1
         for number in range(start, self.count):
             self.read += 1
@@ -72,7 +73,7 @@ def test_a_row_that_cannot_be_read_is_no_end_of_the_data(broken: int) -> None:
     whole = Numbers(10)
     trouble = [True]
 
-    def breaks(start: int) -> Iterator[Record]:
+    def breaks(start: int) -> Iterator[StreamRow]:
         for record in whole(start):
             if trouble and record.id == f"n{broken}":
                 raise DataError(f"row {broken} is broken")
@@ -104,7 +105,7 @@ def test_shares_of_several_sources_come_out_exactly() -> None:
     assert ids(again, [999, 1500]) == [found[999], rows.row(1500).id]
 
 
-def tokenize(records: list[Record], findings: Findings) -> list[TextExample]:
+def tokenize(records: list[StreamRow], findings: Findings) -> list[TextExample]:
     """Records of multiples of three have nothing to learn."""
     findings.counted("records", len(records))
     for record in records:
@@ -169,7 +170,7 @@ def test_files_are_read_from_a_row_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch", [1, 2, 3, 5])
 @pytest.mark.parametrize("sources", [1, 2])
 def test_rows_of_a_later_pass_are_not_counted_again(batch: int, sources: int) -> None:
-    def tokenize(records: list[Record], findings: Findings) -> list[Example]:
+    def tokenize(records: list[StreamRow], findings: Findings) -> list[Example]:
         findings.counted("records", len(records))
         findings.note(NO_TARGET, "d:1", count=sum(record.id == "n0" for record in records))
         return [TextExample(record.id, [1], [1]) for record in records]

@@ -8,7 +8,6 @@ from fttui.engine.config.checks import check_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.reading import records_of
-from fttui.engine.data.records.column_use import ColumnUse
 from fttui.engine.data.records.formats import (
     CompletionRecord,
     MessagesRecord,
@@ -17,6 +16,7 @@ from fttui.engine.data.records.formats import (
     RatedRecord,
     label_number,
 )
+from fttui.engine.data.records.reader import RecordReader
 from fttui.engine.data.sources import SourceRecord
 from fttui.engine.errors import DataError
 
@@ -36,7 +36,8 @@ def config(task, **data):
 
 def read(row, task, **data):
     rows = [SourceRecord(json.loads(json.dumps(row)), "d.jsonl:1")]
-    return records_of(config(task, **data), "d.jsonl", rows, ColumnUse())[0]
+    reader = RecordReader(config(task, **data), "d.jsonl", Findings())
+    return records_of(reader, "d.jsonl", rows)[0]
 
 
 @pytest.mark.parametrize(
@@ -174,10 +175,11 @@ def test_roles_are_mapped_by_the_configuration():
 
 
 def test_columns_that_change_what_is_learned_need_consent():
-    use, findings = ColumnUse(), Findings()
+    findings = Findings()
+    reader = RecordReader(config("sft"), "d.jsonl", findings)
     row = {"prompt": "q", "completion": "g", "system": "s", "reasoning": "", "url": "u"}
-    records_of(config("sft"), "d.jsonl", [SourceRecord(row, "d.jsonl:1")], use)
-    use.note(findings)
+    records_of(reader, "d.jsonl", [SourceRecord(row, "d.jsonl:1")])
+    reader.use.note(findings)
     assert [(one.reason.name, one.detail) for one in findings] == [
         ("unused-columns", "url"),
         ("ignored-columns", "system"),

@@ -1,0 +1,130 @@
+"""What labels say: classes, scores, matches of two texts, ratings, or the answer to a text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...errors import DataError
+
+COMMON: Mapping[str, bool] = {
+    **dict.fromkeys(("1", "+1", "true", "yes", "y", "positive"), True),
+    **dict.fromkeys(("0", "-1", "false", "no", "n", "negative"), False),
+}
+RATINGS: Mapping[str, bool] = {
+    **COMMON,
+    **dict.fromkeys(("good", "desirable", "chosen", "preferred", "accepted", "accept"), True),
+    **dict.fromkeys(("thumbs up", "thumbsup", "up", "like", "liked", "👍"), True),
+    **dict.fromkeys(("bad", "undesirable", "rejected", "dispreferred", "reject"), False),
+    **dict.fromkeys(("thumbs down", "thumbsdown", "down", "dislike", "disliked", "👎"), False),
+}
+"""Ratings of completions."""
+MATCHES: Mapping[str, bool] = {
+    **COMMON,
+    **dict.fromkeys(("match", "same", "similar", "equivalent", "relevant", "entailment"), True),
+    **dict.fromkeys(("duplicate", "paraphrase", "entails"), True),
+    **dict.fromkeys(("no match", "different", "dissimilar", "not equivalent"), False),
+    **dict.fromkeys(("irrelevant", "unrelated", "contradiction", "neutral"), False),
+    **dict.fromkeys(("not entailment", "not duplicate", "not paraphrase"), False),
+}
+"""Labels of two texts."""
+UNLABELLED = ("", "-", "none", "null", "nan", "n/a")
+"""Words that stand for a missing label."""
+_VARIANTS = re.compile("[\ufe0f\U0001f3fb-\U0001f3ff]")
+"""Variants of a symbol: as a picture, and tones of skin."""
+
+
+def is_missing(label: Any) -> bool:
+    """Whether a label is null, NaN or empty."""
+    return label in (None, "") or (isinstance(label, float) and math.isnan(label))
+
+
+def is_unlabelled(label: Any) -> bool:
+    """Whether a label is missing, or a word that stands for a missing label."""
+    word = isinstance(label, str) and label.strip().lower() in UNLABELLED
+    return is_missing(label) or word
+
+
+def fraction_of(label: Any) -> bool:
+    """Whether a label is a number with a fraction, also as text."""
+    if isinstance(label, bool) or is_missing(label):
+        return False
+    try:
+        return not float(label).is_integer()
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+class YesNoLabels:
+    """The labels of one source that say yes or no.
+
+    Args:
+        words: What each label means, unless `yes` is given.
+        yes: The labels that say yes, as configured; all others say no. None: `words` decides.
+        what: What a yes says, for error messages, such as `that the texts match`.
+    """
+
+    def __init__(self, words: Mapping[str, bool], yes: Sequence[Any] | None, what: str) -> None:
+        self._words = words
+        self._yes = None if yes is None else {_key(one) for one in yes}
+        self._what = what
+        self._noes: dict[str, str] = {}
+        """Place of the first 0 and the first -1."""
+
+    @property
+    def configured(self) -> bool:
+        """Whether the labels that say yes are configured."""
+        return self._yes is not None
+
+    def says_yes(self, label: Any, column: str, place: str) -> bool:
+        """Return whether a label says yes.
+
+        Raises:
+            DataError: It can mean several things, or is no known word.
+        """
+        key = _key(label)
+        if self._yes is not None:
+            return key in self._yes
+        found = self._words.get(key)
+        if found is None:
+            raise self._unclear(f"{place}: column '{column}': the label {label!r} is unknown")
+        if key in ("0", "-1"):
+            self._noes.setdefault(key, place)
+        if len(self._noes) == 2:
+            raise self._unclear(
+                f"column '{column}' has labels 0 ({self._noes['0']}) and -1 ({self._noes['-1']}), "
+                "of which one may be neutral"
+            )
+        return found
+
+    def _unclear(self, problem: str) -> DataError:
+        return DataError(
+            f"{problem}; set data.yes_labels to the labels that say {self._what}, such as [1]; "
+            "all others say no, so remove rows that say neither"
+        )
+
+
+def _key(label: Any) -> str:
+    """Return a label as text that is equal for equal labels of files of all kinds."""
+    if isinstance(label, bool):
+        return str(int(label))
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    text = _VARIANTS.sub("", str(label)).strip().lower()
+    if re.fullmatch(r"[+-]?\d+\.0+", text):
+        text = text.partition(".")[0]
+    return re.sub(r"[\s_-]+", " ", text) if re.search(r"[^\W\d]", text) else text
+
+
+def yes_no_columns(labels: Mapping[str, Iterable[Any]]) -> list[str]:
+    """Return the columns whose values look like labels: few different short values, repeated."""
+    return [name for name, values in labels.items() if _like_labels(list(values))]
+
+
+def _like_labels(values: list[Any]) -> bool:
+    plain = all(isinstance(one, bool | int | float | str) for one in values)
+    if not plain or any(isinstance(one, str) and len(one) > 32 for one in values):
+        return False
+    return 2 <= len({_key(one) for one in values}) <= min(10, len(values) // 2)

@@ -1,0 +1,217 @@
+"""Preference and rated data of other tools under the names and forms of the formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...errors import DataError
+from .labels import YesNoLabels, is_missing
+from .messages import CONTENT_KEYS, MessageRules, role_of
+from .turns import CONVERSATIONS, QUESTIONS, asked_columns, question_of
+
+CHOSEN = ("chosen_response", "response_chosen", "preferred", "accepted")
+REJECTED = ("rejected_response", "response_rejected", "reject")
+RATED_LABELS = ("label", "kto_tag", "desirable")
+COMPLETIONS = ("completion", "response", "answer", "output")
+"""Columns of a rated answer beside a question."""
+_SIGNS = re.compile(r"\n*(?:^|\n\n)(Human|Assistant): ?")
+"""Beginnings of the turns of a transcript in one text."""
+
+Values = dict[str, Any]
+_Better = Callable[[Any], int | None]
+"""Returns 0 or 1 for the better one of two answers; None if neither is."""
+
+
+def as_preference(values: Values, ratings: YesNoLabels, rules: MessageRules, place: str) -> Values:
+    """Return preferences or a rated answer under the names of the formats.
+
+    Raises:
+        DataError: A rating can mean several things, or a conversation has no place for an answer.
+    """
+    values = _compared(values)
+    values = _renamed(values, {"chosen": CHOSEN, "rejected": REJECTED})
+    values = _with_transcripts(values)
+    if "rejected" not in values:
+        values = _rated(values, ratings, place)
+    values = _with_prompt_turns(values, rules, place)
+    return _with_question(values, rules, place)
+
+
+def _renamed(values: Values, names: Mapping[str, tuple[str, ...]]) -> Values:
+    found = dict(values)
+    for field, aliases in names.items():
+        alias = next((name for name in aliases if name in found), None)
+        if field not in found and alias is not None:
+            found[field] = found.pop(alias)
+    return found
+
+
+def _rated(values: Values, ratings: YesNoLabels, place: str) -> Values:
+    column = next((name for name in RATED_LABELS if name in values), None)
+    if column is None or is_missing(values[column]):
+        return values
+    found = {name: value for name, value in values.items() if name != column}
+    found["label"] = ratings.says_yes(values[column], column, place)
+    answer = next((name for name in COMPLETIONS if name in found), "completion")
+    if answer != "completion" and asked_columns(found):
+        found["completion"] = found.pop(answer)
+        if isinstance(found.get("prompt"), str):
+            found["prompt"] = [{"role": "user", "content": found["prompt"]}]
+            return _as_turns(found)
+    return found
+
+
+def _compared(values: Values) -> Values:
+    """Return a comparison of two answers as chosen and rejected.
+
+    OpenAI's form has the conversation and two lists of messages; others number the answers and
+    name the better one.
+    """
+    if "chosen" in values or "rejected" in values:
+        return values
+    asked = values.get("input")
+    if isinstance(asked, Mapping) and {"preferred_output", "non_preferred_output"} <= set(values):
+        named = {"input", "preferred_output", "non_preferred_output"}
+        rest = {name: value for name, value in values.items() if name not in named}
+        sides = {"chosen": values["preferred_output"], "rejected": values["non_preferred_output"]}
+        tools = {"tools": asked["tools"]} if asked.get("tools") else {}
+        return {"prompt": asked.get("messages")} | tools | rest | sides
+    for first, second, judge, better in _JUDGED:
+        if {first, second, judge} <= set(values):
+            chosen = better(values[judge])
+            rest = {k: v for k, v in values.items() if k not in (first, second, judge)}
+            answers = (values[first], values[second])
+            if chosen is not None:
+                return rest | {"chosen": answers[chosen], "rejected": answers[1 - chosen]}
+    return values
+
+
+def _index(value: Any) -> int | None:
+    return int(value) if value in (0, 1) else None
+
+
+def _sign(value: Any) -> int | None:
+    """Return the better one: negative numbers prefer the first, positive ones the second."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+        return None
+    return int(value > 0)
+
+
+def _letter(value: Any) -> int | None:
+    """Return the better one by its letter, such as `a`, `B` or `model_a`."""
+    name = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
+    return {"a": 0, "b": 1, "1": 0, "2": 1}.get(name) if isinstance(value, str) else None
+
+
+_JUDGED: tuple[tuple[str, str, str, _Better], ...] = (
+    ("response_0", "response_1", "better_response_id", _index),
+    ("response_0", "response_1", "preferred_id", _index),
+    ("response1", "response2", "overall_preference", _sign),
+    ("response_1", "response_2", "overall_preference", _sign),
+    ("response_a", "response_b", "winner", _letter),
+    ("conversation_a", "conversation_b", "winner", _letter),
+)
+"""Columns of two answers, the column that compares them, and how it names the better one."""
+
+
+def _with_transcripts(values: Values) -> Values:
+    """Return two transcripts, with `Human:` and `Assistant:` before turns, as conversations."""
+    sides = [values.get("chosen"), values.get("rejected")]
+    if "prompt" in values or not all(isinstance(one, str) for one in sides):
+        return values
+    found = [_transcript(str(one)) for one in sides]
+    if not all(found):
+        return values
+    return values | dict(zip(("chosen", "rejected"), found, strict=True))
+
+
+def _transcript(text: str) -> list[dict[str, str]]:
+    """Return the turns of a transcript; none if the text is not one."""
+    before, *parts = _SIGNS.split(text)
+    signs = parts[::2]
+    if before.strip() or len(signs) < 2 or (signs[0], signs[-1]) != ("Human", "Assistant"):
+        return []
+    return [
+        {"role": "user" if sign == "Human" else "assistant", "content": said}
+        for sign, said in zip(signs, parts[1::2], strict=True)
+    ]
+
+
+def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Values:
+    """Return a conversation beside its answers, or with its answer at the end, as a prompt.
+
+    Raises:
+        DataError: The conversation ends with another answer, or with none.
+    """
+    column = next((name for name in ("messages", *CONVERSATIONS) if name in values), None)
+    column = column or _listed_context(values)
+    turns = values.get(column or "")
+    wanted = "chosen" if "rejected" in values else "completion" if "label" in values else ""
+    answers = [values[name] for name in ("chosen", "rejected", "completion") if name in values]
+    if not (isinstance(turns, list) and turns and wanted) or "prompt" in values:
+        return values
+    if any(_is_conversation(one, rules) for one in answers):
+        return values
+    rest = {name: value for name, value in values.items() if name != column}
+    ends = role_of(turns[-1], rules) == "assistant"
+    if wanted not in values:
+        if not ends:
+            raise DataError(
+                f"{place}: column '{column}' ends without a turn of the assistant, but its last "
+                f"turn is needed as the {wanted} completion; remove this record"
+            )
+        return _as_turns({**rest, "prompt": turns[:-1], wanted: [turns[-1]]})
+    if ends and _content(turns[-1]) not in [_text_of(one) for one in answers]:
+        raise DataError(
+            f"{place}: column '{column}' ends with an answer that is not among its completions; "
+            "remove this answer, or this record"
+        )
+    return _as_turns({**rest, "prompt": turns[:-1] if ends else turns})
+
+
+def _listed_context(values: Values) -> str | None:
+    """Return the column of a question that holds messages."""
+    names = ("context", *QUESTIONS)
+    found = [name for name in names if isinstance(values.get(name), list) and name != "prompt"]
+    return found[0] if len(found) == 1 and "prompt" not in values else None
+
+
+def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
+    """Return a question beside its answers as a prompt of one turn."""
+    asked = asked_columns([name for name in values if name != "completion"])
+    answer = values.get("chosen") if "rejected" in values else values.get("completion")
+    rated = "rejected" in values or "label" in values
+    if "prompt" in values or not asked or not rated or not isinstance(answer, str):
+        return values
+    rest = {name: value for name, value in values.items() if name not in asked}
+    return _as_turns({**rest, "prompt": list(question_of(values, asked, place, rules))})
+
+
+def _as_turns(values: Values) -> Values:
+    """Return completions of a conversation as messages."""
+    found = dict(values)
+    for name in ("chosen", "rejected", "completion"):
+        value = found.get(name)
+        if isinstance(value, str):
+            found[name] = [{"role": "assistant", "content": value}]
+        elif isinstance(value, Mapping):
+            found[name] = [value]
+    return found
+
+
+def _is_conversation(value: Any, rules: MessageRules) -> bool:
+    """Whether an answer is a whole conversation, which has other turns than the assistant's."""
+    return isinstance(value, list) and any(role_of(one, rules) == "user" for one in value)
+
+
+def _content(item: Mapping[str, Any]) -> Any:
+    return next((item[key] for key in CONTENT_KEYS if key in item), None)
+
+
+def _text_of(answer: Any) -> Any:
+    """Return the text of an answer: a text, a message or a list of one message."""
+    if isinstance(answer, list):
+        answer = answer[-1] if answer else None
+    return _content(answer) if isinstance(answer, Mapping) else answer

@@ -1,0 +1,393 @@
+"""Read the rows of one source as typed records; a sample of the rows decides their format."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...config.data_reasons import (
+    MATCH_NEGATIVES,
+    NOT_MATCHING,
+    OTHER_FORM,
+    READ_AS_FORM,
+    UNLABELLED,
+    Reason,
+)
+from ...config.schema import RunConfig
+from ...config.tasks import FORMATS_OF
+from ...errors import DataError
+from ..findings import Findings
+from ..sources import SourceRecord
+from .column_use import ColumnUse
+from .context import ConversationContext
+from .formats import (
+    ACCEPTED,
+    ANCHORS,
+    NEGATIVES,
+    POSITIVES,
+    Format,
+    NoColumn,
+    Record,
+    possible_formats,
+)
+from .labels import RATINGS, YesNoLabels, yes_no_columns
+from .mapping import MissingColumn, PreparedRow, mapped, with_every_positive
+from .messages import MessageRules, decoded
+from .pair_labels import PairLabels, couple_of, with_answer
+from .preferences import as_preference
+
+SAMPLE_ROWS = 1000
+"""Rows by which the format of a source is decided."""
+_EXAMPLES = {
+    "sft": "{instruction: COLUMN, output: COLUMN}",
+    "contrastive": "{anchor: COLUMN, positive: COLUMN}",
+    "dpo": "{prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}",
+    "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
+}
+"""The mapping of columns that a refusal proposes, by task."""
+_DECODED = ("prompt", "completion", "chosen", "rejected", "messages", "history")
+"""Columns that may hold messages as JSON text."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A row that makes no record."""
+
+    id: str
+    place: str
+    reason: Reason
+    detail: str = ""
+
+    def note(self, findings: Findings) -> None:
+        """Count the row."""
+        findings.counted("records", 1)
+        findings.note(self.reason, self.place, self.detail)
+
+
+StreamRow = Record | LeftOut
+"""A row of streamed data: its record, or why it makes none."""
+
+
+@dataclass(frozen=True)
+class FormatDecision:
+    """The format of a source, and how many rows of a sample have it."""
+
+    form: Format
+    rows: int
+    """Rows of the sample."""
+    fitting: int
+    """Rows of the sample with the columns of the format."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of the other rows by their format, or by their columns if they have none."""
+
+    @property
+    def line(self) -> str:
+        """The decision as a line of text."""
+        rest = ", ".join(f"{count:,} {name}" for name, count in self.others.items())
+        return f"{self.fitting:,} of {self.rows:,} rows of a sample" + (
+            f"; the others: {rest}" if rest else ""
+        )
+
+
+class _RowPreparer:
+    """Gives the columns of rows the names and forms of the formats."""
+
+    def __init__(self, config: RunConfig, rules: MessageRules) -> None:
+        self._task = config.task
+        self._data = config.data
+        self._context = ConversationContext(config.data.system, rules)
+        self._rules = rules
+        yes = config.data.yes_labels
+        self.pairs = PairLabels(config.data.label, yes)
+        self._ratings = YesNoLabels(RATINGS, yes, "that a completion is good")
+
+    def prepare(self, row: SourceRecord) -> PreparedRow:
+        """Return a row with the columns of the formats.
+
+        Raises:
+            MissingColumn: The row lacks a column that the configuration names.
+            DataError: A label can mean several things, or a column is of the wrong kind.
+        """
+        found = mapped(row, self._data.columns)
+        nulls = tuple(name for name, value in found.values.items() if value is None)
+        found = replace(found, nulls=nulls)
+        values, place = self._present(found.values), row.place
+        if self._task == "contrastive":
+            judged = self.pairs.judged(values, place)
+            return replace(found, values=judged.values, matches=judged.matches)
+        values |= {name: decoded(values[name]) for name in _DECODED if name in values}
+        if self._task == "sft":
+            values = with_answer(values, self._data.label, place)
+            return replace(found, values=self._context.of_conversation(values, place))
+        values = as_preference(values, self._ratings, self._rules, place)
+        return replace(found, values=self._context.of_preference(values, place))
+
+    def _present(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values without nulls; a pair keeps the null of its only positive."""
+        kept = {name: value for name, value in values.items() if value is not None}
+        if self._task == "contrastive" and not any(name in kept for name in POSITIVES):
+            return {k: v for k, v in values.items() if v is not None or k in POSITIVES}
+        return kept
+
+
+class RecordReader:
+    """Reads the rows of one source.
+
+    Args:
+        config: The run, with the settings of this source.
+        source: Its name, for error messages.
+        findings: Receives what is left out, guessed or not read.
+        use: Receives which columns are read.
+    """
+
+    def __init__(
+        self, config: RunConfig, source: str, findings: Findings, use: ColumnUse | None = None
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._findings = findings
+        self._rules = _rules(config, findings)
+        self._preparer = _RowPreparer(config, self._rules)
+        self.use = use or ColumnUse()
+        self._decision: FormatDecision | None = None
+
+    @property
+    def decision(self) -> FormatDecision:
+        """The format of the source; `decide` comes first."""
+        assert self._decision is not None, "the format is decided before rows are read"
+        return self._decision
+
+    def decide(self, sample: Sequence[SourceRecord]) -> FormatDecision:
+        """Decide by a sample of rows what the columns and labels of the source mean.
+
+        Raises:
+            DataError: No format of the task matches, or a label can mean several things.
+        """
+        rows = _sample_of(self._config, sample, self._preparer)
+        votes = Counter(form for row in rows if row for form in self._formats(row))
+        form = self._wanted(rows, votes)
+        fits = [row is not None and form in self._formats(row) for row in rows]
+        others = Counter(
+            _described(row, self._config.task)
+            for row, fit in zip(rows, fits, strict=True)
+            if not fit
+        )
+        if form == "pairs":
+            self.use.add_meaningful(_labels_of_couples([row for row in rows if row]))
+        self._decision = FormatDecision(form, len(rows), sum(fits), dict(others.most_common()))
+        return self._decision
+
+    def records(self, rows: Sequence[SourceRecord], stem: str) -> list[Record]:
+        """Return the records of rows, and note those that are left out.
+
+        Raises:
+            DataError: A row is invalid, or no row has the format.
+        """
+        found: list[Record] = []
+        left: list[LeftOut] = []
+        for number, row in enumerate(self._related(map(self.prepare, rows)), start=1):
+            one = row if isinstance(row, LeftOut) else self.read(row, f"{stem}:{number}")
+            if isinstance(one, LeftOut):
+                left.append(one)
+            else:
+                found.append(one)
+        if not found:
+            raise DataError(self._nothing(left))
+        for one in left:
+            one.note(self._findings)
+        return found
+
+    def prepare(self, row: SourceRecord) -> PreparedRow | LeftOut:
+        """Return a row with the columns of the formats, or why it makes no record.
+
+        Raises:
+            DataError: The row is invalid.
+        """
+        try:
+            return self._preparer.prepare(row)
+        except MissingColumn as error:
+            return LeftOut(
+                row.place, row.place, OTHER_FORM, str(error).removeprefix(f"{row.place}: ")
+            )
+
+    def read(self, row: PreparedRow, identity: str) -> Record | LeftOut:
+        """Return the record of a row, or why it makes none.
+
+        Raises:
+            DataError: The row has the columns of the format, but not its values.
+        """
+        if row.matches is not True:
+            reason = UNLABELLED if row.matches is None else NOT_MATCHING
+            return LeftOut(identity, row.place, reason)
+        fits = self.decision.form in self._formats(row)
+        form, use = self.decision.form, self.use
+        try:
+            record = use.convert(row.values, form, identity, row.place, self._rules, row.replaced)
+        except DataError as error:
+            if fits and not isinstance(error, NoColumn):
+                raise
+            return LeftOut(identity, row.place, OTHER_FORM, self._misfit(row, error))
+        if not fits and self._config.data.format == "auto":
+            self._findings.note(READ_AS_FORM, row.place, _described(row, self._config.task))
+        return record
+
+    def _misfit(self, row: PreparedRow, error: DataError) -> str:
+        """Return why a row does not have the format: it has another one, nulls, or no column."""
+        others = [form for form in self._formats(row) if form != self.decision.form]
+        if others:
+            return f"format {others[0]}"
+        if row.nulls:
+            return f"column '{row.nulls[0]}': got null"
+        return str(error).removeprefix(f"{row.place}: ").partition(". Accepted")[0]
+
+    def _related(self, rows: Iterable[PreparedRow | LeftOut]) -> Iterator[PreparedRow | LeftOut]:
+        """Yield the rows; of pairs, one for each positive, with the negatives of other rows."""
+        if self._config.task != "contrastive":
+            yield from rows
+            return
+        listed = list(rows)
+        if self._config.data.label == "match":
+            listed = list(_with_matches(listed, self._findings))
+        for row in listed:
+            yield from [row] if isinstance(row, LeftOut) else with_every_positive([row])
+
+    def _formats(self, row: PreparedRow) -> list[Format]:
+        return possible_formats(list(row.values), self._config.task)
+
+    def _wanted(self, rows: Sequence[PreparedRow | None], votes: Counter[Format]) -> Format:
+        """Return the configured format, or the one of the task that most rows have.
+
+        Raises:
+            DataError: No row has a format of the task.
+        """
+        columns = ", ".join(_columns(rows)) or "(none)"
+        usable = FORMATS_OF[self._config.task]
+        configured = self._config.data.format
+        if configured != "auto":
+            found: str | None = configured
+        else:
+            # Of equally frequent formats the first one of the task is used.
+            voted = [form for form in usable if votes[form]]  # type: ignore[index]
+            found = max(voted, key=lambda form: votes[form], default=None)  # type: ignore[index]
+            found = found or next(iter(votes), None)
+        if found is None:
+            raise DataError(
+                f"{self._source}: the columns {columns} match no known format. Name them, as in "
+                f"data.columns: {_EXAMPLES[self._config.task]}. Accepted: {ACCEPTED}"
+            )
+        if found not in usable:
+            raise DataError(
+                f"{self._source}: the columns {columns} have the format {found}, but task "
+                f"{self._config.task} needs {' or '.join(usable)}; change the task or the data. "
+                f"Accepted: {ACCEPTED}"
+            )
+        return found  # type: ignore[return-value]
+
+    def _nothing(self, left: Sequence[LeftOut]) -> str:
+        counts = Counter(one.reason.name for one in left)
+        listed = "\n  ".join(
+            f"{count:,} records {one.reason.text}; first: {one.place}, {one.detail}; "
+            f"{one.reason.remedy}"
+            for name, count in counts.items()
+            for one in [next(one for one in left if one.reason.name == name)]
+        )
+        return f"{self._source}: no row makes a record:\n  {listed}"
+
+
+def _rules(config: RunConfig, findings: Findings) -> MessageRules:
+    known = frozenset({config.data.train_on} - {"all", "last"})
+    return MessageRules(config.data.roles, known, findings)
+
+
+def _sample_of(
+    config: RunConfig, sample: Sequence[SourceRecord], preparer: _RowPreparer
+) -> list[PreparedRow | None]:
+    """Return the rows of a sample, None for a row without a configured column.
+
+    What their labels mean is learned for `preparer`; what is found in them is not counted.
+
+    Raises:
+        DataError: No row has the configured columns, or a label can mean several things.
+    """
+    scratch = _RowPreparer(config, _rules(config, Findings()))
+    named: list[SourceRecord] = []
+    missing: list[MissingColumn] = []
+    for row in sample:
+        try:
+            named.append(replace(row, values=mapped(row, config.data.columns).values))
+        except MissingColumn as error:
+            missing.append(error)
+    if missing and not named:
+        raise missing[0]
+    for one in (preparer, scratch):
+        one.pairs.learn(row.values for row in named)
+    found: list[PreparedRow | None] = []
+    for row in sample:
+        try:
+            found.append(scratch.prepare(row))
+        except MissingColumn:
+            found.append(None)
+    return found
+
+
+def _columns(rows: Iterable[PreparedRow | None]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows if row for name in row.values))
+
+
+def _described(row: PreparedRow | None, task: str) -> str:
+    """Return the format of a row, or its columns if they have none."""
+    if row is None:
+        return "without a column that data.columns names"
+    form = next(iter(possible_formats(list(row.values), task)), None)
+    return f"format {form}" if form else f"columns {', '.join(row.values) or '(none)'}"
+
+
+def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:
+    """Return the columns beside two texts that look like labels, where no label is known."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        if {"anchor", "positive"} & row.values.keys() or couple_of(row.values):
+            for name, value in row.values.items():
+                values[name].append(value)
+    if "label" in values or "score" in values:
+        return []
+    return yes_no_columns({k: v for k, v in values.items() if k not in (*ANCHORS, *POSITIVES)})
+
+
+def _with_matches(
+    rows: Sequence[PreparedRow | LeftOut], findings: Findings
+) -> Iterator[PreparedRow | LeftOut]:
+    """Yield matching pairs, with the texts that do not match their anchor as negatives."""
+    matching: set[Any] = set()
+    negatives: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, PreparedRow) and row.matches is not None:
+            anchor, text = _texts(row)
+            matching.update([anchor] if row.matches else [])
+            negatives[anchor] += [] if row.matches else [text]
+    for row in rows:
+        if isinstance(row, LeftOut) or row.matches is None:
+            yield row
+        elif row.matches:
+            yield _with_negatives(row, negatives[_texts(row)[0]])
+        elif _texts(row)[0] in matching:
+            findings.counted("records", 1)
+            findings.note(MATCH_NEGATIVES, row.place)
+        else:
+            yield row
+
+
+def _texts(row: PreparedRow) -> tuple[str, str]:
+    anchor, positive = (
+        str(next((row.values[name] for name in names if name in row.values), ""))
+        for names in (ANCHORS, POSITIVES)
+    )
+    return anchor, positive
+
+
+def _with_negatives(row: PreparedRow, texts: Sequence[str]) -> PreparedRow:
+    free = next((name for name in NEGATIVES if name not in row.values), None)
+    kept = [text for text in dict.fromkeys(texts) if text not in _texts(row)]
+    return replace(row, values=row.values | {free: kept}) if free and kept else row
