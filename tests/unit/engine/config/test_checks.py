@@ -75,6 +75,13 @@ def keys(problems):
         ({"task": "kto", "preference": {"desirable_weight": 2.0}, "data": {"format": "rated"}},),
         ({"task": "dpo", "eval": {"every": 1}, "checkpoint": {"best": "reward_margin"}},),
         ({"data": {"eval": "org/set", "train": "org/set"}},),
+        (
+            {
+                "adapter": {"modules_to_save": ["embed_tokens"]},
+                "train": {"lr_ratios": {"embeddings": 0.1}},
+            },
+        ),
+        ({"adapter": {"modules_to_save": ["embed_tokens"]}, "train": {"memory": "plain"}},),
         ({"guard": {"nonfinite": "rollback"}, "checkpoint": {"every": 0}},),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fttui.engine.hub.intake import Intake
+from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import (
     AddNote,
     AnyCommand,
@@ -14,6 +15,7 @@ from fttui.engine.protocol.commands import (
     SetPolicy,
     Stop,
 )
+from fttui.engine.protocol.events import AnyEvent, CommandApplied, NoteAdded, Record
 from fttui.engine.protocol.requests import Accepted, Rejected, SubmitCommand
 from fttui.engine.protocol.states import RunState
 from tests.support.control_log import MemoryLog
@@ -61,6 +63,10 @@ def submit(
     now: float = 100.0,
 ) -> Accepted | Rejected:
     return intake.submit(message, state=state, now=now)
+
+
+def recorded(event: AnyEvent) -> bytes:
+    return encode(Record(seq=1, time=0.0, step=3, timeline=1, event=event))
 
 
 def refused(answer: Accepted | Rejected) -> str:
@@ -212,3 +218,34 @@ def test_a_full_disk_rejects_and_stays_so(intake: Intake, log: MemoryLog) -> Non
     assert intake.generation == 0
     assert isinstance(submit(intake, message("c2")), Accepted)
     assert [e.seq for e in log.entries] == [1]
+
+
+@pytest.mark.parametrize(
+    ("applied", "sent", "counted"),
+    [
+        (ScaleLr(factor=0.5), True, 0),
+        (ScaleLr(factor=0.5), False, 1),
+        (SetPolicy(autopilot="off"), False, 1),
+        (Rollback(checkpoint="last", lr_scale=0.5), True, 1),
+        (Rollback(checkpoint="last", lr_scale=0.5), False, 1),
+        (Pause(), True, 0),
+        (Pause(), False, 0),
+        (AddNote(text="x"), False, 0),
+    ],
+)
+def test_a_record_counts_if_it_shows_settings_that_no_viewer_could_know(
+    intake: Intake, applied: AnyCommand, sent: bool, counted: int
+) -> None:
+    if sent:
+        assert isinstance(submit(intake, message(command=applied)), Accepted)
+    before = intake.generation
+    intake.observe(recorded(CommandApplied(id="c1", command="", old="", new="", applied=applied)))
+    assert intake.generation == before + counted
+
+
+def test_a_record_of_an_unknown_command_counts_and_other_records_do_not(intake: Intake) -> None:
+    intake.observe(recorded(NoteAdded(text="CommandApplied", issuer="me")))
+    intake.observe(b"no record, but it names CommandApplied")
+    assert intake.generation == 0
+    intake.observe(recorded(CommandApplied(id="x", command="teleport", old="", new="")))
+    assert intake.generation == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fttui.engine.hub import live_status
 from fttui.engine.hub.live_status import LiveStatus
 from fttui.engine.hub.viewers import SILENT_S, Viewer, Viewers
 from fttui.engine.protocol.codec import encode
@@ -99,3 +100,16 @@ def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
     assert viewers.drop_silent(SILENT_S + 1) == ["ann"]
     assert len(viewers) == 1
     assert viewers.last_message_at == SILENT_S
+
+
+def test_only_lifecycle_events_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def decode(payload: bytes) -> None:
+        decoded.append(payload)
+
+    monkeypatch.setattr(live_status, "decode_readable", decode)
+    status = LiveStatus()
+    add(status, LogEmitted(level="info", text="x"), RUNNING)
+    assert len(decoded) == 1
+    assert b"StateChanged" in decoded[0]

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.run.journal import MAGIC, FrameReader, FrameWriter, JournalLocked, frame
+from fttui.engine.run.journal import (
+    MAGIC,
+    FrameReader,
+    FrameWriter,
+    JournalLocked,
+    frame,
+    frames_after_damage,
+)
 
 PAYLOADS = [b"a", b"bc" * 40, b"\x00" * 30, b"last"]
 
@@ -182,3 +189,40 @@ def test_any_payloads_come_back_at_any_read_size(payloads: list[bytes], limit: i
         while frames := reader.read(limit_bytes=limit):
             seen += [payload for _, payload in frames]
         assert seen == payloads
+
+
+@pytest.mark.parametrize("limit", [30, 100, 150, 1 << 20])
+def test_payloads_alone_are_the_same_in_the_same_portions(tmp_path: Path, limit: int) -> None:
+    path = write(tmp_path, [*PAYLOADS, b"x" * 200, *PAYLOADS])
+    whole, alone = FrameReader(path), FrameReader(path)
+    found: list[bytes] = []
+    while portion := alone.read_payloads(limit):
+        assert portion == [payload for _, payload in whole.read(limit)]
+        assert alone.offset == whole.offset
+        found += portion
+    assert found == [*PAYLOADS, b"x" * 200, *PAYLOADS]
+    assert whole.read(limit) == []
+
+
+@pytest.mark.parametrize("damage", ["zeros", "flipped", "cut"])
+def test_payloads_alone_end_where_the_frames_are_damaged(tmp_path: Path, damage: str) -> None:
+    path = write(tmp_path, PAYLOADS)
+    reader = FrameReader(path)
+    reader.read_payloads(20)  # the start of the file is read elsewhere
+    data = bytearray(path.read_bytes())
+    if damage == "zeros":
+        data += bytes(64)
+    elif damage == "flipped":
+        data[-1] ^= 1
+    else:
+        del data[-1]
+    path.write_bytes(bytes(data))
+    expected = PAYLOADS[1:] if damage == "zeros" else PAYLOADS[1:-1]
+    assert reader.read_payloads(1 << 20) == expected
+    assert reader.read_payloads(1 << 20) == []
+
+
+def test_frames_are_found_again_after_damage() -> None:
+    data = b"broken" + frame(b"one") + frame(b"two") + b"\x00" * 9 + frame(b"three") + b"tail"
+    assert list(frames_after_damage(data)) == [b"one", b"two", b"three"]
+    assert list(frames_after_damage(frame(b"one")[:-1])) == []

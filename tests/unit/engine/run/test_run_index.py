@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from fttui.engine.errors import NoSuchRun
 from fttui.engine.protocol.events import LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run import run_index
 from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.process_marks import (
     Endpoint,
@@ -175,3 +177,23 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
         NoSuchRun, match=f"2 runs are called same; name the run folder: {tmp_path}/a"
     ):
         choose_run(found, "same", "here")
+
+
+@pytest.mark.parametrize(("size", "tail_read"), [(64 * 1024, False), (64 * 1024 + 1, True)])
+def test_the_end_of_a_journal_is_read_only_if_the_beginning_is_not_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, tail_read: bool
+) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    read: list[Path] = []
+
+    def read_tail(path: Path) -> tuple[list[bytes], int]:
+        read.append(path)
+        return [], 0
+
+    monkeypatch.setattr(run_index, "read_tail", read_tail)
+    os.truncate(engine.run.journal, size)
+    assert [record.seq for record in read_ends(engine.run.journal)] == list(
+        range(1, engine.seq + 1)
+    )
+    assert bool(read) == tail_read

@@ -12,6 +12,7 @@ from fttui.engine.train.checkpoint.optimizer_state import (
     capture_optimizer,
     kind_of,
     misfit,
+    restore_optimizer,
 )
 from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
 
@@ -94,3 +95,21 @@ def test_one_changed_bit_changes_the_sum(dtype: torch.dtype) -> None:
     tensor.view(torch.uint8)[7] ^= 4
     after = bit_sums([tensor, torch.zeros(())])
     assert (before[0] != after[0], before[1] == after[1]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "home"),
+    [({}, "cpu"), ({"fused": True}, "meta"), ({"capturable": True}, "meta"), ({"fused": False}, "cpu")],
+)  # fmt: skip
+def test_step_counters_go_to_the_device_only_for_optimizers_that_keep_them_there(
+    options: dict[str, bool], home: str
+) -> None:
+    weight = torch.nn.Parameter(torch.empty(2, device="meta"))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    optimizer.param_groups[0].update(options)
+    state = {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}
+    saved = {"kind": kind_of(optimizer), "groups": [dict(options)], "state": [state]}
+    restore_optimizer(optimizer, saved)
+    restored = optimizer.state[weight]
+    assert restored["step"].device.type == home
+    assert restored["exp_avg"].device.type == "meta"

@@ -1,0 +1,172 @@
+"""An evaluation gives means over all held-out examples, however they are split into batches."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.losses.masks import Texts
+from fttui.engine.train.control.controlled_trainer import EvaluationInterrupted
+from fttui.engine.train.distributed.agreement import SingleRank
+from fttui.engine.train.objectives.contrastive import PairTexts
+from fttui.engine.train.objectives.evaluator import Evaluator
+
+WIDTH = 8
+
+
+class SecondRank(SingleRank):
+    """One of two ranks; the other one has measured the same."""
+
+    rank, world_size = 1, 2
+
+    def rows(self, values: list[float]) -> list[list[float]]:
+        return [values, values]
+
+
+class Objective:
+    """Sums over anchors that are easy to add up by hand."""
+
+    scored = False
+
+    def __init__(self, **held_out: float) -> None:
+        self.held = held_out
+
+    def pool(self, states: Any, batch: Any) -> PairTexts:
+        rows = torch.arange(2 * batch["pair_count"])
+        return PairTexts(
+            states[:, -1].float(), Texts(rows, rows, rows, rows), batch["pair_count"], None
+        )
+
+    def compare(self, everyone: PairTexts, own: range) -> Any:
+        return SimpleNamespace(loss_sum=torch.tensor(1.5 * len(own)))
+
+    def held_out(self, everyone: PairTexts, own: range) -> dict[str, float]:
+        return {"mrr": 0.25 * len(own), **self.held}
+
+
+def collate(examples: Any) -> dict[str, Any]:
+    ids = torch.tensor([[e.token, e.token, e.token + 1] for e in examples for _ in range(2)])
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": ids,
+        "pair_count": len(examples),
+        "ids": ["never passed on"],
+    }
+
+
+class Bench:
+    """An evaluator of a tiny model."""
+
+    def __init__(
+        self,
+        task: str,
+        examples: int = 5,
+        agreement: Any = None,
+        ce_weight: float = 0.5,
+        **held_out: float,
+    ) -> None:
+        config = msgspec.convert(
+            {
+                "model": {"id": "m"},
+                "task": task,
+                "data": {"train": "d"},
+                "contrastive": {"kind": "infonce", "ce_weight": ce_weight, "weight": 2.0},
+                "train": {"batch": 4},
+                "eval": {"batch": 2},
+            },
+            RunConfig,
+        )
+        torch.manual_seed(0)
+        self.model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=16, hidden_size=WIDTH, intermediate_size=8, num_hidden_layers=1,
+                num_attention_heads=2, num_key_value_heads=1,
+            )
+        )  # fmt: skip
+        self.progress: list[tuple[str, float, float]] = []
+        self.lengths: list[int] = []
+        trainer = SimpleNamespace(
+            model=self.model,
+            objective=Objective(**held_out),
+            forward=SimpleNamespace(make_room=lambda: None),
+            args=SimpleNamespace(device=torch.device("cpu")),
+            compute_loss_context_manager=nullcontext,
+            _prepare_inputs=self._prepare,
+        )
+        made: list[Any] = [SimpleNamespace(length=9 - n, token=n) for n in range(examples)]
+        self.evaluator = Evaluator(
+            config, trainer, None, made, collate, agreement=agreement or SingleRank(),
+            progress=lambda *given: self.progress.append(given),
+        )  # fmt: skip
+
+    def _prepare(self, batch: dict[str, Any]) -> dict[str, Any]:
+        assert "ids" not in batch
+        self.lengths.append(len(batch["input_ids"]))
+        return batch
+
+    def metrics(self) -> dict[str, float]:
+        self.model.train()
+        found = self.evaluator.evaluate(lambda: False).metrics
+        assert self.model.training, "the mode is restored"
+        return found
+
+
+def test_metrics_of_pairs_are_means_over_anchors() -> None:
+    found = Bench("contrastive", triplets=8.0, right_triplets=6.0).metrics()
+    assert found["contrastive"] == 1.5
+    assert found["mrr"] == 0.25
+    assert found["triplet_accuracy"] == 0.75
+    assert found["loss"] == pytest.approx(0.5 * found["ce"] + 2.0 * 1.5)
+    assert {"triplets", "right_triplets"}.isdisjoint(found)
+
+
+def test_without_a_weight_there_is_no_cross_entropy_and_without_triplets_no_accuracy() -> None:
+    found = Bench("contrastive", ce_weight=0.0, triplets=0.0, right_triplets=0.0).metrics()
+    assert found == {"loss": 3.0, "contrastive": 1.5, "mrr": 0.25}
+
+
+def test_the_loss_of_text_is_a_mean_over_all_tokens() -> None:
+    bench = Bench("sft")
+    found = bench.metrics()
+    batch = collate([SimpleNamespace(token=n) for n in range(5)])
+    with torch.no_grad():
+        logits = bench.model(batch["input_ids"]).logits[:, :-1]
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch["labels"][:, 1:].flatten()
+    )
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-4)
+    assert found["perplexity"] == pytest.approx(float(expected.exp()), rel=1e-4)
+
+
+def test_progress_counts_batches_until_all_are_done() -> None:
+    bench = Bench("sft")
+    bench.metrics()
+    assert bench.progress == [("evaluating", n, 3) for n in (1, 2, 3)]
+    assert bench.lengths == [4, 4, 2]
+
+
+def test_a_rank_evaluates_its_share_in_as_many_rounds_as_the_first_rank() -> None:
+    bench = Bench("sft", agreement=SecondRank())
+    bench.metrics()
+    assert bench.lengths == [4], "two of five examples, each with two rows"
+    assert bench.progress == [("evaluating", n, 2) for n in (1, 2)]
+
+
+def test_without_examples_on_this_rank_all_ranks_still_gather() -> None:
+    found = Bench("contrastive", examples=1, agreement=SecondRank()).metrics()
+    assert found["contrastive"] == 0.0
+    assert found["mrr"] == 0.0
+
+
+def test_an_interruption_says_after_how_many_batches() -> None:
+    answers = iter([False, True])
+    with pytest.raises(EvaluationInterrupted, match="after 1 of 3 batches"):
+        Bench("sft").evaluator.evaluate(lambda: next(answers))
