@@ -99,8 +99,13 @@ def test_one_changed_bit_changes_the_sum(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("options", "home"),
-    [({}, "cpu"), ({"fused": True}, "meta"), ({"capturable": True}, "meta"), ({"fused": False}, "cpu")],
-)  # fmt: skip
+    [
+        ({}, "cpu"),
+        ({"fused": False}, "cpu"),
+        ({"fused": True}, "meta"),
+        ({"capturable": True}, "meta"),
+    ],
+)
 def test_step_counters_go_to_the_device_only_for_optimizers_that_keep_them_there(
     options: dict[str, bool], home: str
 ) -> None:
