@@ -62,7 +62,8 @@ def test_what_did_not_fit_is_sent_later_and_counted_at_once(pipes: Pipes) -> Non
     payload = bytes(1 << 20)
     pipes.stream.send(FrameKind.TALK, payload)
     assert pipes.stream.sent_bytes == len(frames_of(FrameKind.TALK, payload))
-    parser, found = FrameParser(expect_magic=False), []
+    parser = FrameParser(expect_magic=False)
+    found: list[tuple[int, bytes]] = []
     poller = zmq.Poller()
     pipes.stream.register(poller)
     assert sorted(events for _, events in poller.sockets) == [zmq.POLLIN, zmq.POLLOUT]

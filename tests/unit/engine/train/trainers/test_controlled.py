@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -34,8 +34,12 @@ def engine_trainer(examples: int, happened: list[str]) -> tuple[EngineTrainer, A
     optimizer.param_groups[0]["lr_ratio"] = 2.0
     trainer: Any = SimpleNamespace(position=Position(), optimizer=optimizer)
     offload: Any = SimpleNamespace(release=lambda: 7, reclaim=lambda: happened.append("reclaim"))
-    parts: Any = ("data", "state", Examples(examples))
-    return EngineTrainer(trainer, *parts, offload), trainer
+    data, state, evaluator = (
+        cast("Any", "data"),
+        cast("Any", "state"),
+        cast("Any", Examples(examples)),
+    )
+    return EngineTrainer(trainer, data, state, evaluator, offload), trainer
 
 
 def test_it_passes_on_what_control_asks() -> None:
@@ -43,7 +47,7 @@ def test_it_passes_on_what_control_asks() -> None:
     engine, trainer = engine_trainer(1, happened)
     assert engine.position is trainer.position
     assert engine.obeys == ALL_COMMANDS
-    assert (engine.data, engine.state) == ("data", "state")
+    assert (str(engine.data), str(engine.state)) == ("data", "state")
     assert engine.evaluate(lambda: False).metrics == {"loss": 1.0}
     assert engine.sample("hello") == "HELLO"
     assert engine.release_memory() == 7
