@@ -42,15 +42,38 @@ class _Dialect(csv.Dialect):
 
 
 def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
-    """Return how a table is written."""
+    """Return how a table is written: the way in which most of its rows fit the header.
+
+    In tables with tabs, quotes often only are characters. A quote that opens a cell and is not
+    closed in it would join the rows that follow.
+    """
     delimiter = delimiter_of(open_text, suffix)
-    plain = _Dialect(delimiter, quotes=not _bare_quotes(open_text, delimiter))
+    bare, backslash = _quotes_of(open_text, delimiter)
+    ways = [
+        *([_Dialect(delimiter, quotes=False)] if bare else []),
+        _Dialect(delimiter, quotes=True),
+        *([_Dialect(delimiter, quotes=True, escaped=True)] if backslash else []),
+    ]
+    return ways[0] if len(ways) == 1 else min(ways, key=lambda one: _misfits(open_text, one))
+
+
+def _quotes_of(open_text: Callable[[], IO[str]], delimiter: str) -> tuple[bool, bool]:
+    """Return whether quotes may only be characters, and whether some follow a backslash."""
+    bare = backslash = False
     with open_text() as text:
-        backslash = plain.quoting == csv.QUOTE_MINIMAL and any('\\"' in line for line in text)
-    if not backslash:
-        return plain
-    escaped = _Dialect(delimiter, quotes=True, escaped=True)
-    return min((plain, escaped), key=lambda one: _misfits(open_text, one))
+        for line in text:
+            if '"' in line:
+                backslash = backslash or '\\"' in line
+                bare = bare or (delimiter == "\t" and _has_open_cell(line))
+    return bare, backslash
+
+
+def _has_open_cell(line: str) -> bool:
+    """Whether a cell of a line begins with a quote, but does not end with one."""
+    return any(
+        cell.startswith('"') and (len(cell) < 2 or not cell.endswith('"'))
+        for cell in line.rstrip("\r\n").split("\t")
+    )
 
 
 def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
@@ -126,9 +149,7 @@ def csv_rows(
                 reading.to_skip -= 1
             else:
                 if len(taken) > 1:
-                    _note_lines(
-                        taken, dialect.delimiter, len(header), where, reading, spaced=spaced
-                    )
+                    _note_lines(taken, row, dialect.delimiter, where, reading, spaced=spaced)
                 yield SourceRecord(dict(zip(names, row, strict=True)), where)
 
 
@@ -143,24 +164,28 @@ def _problem(row: list[str], header: list[str], names: list[str]) -> str:
 
 def _note_lines(
     lines: Sequence[str],
+    row: Sequence[str],
     delimiter: str,
-    columns: int,
     place: str,
     reading: Pass,
     *,
     spaced: bool,
 ) -> None:
-    """Note a row over several lines, each of which could be a row of its own."""
-    cells = list(_cells(lines, delimiter))
-    if any(count != columns for count in cells):
+    """Note a row over several lines, each of which could be a row of its own.
+
+    A delimiter with a space behind it is taken for one of a sentence, unless the header has such.
+    """
+    if any(count != len(row) for count in _cells(lines, delimiter)):
         return
-    prose = [line for line in lines[1:] if line.count(delimiter) == line.count(f"{delimiter} ")]
-    if columns == 1 or (len(prose) > len(lines) // 2 and not spaced):
+    long = [cell for cell in row if "\n" in cell or "\r" in cell]
+    inside = sum(cell.count(delimiter) for cell in long)
+    in_sentences = 0 if spaced else sum(cell.count(f"{delimiter} ") for cell in long)
+    if inside == in_sentences:
         reading.note(LINES_IN_CELLS, place, f"{len(lines)} lines")
-    else:
-        more = len(lines) - 1
-        reading.counted("records", more, f"rows joined at {place}")
-        reading.note(JOINED_ROWS, place, f"{len(lines)} lines", more)
+        return
+    more = len(lines) - 1
+    reading.counted("records", more, f"rows joined at {place}")
+    reading.note(JOINED_ROWS, place, f"{len(lines)} lines", more)
 
 
 def _cells(lines: Sequence[str], delimiter: str) -> Iterator[int]:
@@ -197,21 +222,6 @@ def _unbroken(table: Any, place: str) -> Iterator[list[str]]:
             f"{place}:{table.line_num}: {one_line(error)}; write a quote inside a quoted cell "
             "twice, close every quoted cell, or download the file again if its end is missing"
         ) from None
-
-
-def _bare_quotes(open_text: Callable[[], IO[str]], delimiter: str) -> bool:
-    """Whether a table with tabs has quotes that only are characters, as many such files have.
-
-    A quote that opens a cell and is not closed in it would join the rows that follow.
-    """
-    if delimiter != "\t":
-        return False
-    with open_text() as text:
-        return any(
-            cell.startswith('"') and (len(cell) < 2 or not cell.endswith('"'))
-            for line in text
-            for cell in line.rstrip("\r\n").split("\t")
-        )
 
 
 def _names(header: list[str], place: str) -> list[str]:

@@ -7,6 +7,7 @@ An object of columns can have the forms that pandas writes: a list or numbered v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from .json_values import Element, JsonObject, checked_row
 from .rows import Pass, Row, is_message, row_of
 
 SPLITS = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
+_SPLIT = re.compile(rf"(^|_)({'|'.join(sorted(SPLITS))})$")
+"""The key of a split, or of a part of it, such as `oos_test`."""
 _OF_RECORDS = frozenset({"tools", "functions", "documents"})
 """Keys of one record that hold a list of objects other than messages."""
 _NAMES = ("data", "train", "rows", "records", "examples", "instances", "items", "samples")
@@ -103,10 +106,11 @@ def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]
 
 def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the records of a list, by preference of the split or of a usual name."""
+    of_splits = split in found.members and all(_SPLIT.search(key) for key in found.members)
     lists = {
         key: member
         for key, member in found.members.items()
-        if isinstance(member, list) and _are_records(key, member, split)
+        if isinstance(member, list) and (_are_records(key, member, split) or of_splits)
     }
     if not lists or _is_one_record(found, lists):
         return None

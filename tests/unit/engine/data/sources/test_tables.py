@@ -45,6 +45,7 @@ def test_rows_joined_by_a_quote_are_counted(tmp_path: Path, content: str, joined
         "def f(a, b):\n    return a, b",
         'He said ""no"",\nand left',
         "\n\nblank lines\n\n",
+        "I see one, I think.\n",
     ],
 )
 def test_cells_with_line_ends_are_cells(tmp_path: Path, cell: str) -> None:
@@ -102,3 +103,9 @@ def test_a_nul_byte_beyond_the_beginning_breaks_its_row(tmp_path: Path) -> None:
 def test_text_behind_a_quoted_cell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"d\.csv:3: .*write a quote inside a quoted cell twice"):
         read(tmp_path, 'q,a\nx,"one\ny,"two"\n')
+
+
+def test_quoted_cells_of_tables_with_tabs_may_have_lines(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, 'q\ta\n1\t"one\n\ntwo ""x"" y"\n2\tz\n', "d.tsv")
+    assert rows == [{"q": "1", "a": 'one\n\ntwo "x" y'}, {"q": "2", "a": "z"}]
+    assert list(findings) == []
