@@ -23,6 +23,8 @@ from .files import DataFile, encoding_of, open_file
 from .folders import FolderFiles, files_of_split, is_data
 from .hub import hub_rows
 from .json_text import json_rows
+from .json_values import BLANK
+from .refusals import what_markup_it_is
 from .rows import Pass, Row, SourceRecord, one_line
 from .text_rows import text_rows
 
@@ -31,6 +33,9 @@ __all__ = ["SourceRecord", "open_rows", "read_rows"]
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _TABLES = (".csv", ".tsv", ".tab")
 _JSON = (".json", ".jsonl", ".ndjson")
+_BEGINNING = 1 << 16
+"""Characters in which a text shows whether it is JSON."""
+_JSON_BEGINNING = re.compile(r"""[\[\s]*\{\s*(["'}]|$)|\[[\[\s]*(["\]]|$)""")
 
 
 def read_rows(
@@ -172,15 +177,14 @@ class _Reader:
         return self._rows_of_text(file)
 
     def _rows_of_text(self, file: DataFile) -> Iterator[Row]:
+        _require_data(file)
         encoding, place, reading = encoding_of(file), str(file.path), self._reading
         if encoding.guessed:
             reading.note(ENCODING_GUESSED, place, encoding.name)
         opened = partial(_open_text, file, encoding.name)
         if file.suffix in _TABLES:
             return csv_rows(opened, place, file.suffix, reading)
-        if file.suffix == ".parquet":
-            raise DataError(f"{file.path}: not readable as Parquet; write the file again")
-        if file.suffix in _JSON or _first_character(opened) in ("{", "["):
+        if file.suffix in _JSON or _begins_like_json(opened):
             return json_rows(opened, place, self._split, reading)
         return text_rows(opened, place, self._text, reading)
 
@@ -210,6 +214,22 @@ def _open_text(file: DataFile, encoding: str) -> IO[str]:
     return io.TextIOWrapper(file.open_bytes(), encoding=encoding, newline="")
 
 
-def _first_character(opened: Callable[[], IO[str]]) -> str:
+def _require_data(file: DataFile) -> None:
+    """Raise if the content of a file is not what its ending says.
+
+    Raises:
+        DataError: It is not.
+    """
+    if file.suffix == ".parquet":
+        raise DataError(f"{file.path}: not readable as Parquet; write the file again")
+    if file.suffix in (".yaml", ".yml", ".toml"):
+        raise file.refuse("YAML or TOML; convert it to JSON lines")
+    if file.suffix in (*_TABLES, *_JSON) and (what := what_markup_it_is(file.head)):
+        raise file.refuse(what)
+
+
+def _begins_like_json(opened: Callable[[], IO[str]]) -> bool:
+    """Whether a text begins like JSON records, not like a text in brackets."""
     with opened() as text:
-        return next((line.strip()[0] for line in text if line.strip()), "")
+        beginning = text.read(_BEGINNING).lstrip(BLANK)
+    return _JSON_BEGINNING.match(beginning) is not None

@@ -136,6 +136,8 @@ def csv_rows(
         lines = _Lines(text)
         table = csv.reader(lines, dialect)
         header = _header(table, place, dialect.delimiter)
+        if not header:
+            return
         names = _names(header, place)
         spaced = f"{dialect.delimiter} " in "".join(lines.take())
         begin = table.line_num + 1
@@ -228,8 +230,12 @@ def _names(header: list[str], place: str) -> list[str]:
     names = [name.strip() for name in header]
     while names and not names[-1]:
         names.pop()
+    if twice := next((name for name in names if name and names.count(name) > 1), ""):
+        raise DataError(
+            f"{place}: two columns have the name {twice!r}; rename one in the first row"
+        )
     odd = [name for name in names if len(name) > LONGEST_NAME or _NUMBER.fullmatch(name)]
-    if not names or odd or len(set(names)) < len(names) or len(names) < len(header) - 1:
+    if not names or odd or names.count("") > 1 or len(names) < len(header) - 1:
         raise DataError(
             f"{place}: the first row is no header ({', '.join(names)[:80]!r}); put a row with the "
             "names of the columns in front, such as prompt,completion"

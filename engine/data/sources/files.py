@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import DataError
+from .refusals import what_archive_it_is, what_it_is
 
 _HEAD = 1 << 16
 """Bytes by which the content of a file is recognized."""
@@ -21,23 +23,21 @@ _POOR = 0.2
 """Share of disorder above which a guessed encoding is not trusted."""
 _NEAR = 0.05
 """Difference of two guesses below which they are about as good."""
+_UNREADABLE_ZIP = (RuntimeError, NotImplementedError)
+"""What zipfile raises for archives with a password, and for rare kinds of compression."""
+_FEW = 8
+"""Bytes beyond ASCII from which no encoding can be told."""
+_NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
 _COMPRESSED: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\x00", lzma.open),
 )
-_REFUSED: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "a pointer of Git LFS, not the data; run: git lfs pull"),
-    (b"<!doctype html", "a web page, not the data; download the raw file"),
-    (b"<html", "a web page, not the data; download the raw file"),
-    (b"<?xml", "XML; convert it to JSON lines or CSV"),
-    (b"%pdf", "a PDF; extract its text first"),
-    (b"\xd0\xcf\x11\xe0", "an old Excel or Word file; save it as CSV"),
-    (b"\x80\x04", "a Python pickle, which is not safe to read; write it as JSON lines"),
-    (b"\x80\x05", "a Python pickle, which is not safe to read; write it as JSON lines"),
-    (b"sqlite format 3", "an SQLite database; export a table as CSV"),
-    (b"\x89hdf", "an HDF5 file; write it as Parquet or JSON lines"),
-)
+_CONTROLS = bytes([*range(1, 9), *range(14, 27), 28, 29, 31, 127])
+"""Bytes of control characters that texts do not have."""
+_MOST_CONTROLS = 0.1
+_MOST_ZEROS = 0.1
+"""Largest share of such bytes, and of zero bytes, in a text in which some rows are damaged."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,17 @@ def open_file(path: Path) -> DataFile:
         opened = _opened(path)
         with opened.open_bytes() as file:
             head = file.read(_HEAD)
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, *_UNREADABLE_ZIP) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(
             f"{path}: cannot be read: {reason}; check the path, its permissions and whether the "
             "file is complete"
         ) from None
     found = DataFile(path, opened.open_bytes, head, opened.name)
-    if head.startswith(b"ORC"):
-        raise found.refuse("an ORC file; write it as Parquet")
-    lowered = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
-    for start, what in _REFUSED:
-        if lowered.startswith(start):
-            raise found.refuse(what)
+    if not head:
+        raise DataError(f"{path}: no records, the file is empty; write or download it again")
+    if what := what_it_is(head):
+        raise found.refuse(what)
     return found
 
 
@@ -98,7 +96,7 @@ def _opened(path: Path) -> DataFile:
             return DataFile(path, partial(opener, path, "rb"), b"", inner)
     if start.startswith(b"(\xb5/\xfd"):
         return _zstandard(path)
-    if start.startswith(b"PK\x03\x04"):
+    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path)
     return DataFile(path, lambda: path.open("rb"), b"", name)
 
@@ -115,8 +113,9 @@ def _zstandard(path: Path) -> DataFile:
 def _zipped(path: Path) -> DataFile:
     with zipfile.ZipFile(path) as archive:
         names = [one for one in archive.namelist() if not one.endswith("/")]
-    if "[Content_Types].xml" in names:
-        raise DataError(f"{path}: this file is an Excel or Word file; save it as CSV")
+        mimetype = archive.read("mimetype").decode("latin-1") if "mimetype" in names else ""
+    if what := what_archive_it_is(names, mimetype):
+        raise DataError(f"{path}: this file is {what}")
     names = [one for one in names if not one.startswith("__MACOSX/") and "/." not in f"/{one}"]
     if len(names) != 1:
         listed = ", ".join(names[:5]) or "none"
@@ -135,12 +134,24 @@ class Encoding:
     guessed: bool = False
 
 
+_known: dict[tuple[str, int, int], Encoding] = {}
+"""Encodings by path, size and time of change: a stream opens its files many times."""
+
+
 def encoding_of(file: DataFile) -> Encoding:
     """Return the encoding of a file, by its byte-order mark, as UTF-8, or by its bytes.
 
     Raises:
         DataError: The file is no text, or its encoding cannot be guessed.
     """
+    state = file.path.stat()
+    key = (str(file.path), state.st_size, state.st_mtime_ns)
+    if key not in _known:
+        _known[key] = _found_encoding(file)
+    return _known[key]
+
+
+def _found_encoding(file: DataFile) -> Encoding:
     for mark, name in (
         (b"\xef\xbb\xbf", "utf-8-sig"),
         (b"\xff\xfe\x00\x00", "utf-32"),
@@ -152,7 +163,7 @@ def encoding_of(file: DataFile) -> Encoding:
             return Encoding(name)
     if wide := _wide(file.head):
         return Encoding(wide, guessed=True)
-    if b"\x00" in file.head:
+    if _is_binary(file.head):
         raise file.refuse("binary, not text; write it as JSON lines, CSV or Parquet")
     return Encoding("utf-8") if _is_utf8(file) else _guessed(file)
 
@@ -166,24 +177,49 @@ def _wide(head: bytes) -> str | None:
     return None
 
 
+def _is_binary(head: bytes) -> bool:
+    """Whether the first bytes are no text, not even one with some damaged rows."""
+    head = head.rstrip(b"\x00")  # the rest of a file that was not written to its end
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    return (
+        not head
+        or controls > _MOST_CONTROLS * len(head)
+        or (head.count(0) > _MOST_ZEROS * len(head))
+    )
+
+
 def _is_utf8(file: DataFile) -> bool:
-    with file.open_bytes() as opened:
-        text = io.TextIOWrapper(opened, encoding="utf-8", errors="strict")
-        try:
-            while text.read(1 << 22):
-                pass
-        except UnicodeDecodeError:
-            return False
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with file.open_bytes() as opened:
+            while chunk := opened.read(1 << 20):
+                decoder.decode(chunk)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
     return True
 
 
-def _likely(matches: Iterable[Any], best: Any) -> Any:
-    """Return the best match, or cp1252 if it is about as good, because most old files have it."""
+def _likely(raw: bytes) -> str | None:
+    """Return the most likely encoding of bytes; None if none is likely.
+
+    cp1252 is preferred if it is about as good, because most old files have it; a few bytes beyond
+    ASCII tell nothing.
+    """
+    from charset_normalizer import from_bytes  # deferred: only few files need it
+
+    high = raw.translate(None, bytes(range(128)))
+    if len(high) <= _FEW and not any(byte in _NOT_IN_CP1252 for byte in high):
+        return "cp1252"
+    matches = from_bytes(raw)
+    best = matches.best()
+    if best is None or best.chaos > _POOR:
+        return None
     for one in matches:
         near = best.chaos + _NEAR >= one.chaos and one.coherence + _NEAR >= best.coherence
-        if one.encoding == "cp1252" and near:
-            return one
-    return best
+        if near and "cp1252" in one.could_be_from_charset:
+            return "cp1252"
+    return str(best.encoding)
 
 
 def _refuse_damaged_utf8(file: DataFile) -> None:
@@ -209,19 +245,16 @@ def _refuse_damaged_utf8(file: DataFile) -> None:
 
 
 def _guessed(file: DataFile) -> Encoding:
-    from charset_normalizer import from_bytes  # deferred: only few files need it
-
     _refuse_damaged_utf8(file)
     with file.open_bytes() as opened:
-        matches = from_bytes(opened.read(1 << 20))
-    found = _likely(matches, matches.best())
-    if found is None or found.chaos > _POOR or found.encoding is None:
+        name = _likely(opened.read(1 << 20))
+    if name is None:
         raise DataError(
             f"{file.path}: not UTF-8 text, and its encoding cannot be guessed; save it as UTF-8"
         )
     try:
         with file.open_bytes() as opened:
-            opened.read().decode(found.encoding)
+            opened.read().decode(name)
     except UnicodeDecodeError as error:
         raise DataError(f"{file.path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    return Encoding(found.encoding, guessed=True)
+    return Encoding(name, guessed=True)

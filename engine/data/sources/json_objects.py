@@ -56,6 +56,8 @@ def rows_inside(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]:
     Raises:
         DataError: The object holds several lists or no records, or lacks the split.
     """
+    if not found.members:
+        return iter([])
     _refuse_other_things(found)
     for form in _FORMS:
         if (rows := form(found, split, reading)) is not None:
@@ -75,7 +77,7 @@ def _refuse_other_things(found: JsonObject) -> None:
         raise DataError(
             f"{found.place}: a Jupyter notebook, not data; write its data as JSON lines"
         )
-    if len(keys) <= 4 and keys <= {"error", "message", "status", "documentation_url", "detail"}:
+    if keys <= {"error", "message", "status", "documentation_url", "detail"}:
         raise DataError(
             f"{found.place}: the answer of a server, not data: {str(found.value)[:200]}; download "
             "the file again"

@@ -22,6 +22,8 @@ from .json_values import (
 )
 from .rows import BrokenRow, Pass, Row, SourceRecord, is_message
 
+_OF_LISTINGS = frozenset({"download_url", "git_url", "sha"})
+"""Keys with which GitHub describes a file of a folder."""
 _LINES = 20
 """Lines at the beginning of a file that show whether it has a row per line."""
 _PEEKED = 100
@@ -160,6 +162,8 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
     first = next(elements, None)
     if first is None:
         return
+    if isinstance(first.value, dict) and set(first.value) >= _OF_LISTINGS:
+        raise DataError(f"{place}: the list of files of a folder, not data; download the files")
     if is_message(first.value):
         found = [first, *elements]
         if all(is_message(one.value) for one in found):
