@@ -251,7 +251,11 @@ def keyed(text: str, state: AppState) -> str:
 
 
 def rebound(keys: Mapping[str, str]) -> tuple[Action, ...]:
-    """Return the table with the user's own keys, given as action id → comma-separated keys."""
+    """Return the action table with the user's own keys in place of the default ones.
+
+    Args:
+        keys: action id to keys, separated by commas.
+    """
     return tuple(replace(a, keys=keys.get(a.id, a.keys)) for a in ACTIONS)
 
 
@@ -289,7 +293,7 @@ def label_of(action: Action, state: AppState) -> str:
 
 
 def spec_now(action: Action, state: AppState) -> CommandSpec | None:
-    """Return the kind of command that the action would send now; None if it sends none."""
+    """Return the table row of the command that the action would send now; None if it sends none."""
     if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
         return _SPECS["resume"]
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):

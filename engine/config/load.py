@@ -125,7 +125,7 @@ class _Builder:
         return _insert(root, keys, _override_value(text.strip(), f"--set {override}"))
 
     def config(self, root: Value) -> RunConfig:
-        """Return the configuration.
+        """Convert the merged mapping to a typed and checked configuration.
 
         Raises:
             ConfigError: All errors found so far, one per line.

@@ -35,7 +35,7 @@ class Autopilot(msgspec.Struct, kw_only=True):
     """Steps trained so far; steps that a rollback has undone count too."""
 
     def step(self) -> None:
-        """Count a trained step."""
+        """Count a finished training step."""
         self.trained += 1
 
     def decide(self, mode: str, why: str) -> AutopilotDecision:

@@ -17,7 +17,7 @@ class LossAverage(msgspec.Struct):
     weight: float = 0.0
 
     def push(self, value: float) -> None:
-        """Add a value."""
+        """Add the loss of a step to the average, unless it is not finite."""
         if math.isfinite(value):
             self.total = self.decay * self.total + (1 - self.decay) * value
             self.weight = self.decay * self.weight + (1 - self.decay)

@@ -24,7 +24,7 @@ class StopRule(Protocol):
 
     @property
     def min_delta(self) -> float:
-        """Smallest change that still does not count as an improvement."""
+        """A metric must improve by more than this; a smaller change does not count."""
 
 
 def is_better(metric: str, value: float, than: float, by: float = 0.0) -> bool:

@@ -44,7 +44,7 @@ class ModelCard:
 
     @property
     def embeds(self) -> bool:
-        """Whether it is an embedding model."""
+        """Whether the exported model is an embedding model."""
         return self.config.task == "contrastive"
 
     def text(self) -> str:

@@ -38,7 +38,7 @@ class ControlLog(Protocol):
         """Sequence number of the newest entry; 0 when there is none."""
 
     def append(self, entry: ControlEntry) -> None:
-        """Store an entry durably.
+        """Store a decision durably in the control journal.
 
         Raises:
             OSError: the entry is not stored.
@@ -73,7 +73,7 @@ class Intake:
         return self._accepted + self._recorded
 
     def observe(self, payload: bytes) -> None:
-        """Count an encoded record that shows settings no viewer could know before it."""
+        """Count a journaled change of settings that no viewer has submitted as a command."""
         if _APPLIED_TAG not in payload:
             return
         try:

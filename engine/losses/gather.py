@@ -71,7 +71,7 @@ def world_size() -> int:
 
 
 def own_rank() -> int:
-    """Return this rank's number; 0 without a process group."""
+    """Return the number of this rank, or 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
 
 

@@ -41,14 +41,14 @@ def count(text: str, what: str) -> int:
 
 
 def one(args: list[str], what: str) -> str:
-    """Return the only argument."""
+    """Return the only argument of a command."""
     if len(args) != 1:
         raise CommandError(f"needs {what}, got {' '.join(args) or 'nothing'!r}")
     return args[0]
 
 
 def text_of(args: list[str], what: str) -> str:
-    """Return all arguments as one text."""
+    """Return all arguments of a command as one text."""
     if not args:
         raise CommandError(f"needs {what}")
     return " ".join(args)

@@ -242,7 +242,7 @@ class FrameParser:
     def _joined(self, channel: int, payload: bytes) -> bytes | None:
         """Return the whole message after its last part, None before."""
         if len(self._more) + len(payload) > MAX_MESSAGE_BYTES:
-            raise DecodeError(f"a message of over {MAX_MESSAGE_BYTES} bytes, which is the limit")
+            raise DecodeError(f"a message is larger than the limit of {MAX_MESSAGE_BYTES} bytes")
         whole = self._more + payload
         self._more = whole if channel == FrameKind.MORE else b""
         return None if channel == FrameKind.MORE else whole

@@ -104,7 +104,7 @@ class ControlWriter:
         self._bell.ring(entry.seq)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the control journal and its lock."""
         self._frames.close()
 
 

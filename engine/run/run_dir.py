@@ -104,7 +104,7 @@ class RunDirectory:
 
     @property
     def profiles(self) -> Path:
-        """Traces of profiled steps."""
+        """The folder of the traces of profiled steps."""
         return self.path / "profiles"
 
     @property
@@ -114,7 +114,7 @@ class RunDirectory:
 
     @property
     def reports(self) -> Path:
-        """Anomaly reports."""
+        """The folder of the anomaly reports."""
         return self.path / "reports"
 
     @property

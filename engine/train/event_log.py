@@ -28,7 +28,7 @@ class EventLog:
 
     @property
     def step(self) -> int:
-        """Optimizer steps finished."""
+        """Number of finished optimizer steps."""
         return self.position.step
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:

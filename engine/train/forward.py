@@ -72,4 +72,4 @@ class Forward(Protocol):
         """Free memory before passes outside of this strategy, such as an evaluation."""
 
     def release(self) -> None:
-        """Free all memory; it is taken again when needed."""
+        """Free the memory of the strategy's buffers and graphs; they are made again when needed."""

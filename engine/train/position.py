@@ -15,5 +15,8 @@ class Position:
     """Learning rate of the schedule for the next update, before the LR scale is applied."""
 
     def move_to(self, step: int, schedule_lr: float) -> None:
-        """Set both values after a step, a rollback or a resume; called by the trainer alone."""
+        """Set the finished steps and the schedule's learning rate; only the trainer calls this.
+
+        It does so after a step, a rollback and a resume.
+        """
         self.step, self.schedule_lr = step, schedule_lr

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `attach` and `show`."""
+    """Register the subcommands `attach` and `show` of `fttui`."""
     attach = commands.add_parser("attach", help="watch and control a live run, here or over ssh")
     attach.add_argument(
         "run",
@@ -36,7 +36,7 @@ def add_commands(commands: Commands) -> None:
     )
     attach.add_argument("--read-only", action="store_true", help="watch without control")
     show = commands.add_parser("show", help="view a finished or crashed run")
-    show.add_argument("run", metavar="RUN", help="as for attach")
+    show.add_argument("run", metavar="RUN", help="a run, here or as [USER@]HOST:RUN")
     for parser, handler in ((attach, _attach), (show, _show)):
         add_runs_dir(parser)
         add_remote_cmd(parser)

@@ -12,7 +12,7 @@ from .options import Commands, add_runs_dir
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `bridge`."""
+    """Register the subcommand `bridge` of `fttui`."""
     bridge = commands.add_parser(
         "bridge",
         help="the remote side of attach over ssh; started by ssh",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `check`."""
+    """Register the subcommand `check` of `fttui`."""
     parser = commands.add_parser(
         "check", help="validate a configuration, estimate its memory, check its data"
     )

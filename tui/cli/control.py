@@ -39,7 +39,7 @@ _EXIT_CODES = {
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `ctl`."""
+    """Register the subcommand `ctl` of `fttui`."""
     parser = commands.add_parser(
         "ctl",
         help="send one command to a live run and wait for its outcome",

@@ -19,13 +19,17 @@ _LONGEST_TEXT = 300
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `data`."""
+    """Register the subcommand `data` of `fttui`."""
     parser = commands.add_parser(
         "data", help="summarise a data file: format, columns, lengths, duplicates"
     )
     parser.add_argument("source", metavar="FILE", help="a file, a folder or a hub dataset")
-    parser.add_argument("--config", metavar="CONFIG", type=Path, help="read it as for this run")
-    parser.add_argument("--model", metavar="M", default="", help="count tokens of this model")
+    parser.add_argument(
+        "--config", metavar="CONFIG", type=Path, help="read it with the settings of this run"
+    )
+    parser.add_argument(
+        "--model", metavar="M", default="", help="count tokens with the tokenizer of model M"
+    )
     parser.add_argument("--split", metavar="S", default="train", help="split (default: train)")
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="output (default: text)"

@@ -78,7 +78,7 @@ class ProgressLine:
             self._shown = True
 
     def clear(self) -> None:
-        """Clear the line."""
+        """Clear the progress line of the terminal."""
         if self._stream is not None and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

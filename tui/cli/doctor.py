@@ -47,7 +47,7 @@ class HealthCheck:
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `doctor`."""
+    """Register the subcommand `doctor` of `fttui`."""
     parser = commands.add_parser(
         "doctor", help="check this machine: packages, GPUs, sockets, terminal"
     )

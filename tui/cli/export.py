@@ -25,7 +25,7 @@ another base model, tokenizer or chat template than in training (exit code 12).
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `export`."""
+    """Register the subcommand `export` of `fttui`."""
     export = commands.add_parser(
         "export",
         help="write a checkpoint as a model or adapter for other programs",

@@ -21,7 +21,7 @@ _SIZE = (78, 20)
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `lr-find`."""
+    """Register the subcommand `lr-find` of `fttui`."""
     find = commands.add_parser("lr-find", help="find a learning rate by a range test, with a plot")
     add_probe_options(find)
     low, high = "lowest learning rate (default 1e-6)", "highest learning rate (default 1e-1)"

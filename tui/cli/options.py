@@ -37,7 +37,7 @@ def _is_option(word: str) -> bool:
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Add `--runs-dir`."""
+    """Add the option `--runs-dir` to a parser."""
     parser.add_argument(
         "--runs-dir", metavar="D", help="folder with the runs (default: $FTTUI_RUNS, else ./runs)"
     )
@@ -53,7 +53,7 @@ def add_run(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
 
 
 def add_remote_cmd(parser: argparse.ArgumentParser) -> None:
-    """Add `--remote-cmd`."""
+    """Add the option `--remote-cmd` to a parser."""
     parser.add_argument(
         "--remote-cmd",
         metavar="CMD",
@@ -62,7 +62,7 @@ def add_remote_cmd(parser: argparse.ArgumentParser) -> None:
 
 
 def add_accept_changed(parser: argparse.ArgumentParser) -> None:
-    """Add `--accept-changed`."""
+    """Add the option `--accept-changed` to a parser."""
     parser.add_argument(
         "--accept-changed",
         metavar="KINDS",

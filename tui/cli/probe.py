@@ -53,7 +53,7 @@ class Probe(Generic[_Found]):
 
 
 def add_probe_options(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG, `--set`, `--force` and `--json`."""
+    """Add CONFIG and the options `--set`, `--force` and `--json` to a parser."""
     parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file")
     parser.add_argument(
         "--set",

@@ -21,7 +21,7 @@ _SPARE_STEPS = 8
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `profile`."""
+    """Register the subcommand `profile` of `fttui`."""
     profile = commands.add_parser("profile", help="measure where the time of a step goes")
     add_probe_options(profile)
     steps = "optimizer steps to profile (default 3)"

@@ -26,7 +26,7 @@ _ENGINE_STARTS_IN_S = 180.0
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `run`."""
+    """Register the subcommand `run` of `fttui`."""
     run = commands.add_parser("run", help="start a run; watch and control it in the app")
     run.add_argument("config", metavar="CONFIG", nargs="?", type=Path, help="a YAML file")
     run.add_argument(

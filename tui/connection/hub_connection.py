@@ -22,7 +22,7 @@ _EVENTS_QUEUED = 20_000
 
 
 async def reach_hub(run: RunDirectory) -> Endpoint | None:
-    """Return a running hub, started if the engine has none; None if no engine runs either.
+    """Return the endpoint of the run's hub, started if only the engine runs; None if neither does.
 
     Raises:
         FttuiError: the hub did not start within `HUB_STARTS_IN_S`.

@@ -30,7 +30,7 @@ class Sheet:
 
 
 def blank(width: int, height: int) -> Sheet:
-    """Return an empty sheet."""
+    """Return an empty drawing area."""
     return Sheet(
         np.full((height, width), BLANK, dtype=np.uint32), np.full((height, width), -1, np.int16)
     )

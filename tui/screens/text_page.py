@@ -22,7 +22,7 @@ class TextPage(RunScreen):
         self._markdown = markdown
 
     def compose_body(self) -> ComposeResult:
-        """Compose the page."""
+        """Compose the scrollable text of the page."""
         page = VerticalScroll(id="text", can_focus=True)
         page.border_title = self._title
         with page:

@@ -99,7 +99,7 @@ class AppState:
 
     @property
     def controls(self) -> bool:
-        """Whether this viewer has control."""
+        """Whether this viewer is the one that controls the run."""
         beat = self.link.beat
         return beat is not None and beat.controller_viewer == self.viewer
 

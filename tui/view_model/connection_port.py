@@ -136,7 +136,7 @@ class Session(Protocol):
         """Become the controller; return why that was refused, or None."""
 
     async def release_control(self) -> None:
-        """Give control up."""
+        """Give up control of the run, so that another viewer can take it."""
 
     async def fetch_report(self, report: str) -> str:
         """Return an anomaly report as Markdown."""
@@ -158,4 +158,4 @@ class SupportsFetchConfigs(Protocol):
     """A session that can fetch configurations, because the run folder is on a remote host."""
 
     async def fetch_configs(self) -> ConfigTexts:
-        """Return the run's configuration as stored in its folder on the remote host."""
+        """Fetch the run's configuration files from its folder on the remote host."""

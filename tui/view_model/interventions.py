@@ -61,7 +61,7 @@ class Intervention:
 
     @property
     def settled(self) -> bool:
-        """Whether its phase is final."""
+        """Whether the command was applied, refused or failed, so that nothing more will follow."""
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:

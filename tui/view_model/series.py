@@ -163,11 +163,11 @@ class Series:
         return float(self.ys[index]) if index >= 0 else None
 
     def tail(self, amount: int) -> list[float]:
-        """Return the newest values, oldest first."""
+        """Return the newest values of the curve, oldest first."""
         return [float(y) for y in self.ys[max(0, self._length - amount) :]]
 
     def head(self, amount: int) -> list[float]:
-        """Return the oldest values."""
+        """Return the oldest values of the curve, oldest first."""
         return [float(y) for y in self.ys[:amount]]
 
     def trace(self, x0: float, x1: float, columns: int) -> Trace:

@@ -66,7 +66,7 @@ class AnomalyPanel(TextLine):
     BORDER_TITLE = "anomalies"
 
     def show(self, state: AppState) -> None:
-        """Draw the state."""
+        """Draw the newest anomalies of the run."""
         width, height = self.content_size
         newest = list(reversed(state.run.anomalies))
         if not newest:
@@ -99,7 +99,7 @@ class InterventionPanel(TextLine):
     BORDER_TITLE = "interventions"
 
     def show(self, state: AppState) -> None:
-        """Draw the state."""
+        """Draw the newest commands with their outcomes."""
         width, height = self.content_size
         newest: Sequence[Intervention] = list(reversed(state.run.interventions.items))
         if not newest:
@@ -114,7 +114,7 @@ class LogTail(TextLine):
     """Shows the newest log line, or the progress of a long operation."""
 
     def show(self, state: AppState) -> None:
-        """Draw the state."""
+        """Draw the newest log line or the progress of an operation."""
         width = max(10, self.content_size.width)
         run = state.run
         if run.progress is not None:
@@ -133,7 +133,7 @@ class NewestEvent(TextLine):
     """
 
     def show(self, state: AppState) -> None:
-        """Draw the state."""
+        """Draw the most important event."""
         width = max(10, self.content_size.width)
         current = state.run.current_anomaly
         items = state.run.interventions.items

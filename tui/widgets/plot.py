@@ -280,7 +280,7 @@ class Plot(Widget, can_focus=True):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of the plot."""
+        """Return one line of the plot's cells, as Textual asks for it."""
         if y < len(self._strips):
             return self._strips[y]
         return Strip.blank(self.content_size.width, _BLANK)

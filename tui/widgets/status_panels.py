@@ -28,7 +28,7 @@ class StartPanel(TextLine):
     BORDER_TITLE = "starting"
 
     def show(self, state: AppState) -> None:
-        """Draw the state."""
+        """Draw what is being loaded, until the first step."""
         width = max(20, self.content_size.width)
         room = max(1, self.content_size.height - 6)
         rows = [*_facts(state), Content(""), _stage(state, width), Content("")]
@@ -75,7 +75,7 @@ class OutcomePanel(TextLine):
     """Shows why the run has ended or halted, its result, and the next key or command."""
 
     def show(self, state: AppState) -> None:
-        """Draw the state; hidden while the run trains without a problem."""
+        """Draw why the run has ended or halted; hidden while it trains without a problem."""
         shown, trouble = state.state, state.trouble
         over = (shown.ended or shown is RunState.HALTED) and not state.connecting
         self.display = over or bool(state.fault) or trouble is not None

@@ -29,7 +29,7 @@ class TextLine(Static):
         self.post_message(TextLineResized())
 
     def put(self, content: Content) -> None:
-        """Show a text."""
+        """Show a text in place of the one before; an equal text costs nothing."""
         shown = self._shown
         if shown is None or not content.is_same(shown):
             self._shown = content

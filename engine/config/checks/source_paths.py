@@ -1,4 +1,4 @@
-"""Data sources that are patterns of file names, such as `data/*.jsonl`."""
+"""Recognizes data sources that are patterns such as `data/*.jsonl`, and finds their files."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class MemoryEstimate:
 
     @property
     def likely(self) -> int:
-        """Sum of all terms."""
+        """Return the likely bytes of memory: the sum of all terms."""
         return sum(self.terms().values())
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a run fits in the free memory, its `auto` settings, and advice if it does not fit."""
+"""Decides whether a run fits in the free memory, its `auto` settings, and the advice if not."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Trend(msgspec.Struct):
             self.relearn()
 
     def relearn(self) -> None:
-        """Forget the level."""
+        """Forget the learned level, so that the next records define a new one."""
         self.fast.clear()
         self.slow.clear()
         self.older.clear()

@@ -1,4 +1,4 @@
-"""How the run is, for a viewer far away: the hub's heartbeat, or one made from the run's folder."""
+"""The status of a run for a remote viewer: the heartbeat of the hub, or one made from its files."""
 
 from __future__ import annotations
 

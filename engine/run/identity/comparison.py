@@ -35,7 +35,7 @@ class Comparison:
 def content_identity(
     config: RunConfig, cache: HashCache, hub_revision: HubRevision | None = None
 ) -> ContentIdentity:
-    """Return what a run with this configuration is made of.
+    """Return the content that a run with this configuration is made of: model, tokenizer, data.
 
     Content that cannot be read has no hash, but a reason; no error is raised.
     """

@@ -40,7 +40,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Why the hash is not known; empty if it is known."""
 
     def same_as(self, other: Content) -> bool:
-        """Whether both are known to be the same content."""
+        """Whether this content and another are known to be equal, by revision or by hash."""
         if self.revision and self.revision == other.revision:
             return True
         return bool(self.hash) and self.hash == other.hash

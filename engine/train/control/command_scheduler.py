@@ -70,7 +70,7 @@ class OneShotCommands(Protocol):
         """Write the checkpoints and run the evaluations that are due at this step."""
 
     def mark(self) -> None:
-        """Remember this boundary."""
+        """Remember this boundary, to which a dropped step is rewound."""
 
     def rewind(self) -> None:
         """Undo what the dropped step has changed."""
@@ -90,10 +90,14 @@ class ReleasableMemory(Protocol):
     """The device memory of all ranks."""
 
     def release(self) -> None:
-        """Free it."""
+        """Free the device memory of all ranks."""
 
     def reclaim(self) -> None:
-        """Take it back; raises `MemoryTaken`."""
+        """Take the device memory of all ranks back.
+
+        Raises:
+            MemoryTaken: another process has it.
+        """
 
 
 class StepConcluder(Protocol):

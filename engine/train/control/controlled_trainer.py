@@ -50,7 +50,7 @@ class MicroBatchSource(Protocol):
 
     @property
     def epoch(self) -> float:
-        """Passes over the data."""
+        """Passes over the data so far, as a fraction."""
 
     @property
     def seen(self) -> SeenExamples:

@@ -35,7 +35,7 @@ class NoProfiler:
     """Refuses to take a profile."""
 
     def ask(self, steps: int) -> None:
-        """Raise `Impossible`."""
+        """Refuse the profile by raising `Impossible`."""
         raise Impossible("the trainer of this run cannot be profiled")
 
     def begin_step(self) -> None:

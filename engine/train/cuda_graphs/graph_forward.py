@@ -99,7 +99,7 @@ class GraphForward:
             self.release()
 
     def release(self) -> None:
-        """Free all memory and its addresses; graphs are captured again when needed."""
+        """Free the memory of all captured graphs; they are captured again when needed."""
         self._passes.clear()
         self._graphs = None
         self._gradients.release()

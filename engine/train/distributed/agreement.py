@@ -72,7 +72,7 @@ class SingleRank:
         return PendingResult(lambda: values)
 
     def max(self, values: list[int]) -> list[int]:
-        """Return the values themselves."""
+        """Return the values themselves, as those of the only rank."""
         return values
 
     def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
@@ -84,7 +84,7 @@ class SingleRank:
         return [values]
 
     def share(self, data: bytes) -> bytes:
-        """Return the bytes themselves."""
+        """Return the bytes themselves, as those of the only rank."""
         return data
 
     def gather(self, data: bytes) -> list[bytes]:

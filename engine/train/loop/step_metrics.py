@@ -73,7 +73,7 @@ class RankStep:
 
 
 def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
-    """Return this rank's share of the loss, [] fp32, on the device of the losses."""
+    """Return the loss of the step on this rank, [] fp32, on the device of its micro-batches."""
     losses = tally.losses or [grad_norm.new_zeros(())]
     return sum(losses, losses[0].new_zeros(())).float()
 

@@ -61,7 +61,7 @@ class StepProfiler:
         """Called when a profile has been recorded."""
 
     def ask(self, steps: int, after: int = 0) -> None:
-        """Request a profile.
+        """Request a profile of whole steps.
 
         Args:
             steps: number of steps to profile.

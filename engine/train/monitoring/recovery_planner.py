@@ -79,7 +79,7 @@ class RecoveryPlanner:
         self._called = None
 
     def stepped(self) -> None:
-        """Count a trained step."""
+        """Count a finished training step."""
         self._trained = True
         self.state.autopilot.step()
 

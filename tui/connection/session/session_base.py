@@ -152,7 +152,7 @@ class SessionBase:
         return None if self._holds_control else reason_of(reply)
 
     async def release_control(self) -> None:
-        """Give control up."""
+        """Give up control of the run, so that another viewer can take it."""
         self._holds_control = False
         with suppress(EngineGone):
             await self.ask(lambda ref: ReleaseControl(ref=ref, viewer=self.viewer))

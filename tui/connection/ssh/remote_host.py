@@ -73,7 +73,7 @@ class RemoteTarget:
 
 
 def parse_target(text: str) -> RemoteTarget:
-    """Parse `[user@]host[:RUN]`.
+    """Parse a remote target, `[user@]host[:RUN]`.
 
     Raises:
         ConfigError: the text is not of that form.
@@ -85,7 +85,7 @@ def parse_target(text: str) -> RemoteTarget:
 
 
 def is_remote(text: str) -> bool:
-    """Return whether a name must mean a remote host: names of runs have neither @ nor colon."""
+    """Return whether a text names a remote host: it has an @ or a colon, as no name of a run."""
     return ("@" in text or ":" in text) and not os.path.exists(text)
 
 

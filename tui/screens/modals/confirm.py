@@ -60,5 +60,5 @@ class ConfirmScreen(Modal[str]):
         return assemble(*pieces, ("esc", BOLD), (" no", DIM))
 
     def action_answer(self, key: str) -> None:
-        """Close with the answer."""
+        """Close the dialog with the pressed key as the answer."""
         self.dismiss(key)

@@ -46,5 +46,5 @@ class Palette(CommandPalette):
     """The command palette, which ignores keys arriving after it was closed."""
 
     def dismiss(self, result: None = None) -> AwaitComplete:
-        """Close, unless closed."""
+        """Close the palette, unless it was closed before."""
         return super().dismiss(result) if self.is_active else AwaitComplete()

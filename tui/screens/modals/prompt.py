@@ -37,7 +37,7 @@ class PromptScreen(Modal[ParsedInput]):
         self._start = start
 
     def compose(self) -> ComposeResult:
-        """Compose input and preview."""
+        """Compose the input line and the preview below it."""
         ask = Container(id="ask")
         ask.border_title = self._title
         ask.border_subtitle = "⏎ send   esc cancel"
@@ -52,7 +52,7 @@ class PromptScreen(Modal[ParsedInput]):
 
     @on(Input.Changed)
     def preview(self, event: Input.Changed) -> None:
-        """Preview the changed text."""
+        """Show below the input what the typed text would do, or why it cannot be read."""
         self._preview(self._read(event.value))
 
     @on(Input.Submitted)

@@ -28,7 +28,7 @@ class WelcomeScreen(ModalScreen[None]):
         self._state = state
 
     def compose(self) -> ComposeResult:
-        """Compose the text."""
+        """Compose the text of the welcome dialog."""
         dialog = Container(id="dialog")
         dialog.border_title = "fttui"
         dialog.border_subtitle = "⏎ close"

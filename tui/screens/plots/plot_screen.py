@@ -66,7 +66,7 @@ class PlotScreen(RunScreen):
         self.call_after_refresh(self.fttui.redraw)
 
     def maximise_plot(self, chosen: Plot) -> None:
-        """Show only this plot."""
+        """Show only this plot, over the whole screen."""
         self.add_class("-maximised")
         for plot in self.plots():
             plot.set_class(plot is chosen, "-alone")

@@ -77,7 +77,7 @@ class RunsScreen(TableScreen):
         return self.COLUMNS[:-1] if here else self.COLUMNS
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return one row per run."""
+        """Return one row per run in the runs folder."""
         return [self._row(item, state, now) for item in self.listed]
 
     def _row(self, item: RunListing, state: AppState, now: float) -> TableRow:
@@ -110,7 +110,7 @@ class RunsScreen(TableScreen):
             self.query_one("#hint", TextLine).put(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
-        """Open the run."""
+        """Open the run under the cursor."""
         item = next((item for item in self.listed if item.key == key), None)
         if item is not None:
             self.fttui.open_run(item)
