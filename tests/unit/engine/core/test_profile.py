@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from fttui.engine.core.profile import Activity, ProfileContext, Recording, kind_of, summarise
+from fttui.engine.core.profile import (
+    Activity,
+    ProfileContext,
+    Recording,
+    _self_times,
+    kind_of,
+    summarise,
+)
 
 MS = 1_000_000
 SETTING = ProfileContext(
@@ -142,3 +149,17 @@ def test_room_that_is_left_is_worth_more_than_a_second_forward_pass() -> None:
     assert tight is not None
     assert "activation_checkpointing: false" in roomy.advice[0]
     assert tight.advice == []
+
+
+def test_what_is_nested_is_taken_off_to_the_nanosecond() -> None:
+    inner = [Activity("aten::mul", 20, 45, 0), Activity("aten::add", 50, 60, 0)]
+    outer, other = Activity("aten::linear", 10, 70, 0), Activity("aten::linear", 10, 70, 1)
+    after = Activity("aten::copy_", 70, 71, 0)
+    found = {
+        (a.name, a.thread, a.end_ns - a.start_ns)
+        for a in _self_times([*inner, outer, other, after])
+    }
+    assert found == {
+        ("aten::mul", 0, 25), ("aten::add", 0, 10), ("aten::linear", 0, 25),
+        ("aten::linear", 1, 60), ("aten::copy_", 0, 1),
+    }  # fmt: skip

@@ -197,3 +197,20 @@ def test_the_end_of_a_journal_is_read_only_if_the_beginning_is_not_all_of_it(
         range(1, engine.seq + 1)
     )
     assert bool(read) == tail_read
+
+
+@pytest.mark.parametrize(
+    ("runs", "live", "what"),
+    [(0, False, "no run in here"), (0, True, "no run in here"), (1, True, "no live run in here")],
+)
+def test_without_a_run_to_choose_it_says_which_kind_there_is_none_of(
+    tmp_path: Path, runs: int, live: bool, what: str
+) -> None:
+    found = []
+    for _ in range(runs):
+        engine = EngineDouble(make_run(tmp_path))
+        engine.start()
+        engine.emit(RunEnded(state=RunState.FINISHED, exit_code=0))
+        found.append(summarize(engine.run))
+    with pytest.raises(NoSuchRun, match=f"{what}; start one with: fttui run CONFIG"):
+        choose_run(found, "", "here", live=live)

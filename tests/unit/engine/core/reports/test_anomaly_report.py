@@ -402,3 +402,8 @@ def test_the_five_largest_and_the_first_five_odd_modules_are_chosen() -> None:
     ]
     loud = Module("nan", math.nan, 0.0)
     assert loud in top_modules([*quiet, loud])
+
+
+def test_modules_are_signs_only_if_something_is_odd_about_them() -> None:
+    modules = [Module("usual", 1.0, 2.0), Module("odd", 0.0, 0.0, "dead")]
+    assert signs(alert(), evidence(modules=modules)).odd_modules == ["odd (dead)"]
