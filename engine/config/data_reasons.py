@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["records", "turns", "columns", "keys", "files", "evaluation records"]
+Unit = Literal["records", "turns", "messages", "columns", "keys", "files", "evaluation records"]
 EVERYTHING = "all"
 """The entry of `data.accept` that accepts every reason."""
 
@@ -123,10 +123,17 @@ BEYOND_POSITIONS = Reason(
     "set data.max_length to the positions of the model",
     limit=0.0,
 )
+ROLE_NOT_FOUND = Reason(
+    "role-not-found",
+    "records",
+    "without a message of the role that data.train_on names",
+    "set data.train_on to all, last, or one of the roles found",
+    limit=0.05,
+)
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
     "turns",
-    "assistant turns not learned, because the chat template does not reproduce them",
+    "assistant turns not learned as a whole, because the chat template does not reproduce them",
     "set data.template to a template that keeps every turn, or data.train_on: last",
     limit=0.0,
 )
@@ -139,7 +146,7 @@ NO_END_MARK = Reason(
 )
 CALLS_LEFT_OUT = Reason(
     "calls-left-out",
-    "turns",
+    "messages",
     "with tool calls that the chat template leaves out",
     "set data.template to a template that writes tool calls",
     limit=0.0,
@@ -153,15 +160,22 @@ TOOLS_LEFT_OUT = Reason(
 )
 MESSAGES_LEFT_OUT = Reason(
     "messages-left-out",
+    "messages",
+    "with text that the chat template leaves out",
+    "set data.template to a template that writes these messages, or remove them",
+    limit=0.0,
+)
+LAST_REASONING_LEFT_OUT = Reason(
+    "last-reasoning-left-out",
     "turns",
-    "of other roles that the chat template leaves out",
-    "set data.template to a template that writes these roles, or remove the messages",
+    "of last answers whose reasoning the chat template leaves out",
+    "set data.template to a template that writes reasoning, or data.reasoning: drop",
     limit=0.0,
 )
 REASONING_LEFT_OUT = Reason(
     "reasoning-left-out",
-    "turns",
-    "with reasoning that the chat template leaves out",
+    "messages",
+    "with reasoning of earlier answers that the chat template leaves out",
     "set data.reasoning: drop, or data.template to a template that keeps reasoning",
 )
 MASKED_TURNS = Reason(
@@ -331,11 +345,13 @@ REASONS: tuple[Reason, ...] = (
     NO_CANDIDATE,
     SAME_TARGETS,
     BEYOND_POSITIONS,
+    ROLE_NOT_FOUND,
     UNLEARNED_TURNS,
     NO_END_MARK,
     CALLS_LEFT_OUT,
     TOOLS_LEFT_OUT,
     MESSAGES_LEFT_OUT,
+    LAST_REASONING_LEFT_OUT,
     REASONING_LEFT_OUT,
     MASKED_TURNS,
     UNUSED_COLUMNS,

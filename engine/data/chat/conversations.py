@@ -8,10 +8,12 @@ from typing import Literal
 
 from ...config.data_reasons import (
     CALLS_LEFT_OUT,
+    LAST_REASONING_LEFT_OUT,
     MASKED_TURNS,
     MESSAGES_LEFT_OUT,
     NO_END_MARK,
     REASONING_LEFT_OUT,
+    ROLE_NOT_FOUND,
     TOOLS_LEFT_OUT,
     UNLEARNED_TURNS,
 )
@@ -89,7 +91,7 @@ class ConversationReader:
         self._note(turns, found, wanted, place)
         if self._template.ignores_tools(turns, conversation.tools, rendered):
             self._findings.note(TOOLS_LEFT_OUT, place)
-        return rendered.text, tuple(sorted(target.span for target in found.turns))
+        return rendered.text, tuple(sorted(span for target in found.turns for span in target.spans))
 
     def _turns(self, conversation: Conversation) -> Turns:
         drop = self._options.reasoning == "drop"
@@ -100,9 +102,12 @@ class ConversationReader:
         named = self._options.train_on
         role = ASSISTANT if named in ("all", "last") else named
         mine = [n for n in range(first, len(turns)) if turns[n].get("role") == role]
+        if named not in ("all", "last") and all(turn.get("role") != role for turn in turns):
+            self._findings.note(ROLE_NOT_FOUND, place, _roles("roles", turns))
         mine = mine[-1:] if named == "last" else mine
         wanted = [n for n in mine if turns[n].get("learned", True)]
         self._findings.counted("turns", len(mine))
+        self._findings.counted("messages", len(turns))
         self._findings.note(MASKED_TURNS, place, count=len(mine) - len(wanted))
         return wanted
 
@@ -113,14 +118,20 @@ class ConversationReader:
         calls = {n for n, kinds in found.left_out.items() if "call" in kinds}
         note(CALLS_LEFT_OUT, place, count=len(calls))
         note(UNLEARNED_TURNS, place, count=len(set(found.lost) - calls))
-        old = [n for n, kinds in found.left_out.items() if "reasoning" in kinds]
-        note(REASONING_LEFT_OUT, place, count=len(old))
+        without = {n for n, kinds in found.left_out.items() if "reasoning" in kinds}
+        last = {n for n in without if n in wanted and _is_last_answer(turns, n)}
+        note(LAST_REASONING_LEFT_OUT, place, count=len(last))
+        note(REASONING_LEFT_OUT, place, count=len(without - last))
         gone = [n for n, kinds in found.left_out.items() if "content" in kinds]
         gone = [n for n in gone if n not in found.lost]
-        detail = _roles(turns[n] for n in gone)
-        note(MESSAGES_LEFT_OUT, place, detail, count=len(gone))
+        note(MESSAGES_LEFT_OUT, place, _roles("role", [turns[n] for n in gone]), count=len(gone))
 
 
-def _roles(turns: Iterable[Message]) -> str:
+def _is_last_answer(turns: Turns, number: int) -> bool:
+    """Whether no user speaks behind a turn."""
+    return all(turn.get("role") != "user" for turn in turns[number + 1 :])
+
+
+def _roles(word: str, turns: Iterable[Message]) -> str:
     names = dict.fromkeys(str(turn.get("role")) for turn in turns)
-    return f"role {', '.join(names)}" if names else ""
+    return f"{word} {', '.join(names)}" if names else ""

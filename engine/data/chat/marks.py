@@ -1,33 +1,53 @@
 """Marks around the strings of messages, which show where a chat template puts them.
 
-Each message has two characters of a private plane of Unicode, one that opens and one that closes.
-They stand around each of its strings, inside surrounding white space. If the rendered text without
-marks equals the text rendered without them, the marks did not change what the template does.
+Each string of a conversation has two private characters of Unicode of its own, one that opens and
+one that closes. If the rendered text without marks equals the text rendered without them, the marks
+did not change what the template does.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .messages import REASONING, Message, Turns
+from .messages import REASONING, Message, Turns, closes_reasoning
 
 Kind = Literal["content", "reasoning", "call"]
-_FIRST = 0xF0000
-_KINDS: tuple[Kind, ...] = ("content", "reasoning", "call")
-_PER_MESSAGE = 2 * len(_KINDS)
-MOST_MESSAGES = 0xFFFE // _PER_MESSAGE
-"""Messages of a conversation that have marks of their own, at most."""
-_MARKS = re.compile(f"[{chr(_FIRST)}-{chr(_FIRST + 0xFFFD)}]")
+Style = Literal["outer", "inner", "middle"]
+"""Where marks stand: around white space and tags at the ends of a content, inside them, or both in
+the middle of a string, where a template that looks at the ends of a string does not see them."""
+STYLES: tuple[Style, ...] = ("outer", "inner", "middle")
+_OPENING, _CLOSING = 0xF0000, 0x100000
+MOST_STRINGS = 0xFFFD
+"""Strings of a conversation that have marks of their own, at most."""
+_RAW = "(?P<raw>[\U000f0000-\U000ffffd\U00100000-\U0010fffd])"
+_MARK = re.compile(_RAW)
+_ESCAPED = re.compile(
+    # As JSON writes it in ASCII, also inside of JSON, and as Python writes it.
+    _RAW + r"|\\+u(?P<high>db[89a-f][0-9a-f])\\+u(?P<low>d[c-f][0-9a-f]{2})"
+    r"|\\+U(?P<long>00(?:0f|10)[0-9a-f]{4})",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class MarkedString:
+    """A string of a message."""
+
+    message: int
+    kind: Kind
+    text: str
+    """The string without surrounding white space."""
 
 
 @dataclass(frozen=True)
 class Placed:
     """Where a string of a message stands in the rendered text."""
 
+    string: int
+    """Its number in the conversation."""
     message: int
     kind: Kind
     start: int
@@ -36,98 +56,164 @@ class Placed:
 
 def has_marks(text: str) -> bool:
     """Whether a text has characters that are used as marks."""
-    return _MARKS.search(text) is not None
+    return _pattern(text).search(text) is not None
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return the pattern of marks; escaped ones take longer to find, and are rare."""
+    return _ESCAPED if "\\u" in text or "\\U" in text else _MARK
+
+
+def opening_mark(string: int) -> str:
+    """Return the mark before the string with this number."""
+    return chr(_OPENING + string)
 
 
 def unmarked(text: str) -> str:
     """Return a text without marks."""
-    return _MARKS.sub("", text)
-
-
-def marked(
-    turns: Turns, chosen: Sequence[int] | None = None, *, outer: bool = False
-) -> list[dict[str, Any]]:
-    """Return the messages with marks around the strings of the chosen ones, or of all.
-
-    Args:
-        turns: The messages.
-        chosen: Numbers of the messages to mark; None marks all.
-        outer: Put the outermost marks of a content around white space and tags at its ends.
-    """
-    wanted = range(len(turns)) if chosen is None else chosen
-    return [
-        _marked(turn, number, outer=outer) if number in wanted else dict(turn)
-        for number, turn in enumerate(turns)
-    ]
-
-
-def placed(text: str) -> list[Placed]:
-    """Return where the marked strings stand in the text without marks, in order."""
-    found: list[Placed] = []
-    opened: dict[int, int] = {}
-    for count, match in enumerate(_MARKS.finditer(text)):
-        place = match.start() - count
-        code, closes = divmod(ord(match.group()) - _FIRST, 2)
-        if not closes:
-            opened[code] = place
-        elif code in opened:
-            message, kind = divmod(code, len(_KINDS))
-            found.append(Placed(message, _KINDS[kind], opened.pop(code), place))
-    return found
-
-
-def before_first(text: str) -> str:
-    """Return the text before the first mark; empty without a mark."""
-    found = _MARKS.search(text)
-    return text[: found.start()] if found else ""
+    return _pattern(text).sub("", text)
 
 
 def kinds_of(turn: Message) -> set[Kind]:
     """Return the kinds of strings that a message has."""
-    text = json.dumps(_marked(turn, 0), ensure_ascii=False, default=str)
-    found = {ord(match.group()) - _FIRST for match in _MARKS.finditer(text)}
-    return {_KINDS[code // 2] for code in found}
+    return {string.kind for string in Marking([turn]).strings}
 
 
-def _marked(turn: Message, number: int, *, outer: bool = False) -> dict[str, Any]:
-    made = dict(turn)
-    if isinstance(content := turn.get("content"), str):
-        made["content"] = _mark_sides(content, number, outer=outer)
-    elif isinstance(content, list):
-        made["content"] = [_mark_part(part, number) for part in content]
-    if isinstance(reasoning := turn.get("reasoning_content"), str):
-        made["reasoning_content"] = _mark(reasoning, number, "reasoning")
-    if calls := turn.get("tool_calls"):
-        made["tool_calls"] = [_mark_call(call, number) for call in calls]
-    return made
+class Marking:
+    """The strings of a conversation, numbered in order, and the marks around them.
 
+    A conversation that stops earlier has the same numbers.
+    """
 
-def _mark(text: str, number: int, kind: Kind) -> str:
-    inner = text.strip()
-    if not inner:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.strings: list[MarkedString] = []
+        self._first: list[int] = []
+        for number, turn in enumerate(turns):
+            self._first.append(len(self.strings))
+            _rewritten(turn, lambda text, kind, number=number: self._add(number, kind, text))  # type: ignore[misc]  # the default binds the number
+
+    def _add(self, message: int, kind: Kind, text: str) -> str:
+        if inner := text.strip():
+            self.strings.append(MarkedString(message, kind, inner))
         return text
+
+    def of(self, message: int) -> range:
+        """Return the numbers of the strings of a message."""
+        ends = [*self._first[1:], len(self.strings)]
+        return range(self._first[message], ends[message])
+
+    def marked(
+        self,
+        chosen: Sequence[int] | None = None,
+        *,
+        style: Style = "inner",
+        stop: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the messages with marks around the strings of the chosen ones, or of all.
+
+        Args:
+            chosen: Numbers of the messages to mark; None marks all.
+            style: Where the marks stand.
+            stop: Number of the first message that is left out; None keeps all.
+        """
+        turns = self._turns[:stop]
+        wanted = range(len(turns)) if chosen is None else chosen
+        return [
+            self._marked(number, style) if number in wanted else dict(turn)
+            for number, turn in enumerate(turns)
+        ]
+
+    def _marked(self, message: int, style: Style) -> dict[str, Any]:
+        numbers = iter(self.of(message))
+
+        def write(text: str, _: Kind) -> str:
+            return _mark(text, next(numbers), style) if text.strip() else text
+
+        made = _rewritten(self._turns[message], write)
+        if style == "outer" and isinstance(content := made.get("content"), str):
+            made["content"] = _widened(content)
+        return made
+
+    def changed(self, string: int) -> list[dict[str, Any]]:
+        """Return the messages with one string made longer by a letter."""
+        message = self.strings[string].message
+        numbers = iter(self.of(message))
+
+        def write(text: str, _: Kind) -> str:
+            if not text.strip() or next(numbers) != string:
+                return text
+            inner = text.rstrip()
+            return f"{inner}x{text[len(inner) :]}"
+
+        return [
+            _rewritten(turn, write) if number == message else dict(turn)
+            for number, turn in enumerate(self._turns)
+        ]
+
+    def placed(self, text: str, style: Style = "inner") -> list[Placed]:
+        """Return where the marked strings stand in the text without marks, in order."""
+        found: list[Placed] = []
+        opened: dict[int, int] = {}
+        bare = unmarked(text) if style == "middle" else ""
+        for closes, number, place in _marks(text):
+            if not closes:
+                opened[number] = place
+            elif number in opened and number < len(self.strings):
+                span = (opened.pop(number), place)
+                if style == "middle":
+                    span = _around(bare, place, self.strings[number].text) or (-1, -1)
+                if span[0] >= 0:
+                    string = self.strings[number]
+                    found.append(Placed(number, string.message, string.kind, *span))
+        return sorted(found, key=lambda one: (one.start, one.end))
+
+
+def before_first(text: str) -> str:
+    """Return the text before the first mark; empty without a mark."""
+    found = _pattern(text).search(text)
+    return text[: found.start()] if found else ""
+
+
+def _marks(text: str) -> Iterator[tuple[bool, int, int]]:
+    """Yield whether a mark closes, the number of its string, and its place without marks."""
+    removed = 0
+    for match in _pattern(text).finditer(text):
+        code = _code(match)
+        closes = code >= _CLOSING
+        yield closes, code - (_CLOSING if closes else _OPENING), match.start() - removed
+        removed += len(match.group())
+
+
+def _code(match: re.Match[str]) -> int:
+    if match.lastgroup == "raw":
+        return ord(match.group())
+    if match.lastgroup == "long":
+        return int(match["long"], 16)
+    return 0x10000 + ((int(match["high"], 16) - 0xD800) << 10) + int(match["low"], 16) - 0xDC00
+
+
+def _mark(text: str, number: int, style: Style) -> str:
+    inner = text.strip()
     start = text.index(inner)
-    code = _FIRST + number * _PER_MESSAGE + 2 * _KINDS.index(kind)
-    return text[:start] + chr(code) + inner + chr(code + 1) + text[start + len(inner) :]
+    before, after = text[:start], text[start + len(inner) :]
+    opens, closes = opening_mark(number), chr(_CLOSING + number)
+    if style == "middle":
+        half = len(inner) // 2
+        return f"{before}{inner[:half]}{opens}{closes}{inner[half:]}{after}"
+    return f"{before}{opens}{inner}{closes}{after}"
 
 
-def _mark_sides(content: str, number: int, *, outer: bool) -> str:
-    """Mark the text on each side of the tags of reasoning, the text between them as reasoning."""
-    sides = REASONING.split(content)
-    closes = [tag.startswith(("</", "[/")) for tag in sides[1::2]]
-    made = []
-    for index, side in enumerate(sides):
-        if index % 2:
-            made.append(side)
-        else:
-            inside = index // 2 < len(closes) and closes[index // 2]
-            made.append(_mark(side, number, "reasoning" if inside else "content"))
-    return _widened("".join(made)) if outer else "".join(made)
+def _around(text: str, place: int, string: str) -> tuple[int, int] | None:
+    """Return where a string stands whose middle is at `place`; None if it was rewritten."""
+    start = place - len(string) // 2
+    end = start + len(string)
+    return (start, end) if start >= 0 and text[start:end] == string else None
 
 
 def _widened(text: str) -> str:
     """Move the first mark to the beginning of a text, and the last one to its end."""
-    found = list(_MARKS.finditer(text))
+    found = list(_MARK.finditer(text))
     if not found:
         return text
     first, last = found[0], found[-1]
@@ -135,28 +221,59 @@ def _widened(text: str) -> str:
     return first.group() + inner + last.group()
 
 
-def _mark_part(part: Any, number: int) -> Any:
+_Write = Callable[[str, Kind], str]
+
+
+def _rewritten(turn: Message, write: _Write) -> dict[str, Any]:
+    """Return a message with every string replaced by what `write` returns for it."""
+    made = dict(turn)
+    if isinstance(content := turn.get("content"), str):
+        made["content"] = _sides(content, write)
+    elif isinstance(content, list):
+        made["content"] = [_part(part, write) for part in content]
+    if isinstance(reasoning := turn.get("reasoning_content"), str):
+        made["reasoning_content"] = write(reasoning, "reasoning")
+    if calls := turn.get("tool_calls"):
+        made["tool_calls"] = [_call(call, write) for call in calls]
+    return made
+
+
+def _sides(content: str, write: _Write) -> str:
+    """Rewrite the text on each side of the tags of reasoning, the text between as reasoning."""
+    sides = REASONING.split(content)
+    made = []
+    for index, side in enumerate(sides):
+        if index % 2:
+            made.append(side)
+        else:
+            inside = index + 1 < len(sides) and closes_reasoning(sides[index + 1])
+            made.append(write(side, "reasoning" if inside else "content"))
+    return "".join(made)
+
+
+def _part(part: Any, write: _Write) -> Any:
     if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-        return {**part, "text": _mark(part["text"], number, "content")}
+        return {**part, "text": write(part["text"], "content")}
     return part
 
 
-def _mark_call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], write: _Write) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping):
         return dict(call)
     made = dict(function)
     if isinstance(name := function.get("name"), str):
-        made["name"] = _mark(name, number, "call")
-    made["arguments"] = _mark_leaves(function.get("arguments"), number)
+        made["name"] = write(name, "call")
+    if "arguments" in function:
+        made["arguments"] = _leaves(function["arguments"], write)
     return {**call, "function": made}
 
 
-def _mark_leaves(value: Any, number: int) -> Any:
+def _leaves(value: Any, write: _Write) -> Any:
     if isinstance(value, str):
-        return _mark(value, number, "call")
+        return write(value, "call")
     if isinstance(value, Mapping):
-        return {key: _mark_leaves(part, number) for key, part in value.items()}
+        return {key: _leaves(part, write) for key, part in value.items()}
     if isinstance(value, list):
-        return [_mark_leaves(part, number) for part in value]
+        return [_leaves(part, write) for part in value]
     return value

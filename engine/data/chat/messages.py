@@ -12,11 +12,34 @@ from typing import Any
 Message = Mapping[str, Any]
 Turns = Sequence[Message]
 
-REASONING = re.compile(r"(</?(?:think|thinking|thought|reasoning)>|\[/?THINK\])")
-"""Tags of reasoning that is written into the content of a message."""
-_INLINE = re.compile(
-    r"(?:<(think|thinking|thought|reasoning)>.*?</\1>|\[THINK\].*?\[/THINK\])\s*", re.DOTALL
+_PAIRS = (
+    *((f"<{name}>", f"</{name}>") for name in ("think", "thinking", "thought", "reasoning")),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|thought_start|>", "<|thought_end|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
 )
+_CLOSING = frozenset(closes for _, closes in _PAIRS)
+_TAGS = "|".join(re.escape(tag) for pair in _PAIRS for tag in pair)
+REASONING = re.compile(f"({_TAGS})")
+"""Tags of reasoning that is written into the content of a message."""
+_BLOCKS = "|".join(f"{re.escape(opens)}.*?{re.escape(closes)}" for opens, closes in _PAIRS)
+_INLINE = re.compile(rf"(?:{_BLOCKS})\s*", re.DOTALL)
+
+
+def closes_reasoning(tag: str) -> bool:
+    """Whether a tag ends reasoning."""
+    return tag in _CLOSING
 
 
 @dataclass(frozen=True)

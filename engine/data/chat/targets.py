@@ -1,6 +1,6 @@
 """Find the characters of a rendered conversation that are learned: turns and their end marks.
 
-A turn begins behind the text with which the template asks for an answer (the opener), as far as
+A turn begins behind the text with which the template asks for an answer (the prompt), as far as
 that text stands before the turn, and ends behind its end mark. Both are found with marks around
 the strings of the messages, so it does not matter whether the template repeats, drops or rewrites
 other turns. Templates with `{% generation %}` name their targets themselves.
@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
-from . import marks
-from .marks import Placed
+from .edges import common, shared_beginning, without_cut_tag, without_cut_word
+from .marks import Kind, Marking, Placed, unmarked
 from .messages import Turns
+from .placement import Placement
 from .template import ChatTemplate, Rendered, Tools
 
 Span = tuple[int, int]
@@ -30,7 +32,8 @@ class TurnTarget:
     """The text that is learned of one turn."""
 
     turn: int
-    span: Span
+    spans: tuple[Span, ...]
+    """More than one if the template writes other messages into the turn."""
     ended: bool
     """Whether it includes an end mark."""
 
@@ -41,8 +44,8 @@ class ChatTargets:
 
     turns: list[TurnTarget] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
-    """Turns that should be learned, but cannot be found in the text."""
-    left_out: dict[int, set[marks.Kind]] = field(default_factory=dict)
+    """Turns that should be learned, but cannot be found in the text as a whole."""
+    left_out: dict[int, set[Kind]] = field(default_factory=dict)
     """Message → kinds of its strings that are not in the text."""
 
 
@@ -84,16 +87,6 @@ class TargetFinder:
         return re.compile("|".join([*known, _WORDED.pattern]))
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """A turn at the end of a conversation."""
-
-    own: list[Placed]
-    """Where its strings stand."""
-    tail: str
-    """The text behind the last one."""
-
-
 class _Search:
     """The search in one conversation."""
 
@@ -106,162 +99,166 @@ class _Search:
         self._tools = tools
         self._text = rendered.text
         self._form = rendered.form
-        self._placed, self._unmarkable = self._place_all()
+        self._where = Placement(self._template, turns, tools, rendered)
 
     def targets(self, wanted: Sequence[int], generated: Sequence[Span]) -> ChatTargets:
         """Return the targets of turns; `generated`: the spans that the template names itself."""
-        found = ChatTargets(left_out=self._left_out())
+        found = ChatTargets(left_out=self._where.left_out())
         for turn in wanted:
             target = self._by_generation(turn, generated) or self._without_generation(turn)
-            if target is None:
-                found.lost.append(turn)
-            else:
+            if target is not None:
                 found.turns.append(target)
+            if target is None or not self._is_whole(target):
+                found.lost.append(turn)
         return found
 
+    def _is_whole(self, target: TurnTarget) -> bool:
+        """Whether every string of a turn that stands in the text is learned."""
+        return all(
+            any(start <= one.start and one.end <= end for start, end in target.spans)
+            for one in self._where.of(target.turn)
+        )
+
     def _without_generation(self, turn: int) -> TurnTarget | None:
-        return self._by_prefix(turn) if turn in self._unmarkable else self._by_marks(turn)
-
-    def _by_generation(self, turn: int, generated: Sequence[Span]) -> TurnTarget | None:
-        """Return the span of `{% generation %}` that holds a turn, with the end mark behind it."""
-        own = [one for one in self._placed if one.message == turn]
-        spans = [(a, b) for a, b in generated if any(a <= one.start < b for one in own)]
-        if not spans:
-            return None
-        # The header of the turn and white space behind it are no part of what the model writes.
-        start = max(spans[0][0], self._start(turn, own[0].start))
-        end = start + len(self._text[start : spans[-1][1]].rstrip())
-        inside = list(self._finder.special(self._text[start:end]))
-        if inside and inside[-1].end() == end - start:
-            return TurnTarget(turn, (start, end), ended=True)
-        after = [one.start for one in self._placed if one.start >= end]
-        more = self._run(self._text[end : min(after, default=len(self._text))])
-        return TurnTarget(turn, (start, end + more), more > 0)
-
-    def _place_all(self) -> tuple[list[Placed], set[int]]:
-        """Return where the strings of all messages stand, and messages that marks would change."""
-        everyone = range(len(self._turns))
-        if marks.has_marks(self._text) or len(self._turns) > marks.MOST_MESSAGES:
-            return [], set(everyone)
-        for outer in (True, False):
-            whole = self._with_marks(self._turns, None, self._text, outer=outer)
-            if whole is not None:
-                return whole, self._bare()
-        placed: list[Placed] = []
-        unmarkable = self._bare()
-        for number in everyone:
-            one = self._either(self._turns, number, self._text)
-            if one is None:
-                unmarkable.add(number)
-            else:
-                placed += one
-        return sorted(placed, key=lambda one: one.start), unmarkable
-
-    def _either(self, turns: Turns, number: int, text: str) -> list[Placed] | None:
-        """Return where the strings of a message stand, with outer marks or with inner ones."""
-        outer = self._with_marks(turns, [number], text, outer=True)
-        return self._with_marks(turns, [number], text, outer=False) if outer is None else outer
-
-    def _with_marks(
-        self, turns: Turns, chosen: Sequence[int] | None, text: str, *, outer: bool
-    ) -> list[Placed] | None:
-        """Return where marked strings stand; None if the marks change the text."""
-        given = marks.marked(turns, chosen, outer=outer)
-        made = self._template.text(given, self._tools, self._form)
-        return None if made is None or marks.unmarked(made) != text else marks.placed(made)
-
-    def _bare(self) -> set[int]:
-        """Return the messages without any string to mark."""
-        return {number for number, turn in enumerate(self._turns) if not marks.kinds_of(turn)}
-
-    def _left_out(self) -> dict[int, set[marks.Kind]]:
-        there = {(one.message, one.kind) for one in self._placed}
-        missing = {
-            number: {kind for kind in marks.kinds_of(turn) if (number, kind) not in there}
-            for number, turn in enumerate(self._turns)
-            if number not in self._unmarkable
-        }
-        return {number: kinds for number, kinds in missing.items() if kinds}
-
-    def _by_marks(self, turn: int) -> TurnTarget | None:
-        alone = self._alone(turn)
-        own = [one for one in self._placed if one.message == turn]
-        if alone is not None:  # later messages may repeat strings, such as the name of a tool
-            own = own[: len(alone.own)]
+        if turn in self._where.unmarkable:
+            return self._by_prefix(turn)
+        own = self._where.of(turn)
         if not own:
             return None
-        first, last = min(one.start for one in own), max(one.end for one in own)
-        end = self._end(turn, last, alone.tail if alone else None)
-        return TurnTarget(turn, (self._start(turn, first), end), end > last)
+        parts = self._parts(own)
+        spans = []
+        for number, part in enumerate(parts):
+            last = max(part, key=lambda one: one.end)
+            start = part[0].start if number else self._start(turn, part[0])
+            length, ended = self._closing(turn, last, last.end)
+            spans.append((start, last.end + length))
+        return TurnTarget(turn, tuple(spans), ended)
 
-    def _start(self, turn: int, first: int) -> int:
-        """Return where a turn begins: behind the opener, as far as it stands before the turn.
+    def _parts(self, own: Sequence[Placed]) -> list[list[Placed]]:
+        """Split the strings of a turn where other messages stand between them."""
+        parts = [[own[0]]]
+        for one, following in pairwise(own):
+            between = (one.end, following.start)
+            if any(
+                between[0] <= other.start and other.end <= between[1]
+                for other in self._where.placed
+                if other.message != one.message
+            ):
+                parts.append([])
+            parts[-1].append(following)
+        return parts
+
+    def _by_generation(self, turn: int, generated: Sequence[Span]) -> TurnTarget | None:
+        """Return the spans of `{% generation %}` that hold a turn, with the end mark behind it."""
+        own = self._where.of(turn)
+        named = [(a, b) for a, b in generated if any(a <= one.start < b for one in own)]
+        if not named:
+            return None
+        # The header of the turn and white space behind it are no part of what the model writes.
+        starts = [max(named[0][0], self._start(turn, own[0])), *(a for a, _ in named[1:])]
+        ends = [a + len(self._text[a:b].rstrip()) for a, b in named]
+        spans = list(zip(starts, ends, strict=True))
+        start, end = spans[-1]
+        inside = list(self._finder.special(self._text[start:end]))
+        ended = bool(inside) and inside[-1].end() == end - start
+        last = max((one for one in own if one.start < end), key=lambda one: one.end)
+        if not ended and last.end <= end:
+            length, ended = self._closing(turn, last, end)
+            spans[-1] = (start, end + length)
+        return TurnTarget(turn, tuple(spans), ended)
+
+    def _start(self, turn: int, first: Placed) -> int:
+        """Return where a turn begins: behind the prompt, as far as it stands before the turn.
 
         Templates ask for turns of the assistant only; others begin with their first string.
         """
         if self._turns[turn].get("role") != "assistant":
-            return first
-        others = [one.end for one in self._placed if one.message != turn and one.end <= first]
-        before = max(others, default=0)
-        gap = self._text[before:first]
-        opener = self._template.opener(self._turns[:turn], self._tools, self._form)
-        if not opener.strip() and self._turns[turn].get("tool_calls"):
-            return self._behind_prompt(turn, first)
+            return first.start
+        others = [
+            one for one in self._where.placed if one.message != turn and one.end <= first.start
+        ]
+        last = max(others, key=lambda one: one.end, default=None)
+        before = last.end if last else 0
+        gap = self._text[before : first.start]
+        if last is not None and self._where.asked(turn) == (last.string, gap):
+            return first.start
+        prompt = self._where.prompt(turn)
+        opened = self._behind_opener(prompt.opener, gap)
+        if last is None or prompt.string != last.string or not prompt.tail.strip():
+            return before + (len(gap) if opened is None else opened)
+        length, whole = shared_beginning(gap, prompt.tail)
+        if whole:
+            return before + length
+        if first.kind == "call":
+            return before + max(self._cut(gap, length), opened or 0)
+        return before + (opened or self._cut_at_token(gap, length))
+
+    def _cut(self, gap: str, length: int) -> int:
+        """Return how much of a gap is the beginning of a prompt that goes on otherwise."""
+        return len(without_cut_word(without_cut_tag(gap[:length]), gap))
+
+    def _cut_at_token(self, gap: str, length: int) -> int:
+        """Return the same if that beginning ends with a special token, or all of the gap."""
+        shared = gap[: self._cut(gap, length)].rstrip()
+        special = list(self._finder.special(shared))
+        return len(shared) if special and special[-1].end() == len(shared) else len(gap)
+
+    def _behind_opener(self, opener: str, gap: str) -> int | None:
+        """Return where the longest beginning of an opener ends in a gap; None without any."""
         for length in range(len(opener), 0, -1):
             place = gap.rfind(opener[:length])
-            if place >= 0:
-                return self._behind(opener, length, gap[place:], before + place, first)
-        return first
-
-    def _behind_prompt(self, turn: int, first: int) -> int:
-        """Return where the text before a turn ends, if answers follow it without a header."""
-        asked = self._turns[:turn]
-        prompt = self._template.text(asked, self._tools, self._form) or ""
-        answer = marks.marked([*asked, {"role": "assistant", "content": "a"}], [turn])
-        answered = self._template.text(answer, self._tools, self._form) or ""
-        plain = answered.startswith(prompt) and not marks.before_first(answered[len(prompt) :])
-        there = bool(prompt) and self._text.startswith(prompt) and len(prompt) <= first
-        return len(prompt) if plain and there else first
-
-    def _behind(self, opener: str, length: int, following: str, place: int, first: int) -> int:
-        """Return the end of the part of an opener that stands at `place`, or `first`."""
-        if length == len(opener):
-            return place + length
-        shared = _without_cut_tag(opener[:length])
-        return place + len(shared) if self._is_header(shared, following) else first
+            if place < 0:
+                continue
+            if length == len(opener):
+                return place + length
+            shared = without_cut_tag(opener[:length])
+            return place + len(shared) if self._is_header(shared, gap[place:]) else None
+        return None
 
     def _is_header(self, shared: str, following: str) -> bool:
         """Whether the beginning of an opener is a header of its own, not a part of another one."""
         special = list(self._finder.special(following))
         if special and special[0].start() == 0 and len(shared) < special[0].end():
             return False
-        cut_word = shared[-1:].isalnum() and following[len(shared) : len(shared) + 1].isalnum()
-        return bool(shared.strip()) and not cut_word
+        return bool(shared.strip()) and without_cut_word(shared, following) == shared
 
-    def _alone(self, turn: int) -> _Alone | None:
-        """Return a turn in the conversation that stops after it; None if it cannot be found."""
-        turns, text = self._turns[: turn + 1], self._text
-        if turn < len(self._turns) - 1:
-            shorter = self._template.text(turns, self._tools, self._form)
-            if shorter is None:
-                return None
-            text = shorter
-        placed = self._either(turns, turn, text)
-        return _Alone(placed, text[max(one.end for one in placed) :]) if placed else None
-
-    def _end(self, turn: int, last: int, alone: str | None) -> int:
-        """Return where the end mark of a turn ends, or `last` if it has none.
+    def _closing(self, turn: int, last: Placed, end: int) -> tuple[int, bool]:
+        """Return the length of what closes a turn, and whether an end mark is in it.
 
         Args:
             turn: Number of the turn.
-            last: Where its last string ends.
-            alone: The text behind that string if the conversation stopped after the turn.
+            last: Its last string.
+            end: Where the text ends that is learned so far, at or behind the end of `last`.
         """
-        after = [one.start for one in self._placed if one.start >= last and one.message != turn]
-        tail = self._text[last : min(after, default=len(self._text))]
-        shared = tail if alone is None else _common(tail, alone)
-        run = self._call_end if self._turns[turn].get("tool_calls") else self._run
-        return last + (run(shared) or self._first_mark(tail) or self._worded_end(shared, alone))
+        own = self._where.of(turn)
+        after = [one.start for one in self._where.placed if one.start >= end and one not in own]
+        following = [one.start for one in own if one.start >= end]
+        tail = self._text[end : min([*after, *following], default=len(self._text))]
+        ending = self._where.ending(turn)
+        alone = ending.behind(last.string) if ending else None
+        stops_alike = _stops_alike(self._text[last.end : end] + tail, alone)
+        alone = alone[end - last.end :] if alone is not None else None
+        shared = tail if alone is None else common(tail, alone)
+        run = self._call_end if last.kind == "call" else self._run
+        length = run(shared) or self._next_role(turn, shared, alone)
+        if not length and not stops_alike:
+            length = self._first_mark(tail)
+        if length:
+            return length, self._has_end_mark(turn, tail[:length])
+        length = self._worded_end(shared, alone)
+        if last.kind == "call":
+            return length, self._has_end_mark(turn, tail[:length])
+        return length, bool(self._text[last.end : end + length].strip())
+
+    def _has_end_mark(self, turn: int, closing: str) -> bool:
+        """Whether a special token is in a text, or the words that end other turns."""
+        if any(True for _ in self._finder.special(closing)):
+            return True
+        answer = Marking([*self._turns[:turn], {"role": "assistant", "content": "a"}])
+        made = self._template.text(answer.marked([turn]), self._tools, self._form)
+        placed = [one for one in answer.placed(made or "") if one.message == turn]
+        worded = unmarked(made or "")[placed[-1].end :].strip() if placed else ""
+        return bool(worded) and closing.rstrip().endswith(worded)
 
     def _call_end(self, tail: str) -> int:
         """Return the length of the syntax that closes a tool call, with its end mark."""
@@ -270,6 +267,8 @@ class _Search:
             if self._opens(mark.group()):
                 return length or len(tail[: mark.start()].rstrip())
             length = mark.end()
+            if mark.group() == self._finder.eos:
+                break
         return length
 
     def _run(self, tail: str) -> int:
@@ -282,6 +281,14 @@ class _Search:
             if mark.group() == self._finder.eos:
                 break
         return length
+
+    def _next_role(self, turn: int, shared: str, alone: str | None) -> int:
+        """Return the length of the token of the next role, where models stop with that token."""
+        mark = next(self._finder.special(shared), None)
+        if mark is None or alone is None or alone.strip() != mark.group():
+            return 0
+        asked = self._where.prompt(turn).opener
+        return 0 if mark.group() in asked else mark.end()
 
     def _first_mark(self, tail: str) -> int:
         mark = next(self._finder.special(tail), None)
@@ -301,48 +308,39 @@ class _Search:
 
     @cached_property
     def _openers(self) -> set[str]:
-        first = self._text[: self._placed[0].start] if self._placed else ""
-        before = [mark.group() for mark in self._finder.special(first)]
+        placed = self._where.placed
+        first = self._text[: placed[0].start] if placed else ""
+        before = list(self._finder.special(first))
         opener = self._template.opener(self._turns[:1], self._tools, self._form)
         asked = {mark.group() for mark in self._finder.special(opener)}
+        nearest = {m.group() for m in before[-1:] if len(first[m.end() :].split()) < 2}
         # A system message that the template writes by itself ends with an end mark.
-        alone = self._alone(self._placed[0].message) if self._placed else None
-        ends = [mark.group() for mark in self._finder.special(alone.tail)] if alone else []
-        return {*before[-1:], *(asked & set(before))} - set(ends[:1])
+        ending = self._where.ending(placed[0].message) if placed else None
+        tail = ending.text[max(one.end for one in ending.own) :] if ending else ""
+        ends = [mark.group() for mark in self._finder.special(tail)]
+        found = {*nearest, *(asked & {mark.group() for mark in before})} - set(ends[:1])
+        return {token for token in found if not token.startswith("</")}
 
     def _by_prefix(self, turn: int) -> TurnTarget | None:
         """Return the text that a turn adds to the text before it; None if it changes that text."""
-        turns, opener = self._turns[:turn], ""
+        turns = self._turns[:turn]
         before = self._template.text(turns, self._tools, self._form) if turns else ""
         opener = self._template.opener(turns, self._tools, self._form)
         through = self._template.text(self._turns[: turn + 1], self._tools, self._form)
         if before is None or through is None:
             return None
-        shared = _without_cut_tag(_common(opener, through[len(before) :]))
+        shared = without_cut_tag(common(opener, through[len(before) :]))
         start = len(before) + len(shared)
         if not (through.startswith(before) and self._text.startswith(through.rstrip())):
             return None
-        end = start + self._run_end(through[start:])
-        return TurnTarget(turn, (start, end), end > start) if end > start else None
+        length, ended = self._run_end(through[start:])
+        return TurnTarget(turn, ((start, start + length),), ended) if length else None
 
-    def _run_end(self, text: str) -> int:
+    def _run_end(self, text: str) -> tuple[int, bool]:
         ends = [mark.end() for mark in self._finder.special(text) if not self._opens(mark.group())]
-        return ends[-1] if ends else len(text.rstrip())
+        return (ends[-1], True) if ends else (len(text.rstrip()), bool(text.strip()))
 
 
-def _without_cut_tag(text: str) -> str:
-    """Return a text without a tag at its end that is not closed, such as `<thi`."""
-    for opens, closes in ("<>", "[]"):
-        place = text.rfind(opens)
-        if place > text.rfind(closes):
-            text = text[:place]
-    return text
-
-
-def _common(one: str, other: str) -> str:
-    length = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        length += 1
-    return one[:length]
+def _stops_alike(tail: str, alone: str | None) -> bool:
+    """Whether a turn ends with the same words whether or not the conversation goes on."""
+    return alone is not None and bool(alone.strip()) and tail.startswith(alone.rstrip())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ...errors import DataError
-from . import marks
+from .marks import Marking, before_first, has_marks
 from .messages import FORMS, MessageForm, Turns, arguments_of
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
@@ -49,7 +49,6 @@ class ChatTemplate:
     tokenizer: TemplateTokenizer
     _reading: set[MessageForm] = field(default_factory=set)
     """Forms whose contents the template is known to write."""
-    _openers: dict[tuple[str, bool], str] = field(default_factory=dict)
 
     def render(self, turns: Turns, tools: Tools, place: str) -> Rendered:
         """Return a conversation as text.
@@ -96,20 +95,15 @@ class ChatTemplate:
             tools: The tools.
             form: The form of the messages.
         """
-        key = (str(turns[-1].get("role")) if turns else "", bool(tools))
-        if key not in self._openers:
-            asked = turns or [{"role": "user", "content": "a"}]
-            plain = self.text(asked, tools, form)
-            opened = self.text(asked, tools, form, opening=True)
-            self._openers[key] = _after(plain, opened) or self._header(asked, tools, form, plain)
-        return self._openers[key]
+        asked = turns or [{"role": "user", "content": "a"}]
+        plain = self.text(asked, tools, form)
+        opened = self.text(asked, tools, form, opening=True)
+        return _after(plain, opened) or self._header(asked, tools, form, plain)
 
     def _header(self, turns: Turns, tools: Tools, form: MessageForm, plain: str | None) -> str:
         """Return what a template without a generation prompt writes before an answer."""
-        answer = marks.marked([*turns, {"role": "assistant", "content": "a"}], [len(turns)])
-        answered = self.text(answer, tools, form)
-        found = _after(plain, answered)
-        return marks.before_first(found)
+        answer = Marking([*turns, {"role": "assistant", "content": "a"}]).marked([len(turns)])
+        return before_first(_after(plain, self.text(answer, tools, form)))
 
     def generated(self, turns: Turns, tools: Tools, rendered: Rendered) -> list[tuple[int, int]]:
         """Return the spans between `{% generation %}` and `{% endgeneration %}` in the text."""
@@ -153,10 +147,11 @@ class ChatTemplate:
         """Whether no content of any message reaches the text."""
         if form in self._reading:
             return False
-        if not any(marks.kinds_of(turn) for turn in turns):
+        marking = Marking(turns)
+        if not marking.strings:
             return False
-        made = self.text(marks.marked(turns), tools, form)
-        if made is None or marks.has_marks(made):
+        made = self.text(marking.marked(), tools, form)
+        if made is None or has_marks(made):
             self._reading.add(form)
             return False
         return True

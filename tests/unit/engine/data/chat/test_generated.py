@@ -108,12 +108,12 @@ def test_targets_are_what_the_assistant_writes_and_end_marks(
     rendered = template.render(turns, (), "here")
     wanted = [n for n, turn in enumerate(turns) if turn["role"] == "assistant"]
     found = finder.find(turns, (), rendered, wanted)
-    texts = [rendered.text[target.span[0] : target.span[1]] for target in found.turns]
+    spans = [span for target in found.turns for span in target.spans]
+    texts = [rendered.text[start:end] for start, end in spans]
     expected = [style.target(turns[n], last=n == len(turns) - 1) for n in wanted]
     assert texts == expected
     assert not found.lost
     assert not found.left_out
-    places = [target.span for target in found.turns]
-    assert places == sorted(places)
+    assert spans == sorted(spans)
     header = HEADERS[style.header][0].format(role="assistant")
-    assert all(header in rendered.text[:start] for start, _ in places)
+    assert all(header in rendered.text[:start] for start, _ in spans)

@@ -1,0 +1,228 @@
+"""Where the strings of a conversation stand in its rendered text, and which are not in it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .marks import (
+    MOST_STRINGS,
+    STYLES,
+    Kind,
+    Marking,
+    Placed,
+    Style,
+    has_marks,
+    opening_mark,
+    unmarked,
+)
+from .messages import Turns
+from .template import ChatTemplate, Rendered, Tools
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A turn at the end of a conversation."""
+
+    own: list[Placed]
+    """Where its strings stand."""
+    text: str
+    """The text of the conversation that stops after the turn."""
+
+    def count(self, string: int) -> int:
+        """Return how often a string stands in the text."""
+        return sum(one.string == string for one in self.own)
+
+    def behind(self, string: int) -> str | None:
+        """Return the text between the last place of a string and the next string, or the end."""
+        ends = [one.end for one in self.own if one.string == string]
+        if not ends:
+            return None
+        after = [one.start for one in self.own if one.start >= ends[-1]]
+        return self.text[ends[-1] : min(after, default=len(self.text))]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The text with which a template asks for an answer, behind the last string before it."""
+
+    string: int | None
+    """The last string before the answer; None if there is none."""
+    tail: str
+    """The text behind that string."""
+    opener: str
+    """What the template adds to the messages to ask for an answer."""
+
+
+class Placement:
+    """Finds the strings of one conversation in its text.
+
+    Args:
+        template: The chat template.
+        turns: The messages.
+        tools: The tools that were rendered with them.
+        rendered: The conversation as text.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, turns: Turns, tools: Tools, rendered: Rendered
+    ) -> None:
+        self._template = template
+        self._turns = turns
+        self._tools = tools
+        self._form = rendered.form
+        self._endings: dict[int, Ending | None] = {}
+        self._asked: dict[int, str | None] = {}
+        self._style: Style = "inner"
+        self.text = rendered.text
+        self.marking = Marking(turns)
+        self.unmarkable = {n for n in range(len(turns)) if not self.marking.of(n)}
+        """Messages without strings, and messages that marks would change."""
+        self.placed = self._place_all()
+        """Where the strings stand, in order."""
+
+    def of(self, message: int) -> list[Placed]:
+        """Return where the strings of a message stand that belong to it.
+
+        Later messages may repeat strings, such as the name of a tool. A string belongs to its
+        message as often as it stands in the conversation that stops after the message.
+        """
+        own = [one for one in self.placed if one.message == message]
+        ending = self.ending(message)
+        if ending is None:
+            return own
+        seen: Counter[int] = Counter()
+        kept = []
+        for one in own:
+            seen[one.string] += 1
+            if seen[one.string] <= max(1, ending.count(one.string)):
+                kept.append(one)
+        return kept
+
+    def ending(self, message: int) -> Ending | None:
+        """Return the conversation that stops after a message; None if it has no such text."""
+        if message not in self._endings:
+            self._endings[message] = self._ending(message)
+        return self._endings[message]
+
+    def _ending(self, message: int) -> Ending | None:
+        text: str | None = self.text
+        if message < len(self._turns) - 1:
+            text = self._rendered(self._turns[: message + 1])
+        if text is None:
+            return None
+        own = self._either([message], text, message + 1)
+        return Ending(own, text) if own else None
+
+    def left_out(self) -> dict[int, set[Kind]]:
+        """Return the messages with strings that are not in the text, and the kinds of these."""
+        there = {one.string for one in self.placed}
+        missing: dict[int, set[Kind]] = {}
+        for number, string in enumerate(self.marking.strings):
+            if number in there:
+                continue
+            if string.message not in self.unmarkable or self._vanishes(number, there):
+                missing.setdefault(string.message, set()).add(string.kind)
+        return missing
+
+    def _vanishes(self, number: int, there: set[int]) -> bool:
+        """Whether a string that cannot be marked is not in the text.
+
+        It is not if the text stays the same when the string changes, or has it no more often than
+        the other strings, whose numbers are `there`.
+        """
+        if self._rendered(self.marking.changed(number)) == self.text:
+            return True
+        string = self.marking.strings[number].text
+        others = sum(self.marking.strings[one].text.count(string) for one in there)
+        forms = {string, *(json.dumps(string, ensure_ascii=one)[1:-1] for one in (True, False))}
+        return max(self.text.count(form) for form in forms) <= others
+
+    def prompt(self, turn: int) -> Prompt:
+        """Return the text with which the template asks for a turn."""
+        if self.asked(turn) is None:
+            opener = self._template.opener(self._turns[:turn], self._tools, self._form)
+            return Prompt(None, "", opener)
+        before = self.marking.marked(style=self._style, stop=turn)
+        plain = self._rendered(before) or ""
+        asked = self._asked[turn] or ""
+        if asked.strip() == plain.strip():
+            asked = self._headed(turn, before) or plain
+        plain, bare = unmarked(plain), unmarked(asked)
+        opener = bare[len(plain) :] if bare.startswith(plain) else ""
+        return Prompt(*self._tail(turn, asked), opener)
+
+    def asked(self, turn: int) -> tuple[int | None, str] | None:
+        """Return the last string before a turn, and the text behind it if an answer is asked for.
+
+        None if the messages before the turn cannot be marked.
+        """
+        if turn not in self._asked:
+            made = None
+            if turn and self._marked_alike(turn):
+                before = self.marking.marked(style=self._style, stop=turn)
+                made = self._rendered(before, opening=True)
+            self._asked[turn] = made
+        made = self._asked[turn]
+        return None if made is None else self._tail(turn, made)
+
+    def _tail(self, turn: int, asked: str) -> tuple[int | None, str]:
+        ends = [one for one in self.marking.placed(asked, self._style) if one.message < turn]
+        last = max(ends, key=lambda one: one.end, default=None)
+        return (last.string, unmarked(asked)[last.end :]) if last else (None, "")
+
+    def _headed(self, turn: int, before: list[dict[str, Any]]) -> str | None:
+        """Return the messages before a turn and its header, from an answer in its place."""
+        answer = Marking([*self._turns[:turn], {"role": "assistant", "content": "a"}])
+        marked = answer.marked([turn])
+        answered = self._rendered([*before, marked[-1]]) or ""
+        place = answered.find(opening_mark(answer.of(turn)[0]))
+        return answered[:place] if place >= 0 else None
+
+    def _marked_alike(self, stop: int) -> bool:
+        """Whether marks change none of the first messages."""
+        return not any(self.marking.of(n) and n in self.unmarkable for n in range(stop))
+
+    def _place_all(self) -> list[Placed]:
+        everyone = range(len(self._turns))
+        if has_marks(self.text) or len(self.marking.strings) > MOST_STRINGS:
+            self.unmarkable |= set(everyone)
+            return []
+        for style in ("outer", "inner"):
+            whole = self._with_marks(None, self.text, style)
+            if whole is not None:
+                self._style = style
+                return whole
+        placed: list[Placed] = []
+        for number in everyone:
+            one = self._either([number], self.text)
+            if one is None:
+                self.unmarkable.add(number)
+            else:
+                placed += one
+        return sorted(placed, key=lambda one: (one.start, one.end))
+
+    def _either(
+        self, chosen: Sequence[int], text: str, stop: int | None = None
+    ) -> list[Placed] | None:
+        """Return where strings stand in a text, in the first style that does not change it."""
+        for style in STYLES:
+            placed = self._with_marks(chosen, text, style, stop)
+            if placed is not None:
+                return placed
+        return None
+
+    def _with_marks(
+        self, chosen: Sequence[int] | None, text: str, style: Style, stop: int | None = None
+    ) -> list[Placed] | None:
+        """Return where marked strings stand; None if the marks change the text."""
+        made = self._rendered(self.marking.marked(chosen, style=style, stop=stop))
+        if made is None or unmarked(made) != text:
+            return None
+        return self.marking.placed(made, style)
+
+    def _rendered(self, turns: Turns, *, opening: bool = False) -> str | None:
+        return self._template.text(turns, self._tools, self._form, opening=opening)
