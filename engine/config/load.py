@@ -14,6 +14,7 @@ import yaml
 
 from ..errors import ConfigError
 from .checks import check_config, files_of_pattern, is_pattern, require
+from .earlier import read_as_before
 from .messages import (
     describe_type,
     describe_value,
@@ -61,13 +62,28 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
-    """Parse a configuration that `dump_config` wrote.
+    """Parse a configuration that `dump_config` wrote, also in an earlier version.
 
     Raises:
         ConfigError: The text is no valid configuration any more.
     """
     builder = _Builder(name)
-    return builder.config(builder.parse(text))
+    root = builder.parse(text)
+    return read_as_before(builder.config(root), _data_keys(root))
+
+
+def data_keys(text: str) -> frozenset[str]:
+    """Return the keys of the section `data` of a configuration that `dump_config` wrote.
+
+    Raises:
+        ConfigError: The text is no configuration.
+    """
+    return _data_keys(_Builder("config.yaml").parse(text))
+
+
+def _data_keys(root: Value) -> frozenset[str]:
+    data = root.plain().get("data")
+    return frozenset(data) if isinstance(data, dict) else frozenset()
 
 
 def dump_config(config: RunConfig) -> str:

@@ -70,6 +70,10 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     """Train direction and magnitude of the weights separately (DoRA); slower."""
 
 
+LabelMeaning = Literal["auto", "class", "score", "match", "answer"]
+Label = bool | int | float | str
+
+
 class DataSource(Section, frozen=True, kw_only=True):
     """One source of a training mix."""
 
@@ -80,6 +84,16 @@ class DataSource(Section, frozen=True, kw_only=True):
     all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
     """Split of a folder or hub dataset; null is `data.train_split`."""
+    columns: dict[str, str | None] | None = None
+    """Columns of this source by field; null is `data.columns`."""
+    roles: dict[str, str] | None = None
+    """Roles of this source by their names; null is `data.roles`."""
+    system: str | None = None
+    """System message for this source; null is `data.system`, and an empty text is none."""
+    label: LabelMeaning | None = None
+    """Meaning of its column `label`; null is `data.label`."""
+    yes_labels: list[Label] | None = None
+    """Its labels that say yes; null is `data.yes_labels`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
@@ -88,8 +102,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     train: str | list[DataSource]
     """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a hub
     dataset id, or `stdlib:pairs` (pairs built on this machine from the Python standard library); a
-    list of `{path, weight}` mixes sources. A relative path is looked up in the current folder, then
-    in the folder of the configuration."""
+    list of `{path, weight}` mixes sources, each with `columns`, `roles`, `system`, `label` and
+    `yes_labels` of its own if needed. A relative path is looked up in the current folder, then in
+    the folder of the configuration."""
     eval: str | None = None
     """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"
@@ -114,11 +129,13 @@ class DataConfig(Section, frozen=True, kw_only=True):
     keeps a role that the chat template has; `*` stands for all other roles."""
     system: str | None = None
     """System message of conversations that have none; null adds none."""
-    label: Literal["auto", "class", "score", "match", "answer"] = "auto"
+    label: LabelMeaning = "auto"
     """Meaning of a column `label`. class: pairs with equal labels are not negatives of each other;
     score: the similarity of two texts; match: whether two texts match, so that those that do not
     are negatives or left out; answer: the answer to a text (task sft)."""
-    yes_labels: list[bool | int | float | str] | None = None
+    positives: Literal["all", "first"] = "all"
+    """Pairs made of several positives of an anchor: one of each, or only one of the first."""
+    yes_labels: list[Label] | None = None
     """Labels that say yes, such as `[0]` or `[4, 5]`: the texts match (label: match), or the
     completion is good (task kto). All others say no; null: true, 1 and known words say yes."""
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
@@ -163,6 +180,13 @@ class DataConfig(Section, frozen=True, kw_only=True):
     def sources(self) -> list[DataSource]:
         """The training sources as a list, also when only one is given."""
         return [DataSource(path=self.train)] if isinstance(self.train, str) else self.train
+
+    def of_source(self, source: DataSource) -> DataConfig:
+        """Return the section with the settings of one source in place of the common ones."""
+        names = ("columns", "roles", "system", "label", "yes_labels")
+        own = {name: getattr(source, name) for name in names}
+        given = {name: value for name, value in own.items() if value is not None}
+        return msgspec.structs.replace(self, **given)
 
 
 class ContrastiveConfig(Section, frozen=True, kw_only=True):

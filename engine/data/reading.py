@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+import msgspec
+
 from ..config.data_reasons import NAN_LABEL
-from ..config.schema import STDLIB_PAIRS, RunConfig
+from ..config.schema import STDLIB_PAIRS, DataSource, RunConfig
 from .batches.sampler import epoch_order
 from .findings import Findings
 from .records.formats import Format, Record
@@ -89,7 +91,8 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
     elif not data.streaming:
         for source in data.sources:
             split = source.split or data.train_split
-            rows, form = _read(config, source.path, split, data.train_limit, findings, progress)
+            own = of_source(config, source)
+            rows, form = _read(own, source.path, split, data.train_limit, findings, progress)
             summaries.append(SourceSummary(source.path, "train", form, len(rows)))
             fraction = data.eval_fraction if data.eval is None else 0.0
             kept, out = hold_out(rows, fraction, data.eval_limit)
@@ -111,9 +114,16 @@ def first_records(config: RunConfig, count: int, progress: Progress) -> list[Rec
     if data.train == STDLIB_PAIRS:
         return _stdlib_records(0.0, progress)[0][:count]
     most = min(count, data.train_limit or count)
-    splits = [(source.path, source.split or data.train_split) for source in data.sources]
-    read = [_read(config, path, split, most, Findings(), progress)[0] for path, split in splits]
-    return [record for records in read for record in records]
+    found: list[Record] = []
+    for source in data.sources:
+        own, split = of_source(config, source), source.split or data.train_split
+        found += _read(own, source.path, split, most, Findings(), progress)[0]
+    return found
+
+
+def of_source(config: RunConfig, source: DataSource) -> RunConfig:
+    """Return a run with the settings of one training source."""
+    return msgspec.structs.replace(config, data=config.data.of_source(source))
 
 
 def _evaluation_records(

@@ -13,9 +13,8 @@ from ..config.schema import RunConfig, TextUnit
 from ..errors import DataError
 from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .findings import Findings
-from .reading import SourceRecords, SourceSummary
+from .reading import SourceRecords, SourceSummary, of_source
 from .records.formats import Record
-from .records.mapping import several_positives
 from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
 from .screening.trainable import require_usable
 from .sources import open_rows
@@ -50,10 +49,11 @@ class _Stream:
             if isinstance(found, LeftOut):
                 yield found
                 continue
-            if len(several_positives(found)[1]) > 1 and self.reader.decision.form == "pairs":
+            if self.reader.splits(found):
                 raise DataError(
                     f"{row.place}: several positives make several records, which cannot be "
-                    "streamed; set data.streaming: false, or give every positive a row of its own"
+                    "streamed; set data.streaming: false or data.positives: first, or give every "
+                    "positive a row of its own"
                 )
             yield self.reader.read(found, row.place)
 
@@ -82,7 +82,7 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"
             )
-        reader = RecordReader(config, source.path, findings)
+        reader = RecordReader(of_source(config, source), source.path, findings)
         reader.decide(sample)
         yield _Stream(source.path, split, config.data.text, reader, findings)
 

@@ -184,6 +184,23 @@ def _hold(old: Any, new: Any, path: str = "") -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_run_continues_as_before(name: str, folder: Path) -> None:
     """Equal to the last bit on the machine of the facts, within a tolerance on any other."""
+    _continue(name, folder)
+
+
+def test_a_run_on_sentences_with_labels_continues_as_before(folder: Path) -> None:
+    """Labels that are all different change no loss, and their meaning is not asked about again."""
+    file = folder / "pairs.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    labelled = [
+        {"sentence1": row["anchor"], "sentence2": row["positive"], "label": number}
+        for number, row in enumerate(rows)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    _continue("contrastive", folder)
+
+
+def _continue(name: str, folder: Path) -> None:
+    """Continue a run and compare its steps with those of the earlier version."""
     run = RunDirectory(folder / name)
     before = read_records(run)
     played = play(run, resume="last", name=name)

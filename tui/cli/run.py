@@ -96,8 +96,9 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
-    from fttui.engine.config.load import parse_resolved
-    from fttui.engine.config.memory.planning import with_earlier_decisions
+    from fttui.engine.config.earlier import read_as_before
+    from fttui.engine.config.load import data_keys, parse_resolved
+    from fttui.engine.config.memory.planning import with_config, with_earlier_decisions
     from fttui.engine.run.identity.content import parse_accepted
 
     from ..connection.engine_process import (
@@ -113,8 +114,9 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
         loaded = load_checked(options.config or run.config, _overrides(options))
-        earlier = parse_resolved(run.config.read_text(), str(run.config))
-        loaded = with_earlier_decisions(loaded, earlier)
+        resolved = run.config.read_text()
+        loaded = with_earlier_decisions(loaded, parse_resolved(resolved, str(run.config)))
+        loaded = with_config(loaded, read_as_before(loaded.config, data_keys(resolved)))
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         train = loaded.config.train

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..data_reasons import EVERYTHING, NAMES
-from ..schema import STDLIB_PAIRS, RunConfig
+from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from .problem import Problem
 from .source_paths import files_of_pattern, is_pattern
 
@@ -203,23 +203,41 @@ FIELDS = (
 
 
 def _check_columns(config: RunConfig) -> Iterator[Problem]:
-    for field, column in config.data.columns.items():
+    yield from _check_meanings(config.data, config.task, "data")
+    for source in config.data.sources if isinstance(config.data.train, list) else ():
+        for problem in _check_meanings(config.data.of_source(source), config.task, "data.train"):
+            yield Problem("data.train", f"{source.path}: {problem.key}: {problem.text}")
+
+
+def _check_meanings(data: DataConfig, task: str, path: str) -> Iterator[Problem]:
+    """Yield what is wrong with the columns and labels of one source."""
+    for field, column in data.columns.items():
         if column is not None and field not in FIELDS:
             close = difflib.get_close_matches(field, FIELDS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             yield Problem(
-                "data.columns",
+                f"{path}.columns",
                 f"got the field {field!r}, expected one of {', '.join(FIELDS)} (field: column), or "
                 f"{{{field}: null}} for a column that stays unused{hint}",
             )
-    if config.data.label == "answer" and config.task != "sft":
+    if data.label == "answer" and task != "sft":
         yield Problem(
-            "data.label", f"got answer, but task {config.task} learns no answers; set task: sft"
+            f"{path}.label", f"got answer, but task {task} learns no answers; set task: sft"
         )
-    if config.data.label in ("class", "score", "match") and config.task != "contrastive":
+    if data.label in ("class", "score", "match") and task != "contrastive":
         yield Problem(
-            "data.label",
-            f"got {config.data.label}, but only task contrastive has pairs; set data.label: auto",
+            f"{path}.label",
+            f"got {data.label}, but only task contrastive has pairs; set data.label: auto",
+        )
+    if data.yes_labels is not None and task != "kto" and data.label != "match":
+        yield Problem(
+            f"{path}.yes_labels",
+            f"is used by task kto and by data.label: match only, but the task is {task} and the "
+            f"label {data.label}; remove it, or set data.label: match",
+        )
+    if data.yes_labels == []:
+        yield Problem(
+            f"{path}.yes_labels", "got no label, so that all labels say no; name those that say yes"
         )
 
 

@@ -47,14 +47,21 @@ def is_unlabelled(label: Any) -> bool:
     return is_missing(label) or word
 
 
-def fraction_of(label: Any) -> bool:
-    """Whether a label is a number with a fraction, also as text."""
-    if isinstance(label, bool) or is_missing(label):
-        return False
+def are_fractions(labels: Iterable[Any]) -> bool:
+    """Whether labels are numbers, also as text, and one of them has a fraction."""
+    numbers = [_number(label) for label in labels if not is_missing(label)]
+    known = [number for number in numbers if number is not None]
+    return len(known) == len(numbers) and any(not number.is_integer() for number in known)
+
+
+def _number(label: Any) -> float | None:
+    if isinstance(label, bool):
+        return None
     try:
-        return not float(label).is_integer()
+        number = float(label)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
+    return number if math.isfinite(number) else None
 
 
 class YesNoLabels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DataError
-from .labels import MATCHES, YesNoLabels, fraction_of, is_missing, is_unlabelled
+from .labels import MATCHES, YesNoLabels, are_fractions, is_missing, is_unlabelled
 
 COUPLES = (
     *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2")),
@@ -56,9 +56,9 @@ class PairLabels:
         self._scored = False
 
     def learn(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the labels of this source for scores if one of these rows has a fraction."""
+        """Take the labels of this source for scores if they are numbers, one with a fraction."""
         labels = (row[name] for row in rows if couple_of(row) for name in LABELS if name in row)
-        self._scored = any(fraction_of(label) for label in labels)
+        self._scored = are_fractions(labels)
 
     def judged(self, values: dict[str, Any], place: str) -> JudgedPair:
         """Return the pair with its label as the class, score or match that it is.

@@ -33,7 +33,13 @@ from .formats import (
     possible_formats,
 )
 from .labels import RATINGS, YesNoLabels, yes_no_columns
-from .mapping import MissingColumn, PreparedRow, mapped, with_every_positive
+from .mapping import (
+    MissingColumn,
+    PreparedRow,
+    mapped,
+    several_positives,
+    with_every_positive,
+)
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
 from .preferences import as_preference
@@ -251,7 +257,15 @@ class RecordReader:
         if self._config.data.label == "match":
             listed = list(_with_matches(listed, self._findings))
         for row in listed:
-            yield from [row] if isinstance(row, LeftOut) else with_every_positive([row])
+            if isinstance(row, LeftOut) or not self.splits(row):
+                yield row
+            else:
+                yield from with_every_positive([row])
+
+    def splits(self, row: PreparedRow) -> bool:
+        """Whether several positives of a row make several records."""
+        pairs = self._config.task == "contrastive" and self._config.data.positives == "all"
+        return pairs and len(several_positives(row)[1]) > 1
 
     def _formats(self, row: PreparedRow) -> list[Format]:
         return possible_formats(list(row.values), self._config.task)
