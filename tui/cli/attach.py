@@ -16,7 +16,7 @@ from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import RunSummary
 
 from .ls import print_runs
-from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say
+from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say, warn
 
 if TYPE_CHECKING:
     from ..connection.remote import RemoteSession
@@ -182,7 +182,7 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
 
     found = list_remote_runs(hosts, remote_cmd)
     for error in found.errors:
-        print(f"fttui: {error}", file=sys.stderr)
+        warn(f"fttui: {error}")
     shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
     if not shown or not _at_terminal():
         print_runs(shown)

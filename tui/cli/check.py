@@ -69,7 +69,7 @@ def _check(options: argparse.Namespace) -> int:
     from fttui.engine.config.schema_export import schema_text
 
     if options.schema:
-        print(schema_text(), end="")
+        say(schema_text().rstrip("\n"))
         return 0
     if options.config is None:
         raise ConfigError("no configuration given; use: fttui check CONFIG, or --schema")
@@ -82,14 +82,12 @@ def _check(options: argparse.Namespace) -> int:
     if options.free is not None:
         hardware = with_cards(hardware, loaded.config.train.devices, options.free)
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
-    print(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
+    say(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     missing = check_sources(loaded.config)
     for problem in missing:
-        print(f"warning: not found yet: {problem.key}: {problem.text}")
+        say(f"warning: not found yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded, hardware)):
-        print(
-            line, flush=True
-        )  # the estimate is printed before a model that does not fit is refused
+        say(line)  # the estimate is printed before a model that does not fit is refused
     if not missing:
         look_into_data(loaded.resolved, options.show, tokens=options.tokens)
     return 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +18,7 @@ from fttui.engine.run.run_index import find_run
 
 from ..connection.ssh.remote_host import RemoteHost, is_remote, parse_target
 from ..view_model.command_effect import change, effect
-from .options import Commands, add_remote_cmd, add_runs_dir
+from .options import Commands, add_remote_cmd, add_runs_dir, say, say_json, warn
 
 if TYPE_CHECKING:
     from ..connection.command_outcome import CommandOutcome
@@ -79,10 +77,10 @@ def _send(options: argparse.Namespace) -> int:
         session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
     )
     if options.json:
-        print(json.dumps(asdict(outcome), ensure_ascii=False))
+        say_json(asdict(outcome))
     else:
-        stream = sys.stdout if outcome.status == "applied" else sys.stderr
-        print(sentence(command, outcome), file=stream)
+        tell = say if outcome.status == "applied" else warn
+        tell(sentence(command, outcome))
     return _EXIT_CODES[outcome.status]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import msgspec
 from fttui.engine.errors import DataError
 from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
 
-from .options import Commands, say
+from .options import Commands, say, say_json, warn
 
 _LONGEST_TEXT = 300
 """Characters of a text of the first record that are printed."""
@@ -53,13 +52,13 @@ def _data(options: argparse.Namespace) -> int:
     for message in print_lines(messages, say):
         if isinstance(message, DataSummary):
             for line in summary_lines(message):
-                print(line)
+                say(line)
             for record in message.sample:
-                print()
+                say("")
                 print_record(record)
             if message.problem:
                 raise DataError(message.problem)
-            print(f"\nto train on it, put this into a configuration:\n\n{message.section}", end="")
+            say(f"\nto train on it, put this into a configuration:\n\n{message.section.rstrip()}")
     return 0
 
 
@@ -68,11 +67,11 @@ def _print_json(messages: Iterator[object]) -> int:
     problem = ""
     for message in messages:
         if isinstance(message, DataLine):
-            print(message.text, file=sys.stderr)
+            warn(message.text)
         if isinstance(message, DataSummary):
             plain = msgspec.to_builtins(message)
             del plain["k"]
-            print(msgspec.json.format(msgspec.json.encode(plain)).decode())
+            say_json(plain, indent=2)
             problem = message.problem
     if problem:
         raise DataError(problem)

@@ -18,6 +18,8 @@ from fttui.engine.protocol.data_messages import (
     ReadingProgress,
 )
 
+from ..text.visible import visible
+
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
 """Errors of the process that keep their class; all others concern the data."""
 _LONGEST_LABEL = 60
@@ -73,7 +75,7 @@ class ProgressLine:
         """Show progress in place of what was shown before."""
         if self._stream is not None:
             share = f" {progress.done / progress.total:.0%}" if progress.total else ""
-            self._stream.write(f"\r\x1b[K{progress.label[:_LONGEST_LABEL]}{share}")
+            self._stream.write(f"\r\x1b[K{visible(progress.label)[:_LONGEST_LABEL]}{share}")
             self._stream.flush()
             self._shown = True
 

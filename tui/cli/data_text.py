@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from ..text.visible import visible
+from .options import say
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,13 +24,13 @@ def print_record(record: SampleRecord) -> None:
     """Print a record; a terminal without NO_COLOR shows targets in colour."""
     from rich.console import Console  # deferred: only this output needs it
 
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = Console(highlight=False, soft_wrap=True)
+    coloured = console.color_system is not None and not os.environ.get("NO_COLOR")
     for line in record_text(record, marks=not coloured):
         if coloured:
             console.print(line)
         else:
-            print(line.plain)
+            say(line.plain)
 
 
 def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
@@ -40,9 +42,10 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
     """
     from rich.text import Text
 
-    yield Text(f"── {record.place}" + (f" ({record.id})" if record.id != record.place else ""))
+    own_id = f" ({record.id})" if record.id != record.place else ""
+    yield Text(visible(f"── {record.place}{own_id}"))
     for note in record.notes:
-        yield Text(f"   {note}", style="yellow")
+        yield Text(visible(f"   {note}"), style="yellow")
     if not record.texts:
         yield Text("   this record is not learned")
     for text in record.texts:
@@ -59,7 +62,7 @@ def _spans(text: SampleText, *, marks: bool) -> Text:
     shown = Text()
     for span in text.spans:
         opening, closing = ("«", "»") if marks and span.learned else ("", "")
-        shown.append(f"{opening}{span.text}{closing}", LEARNED if span.learned else OTHER)
+        shown.append(f"{opening}{visible(span.text)}{closing}", LEARNED if span.learned else OTHER)
     if text.left_out:
         shown.append(f" … {text.left_out:,} more characters")
     return shown
@@ -73,6 +76,7 @@ def _tokens(text: SampleText) -> Text:
     for position, token in enumerate(text.token_list):
         learned = token.label != IGNORED
         label = f"{token.label}" if learned else "–"
-        row = f"\n{position:>8} {token.id:>8} {label:>8}  {token.text}"
+        name = visible(token.text).replace("\n", "\\n")
+        row = f"\n{position:>8} {token.id:>8} {label:>8}  {name}"
         shown.append(row, LEARNED if learned else OTHER)
     return shown

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..text.format import plural, size
-from .options import Commands
+from .options import Commands, say
 
 _PACKAGES = (
     "fttui",
@@ -59,11 +59,11 @@ def _doctor(_options: argparse.Namespace) -> int:
     for finding in findings():
         bad += finding.level == "bad"
         mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
-        print(f"{mark}  {finding.name:<14} {finding.text}", flush=True)
+        say(f"{mark}  {finding.name:<14} {finding.text}")
     if bad:
-        print(f"{plural(bad, 'problem')}, marked BAD")
+        say(f"{plural(bad, 'problem')}, marked BAD")
     else:
-        print("this machine has everything a run needs")
+        say("this machine has everything a run needs")
     return 1 if bad else 0
 
 

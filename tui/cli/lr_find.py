@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ import msgspec
 from fttui.engine.errors import ConfigError, TrainingFailed
 from fttui.engine.protocol.events import LrRangeTested
 
-from .options import Commands, say
+from .options import Commands, say, say_json
 from .probe import add_probe_options, probe
 
 _FEWEST_STEPS = 10
@@ -46,7 +45,7 @@ def _find(options: argparse.Namespace) -> int:
         if made.found is None:
             raise TrainingFailed("the sweep was stopped before its end; run lr-find again")
         if options.json:
-            say(json.dumps(msgspec.to_builtins(made.found)))
+            say_json(msgspec.to_builtins(made.found))
         else:
             for line in (*plot(made.found, *_SIZE).splitlines(), *summary(made.found)):
                 say(line)

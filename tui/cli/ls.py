@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import sys
@@ -29,6 +28,9 @@ from .options import (
     add_runs_dir,
     chosen_run,
     require_hosts,
+    say,
+    say_json,
+    warn,
 )
 
 _FOLLOW_POLL_S = 0.1
@@ -60,13 +62,13 @@ def _list(options: argparse.Namespace) -> int:
     require_runs_folder(root)
     runs = list_runs(root)
     if options.json:
-        print(msgspec.json.format(msgspec.json.encode([_plain(run) for run in runs])).decode())
+        say_json([_plain(run) for run in runs], indent=2)
     elif not runs:
-        print(f"no runs in {root}; start one with: fttui run CONFIG")
+        say(f"no runs in {root}; start one with: fttui run CONFIG")
     else:
         print_runs(runs)
     for file in unreadable_runs(root):
-        print(f"fttui: {file} cannot be read; its run is not listed", file=sys.stderr)
+        warn(f"fttui: {file} cannot be read; its run is not listed")
     return 0
 
 
@@ -78,12 +80,12 @@ def _list_there(options: argparse.Namespace) -> int:
     found = list_remote_runs(options.hosts, options.remote_cmd)
     if options.json:
         plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]
-        print(msgspec.json.format(msgspec.json.encode(plain)).decode())
+        say_json(plain, indent=2)
     else:
         shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
         print_runs(shown)
     for error in found.errors:
-        print(f"fttui: {error}", file=sys.stderr)
+        warn(f"fttui: {error}")
     return found.errors[0].exit_code if found.errors else 0
 
 
@@ -92,11 +94,11 @@ def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
     now = time.time()
     width = max((len(run.id) for run in runs), default=3)
     gap = " " * 4 if numbered else ""
-    print(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
+    say(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for index, run in enumerate(runs, 1):
         place = f"{index:>2}  " if numbered else ""
-        print(fmt.clip_to(f"{place}{_row(run, width, now)}", room))
+        say(fmt.clip_to(f"{place}{_row(run, width, now)}", room))
 
 
 def _row(run: RunSummary, width: int, now: float) -> str:
@@ -117,13 +119,12 @@ def _events(options: argparse.Namespace) -> int:
     for payload in _payloads(run, reader, follow=options.follow):
         line = event_line(payload)
         if line["seq"] > options.since:
-            print(json.dumps(line, ensure_ascii=False), flush=options.follow)
+            say_json(line, flush=options.follow)
     if _ended(run) and (left := run.journal.stat().st_size - reader.offset):
         sys.stdout.flush()
-        print(
+        warn(
             f"fttui: the last {left:,} bytes of {run.journal}, from byte {reader.offset:,}, are "
-            f"damaged; resuming sets them aside and continues: fttui run --resume {run.id}",
-            file=sys.stderr,
+            f"damaged; resuming sets them aside and continues: fttui run --resume {run.id}"
         )
     return 0
 
@@ -163,7 +164,7 @@ def _report(options: argparse.Namespace) -> int:
     if not options.id and not names:
         so_far = "" if _ended(run) else " so far"
         raise FttuiError(f"{run.id} has no anomaly report: no anomaly was detected{so_far}")
-    print(read_report(run, options.id or names[-1]))
+    say(read_report(run, options.id or names[-1]))
     return 0
 
 

@@ -22,7 +22,7 @@ from . import (
     profile,
     run,
 )
-from .options import Parser
+from .options import Parser, say, warn
 
 INTERRUPTED = 130
 
@@ -58,7 +58,7 @@ class _VersionAction(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         from importlib.metadata import version
 
-        print(f"fttui {version('fttui')}")
+        say(f"fttui {version('fttui')}")
         parser.exit()
 
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return handler(options)
     except FttuiError as error:
-        print(f"fttui: {error}", file=sys.stderr)
+        warn(f"fttui: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _refused(error: OSError) -> int:
     """Print which file the system refused and why; return the exit code."""
     if error.filename is None or error.strerror is None:
-        print(f"fttui: {error}", file=sys.stderr)
+        warn(f"fttui: {error}")
         return FttuiError.exit_code
     theirs = isinstance(error, PermissionError) and _is_anothers(str(error.filename))
     why = "belongs to another user" if theirs else "cannot be used"
-    print(f"fttui: {error.filename} {why}: {error.strerror.lower()}", file=sys.stderr)
+    warn(f"fttui: {error.filename} {why}: {error.strerror.lower()}")
     return NotOwner.exit_code if theirs else FttuiError.exit_code
 
 

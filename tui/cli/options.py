@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
+
+from ..text.visible import visible, visible_json
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -72,9 +76,19 @@ def add_accept_changed(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def say(line: str) -> None:
-    """Print a line and flush it."""
-    print(line, flush=True)
+def say(text: str, *, flush: bool = True) -> None:
+    """Print a text; control characters in it are shown as escapes."""
+    print(visible(text), flush=flush)
+
+
+def warn(text: str) -> None:
+    """Print a text to standard error; control characters in it are shown as escapes."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def say_json(value: Any, *, indent: int | None = None, flush: bool = True) -> None:
+    """Print plain values as JSON, in which no character is a command for a terminal."""
+    print(visible_json(json.dumps(value, ensure_ascii=False, indent=indent)), flush=flush)
 
 
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:

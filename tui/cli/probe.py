@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -19,7 +18,7 @@ from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 
-from .options import say
+from .options import say, warn
 
 if TYPE_CHECKING:
     from ..connection.engine_process import StartedEngine
@@ -88,7 +87,7 @@ def probe(
     from .run import preflight
 
     every = [*options.overrides, *_ONLY_STEPS, *overrides]
-    tell = partial(print, file=sys.stderr, flush=True) if options.json else say
+    tell = warn if options.json else say
     loaded = preflight(options.config, every, force=options.force, say=tell)
     with tempfile.TemporaryDirectory(prefix="fttui-probe-", ignore_cleanup_errors=True) as folder:
         run = new_run(Path(folder), options.config, loaded, every)
@@ -96,7 +95,7 @@ def probe(
         with _ended(engine):
             code = follow(engine, (lambda text: None) if options.json else say)
         if code and options.json:
-            print("\n".join(last_lines(run.engine_log, _LOG_LINES)), file=sys.stderr)
+            warn("\n".join(last_lines(run.engine_log, _LOG_LINES)))
         yield Probe(code, run, _newest(run, kind))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.command_args import CommandError, count
 from fttui.engine.protocol.events import StepsProfiled
 
-from .options import Commands, say
+from .options import Commands, say, say_json
 from .probe import Probe, add_probe_options, probe
 
 _SPARE_STEPS = 8
@@ -53,7 +52,7 @@ def _profile(options: argparse.Namespace) -> int:
         kept = _keep_traces(made, options.traces)
         if options.json:
             shown = {**msgspec.to_builtins(made.found), "mfu": made.found.mfu}
-            say(json.dumps({**shown, "trace": kept[0] if kept else ""}))
+            say_json({**shown, "trace": kept[0] if kept else ""})
         elif kept:
             say(f"open the trace in ui.perfetto.dev or chrome://tracing: {', '.join(kept)}")
     return 0

@@ -10,6 +10,7 @@ from fttui.engine.protocol.states import RunState
 
 from ..messages import TextLineResized
 from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
+from ..text.visible import visible
 
 DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
 
@@ -39,8 +40,17 @@ class TextLine(Static):
 
 
 def assemble(*pieces: Piece) -> Content:
-    """Return the pieces as one text."""
-    return Content.assemble(*pieces)
+    """Return the pieces as one text; control characters in them are shown as escapes."""
+    return Content.assemble(*map(_visible, pieces))
+
+
+def plain(text: str) -> Content:
+    """Return a text without a style; control characters in it are shown as escapes."""
+    return Content(visible(text))
+
+
+def _visible(piece: Piece) -> Piece:
+    return visible(piece) if isinstance(piece, str) else (visible(piece[0]), piece[1])
 
 
 def lines(*rows: Content) -> Content:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from ...config.tasks import FORMATS_OF
 from ...errors import DataError
+from .forms import listed
 from .messages import MessageRules, parse_messages, refuse_media, tools_of
 from .turns import has_turns, turns_of
 
@@ -35,14 +36,6 @@ POSITIVES = (
     *("sentence2", "sentence_2", "text2"),
 )
 NEGATIVES = ("negative", "negatives", "neg", "hard_negative", "hard_negatives", "sentence3")
-ACCEPTED = (
-    "messages or conversations · prompt + completion · instruction (+ input) + output · question + "
-    "answer · text · prompt + chosen + rejected · "
-    "prompt + completion + label · pairs: one of "
-    f"{'/'.join(ANCHORS)} with one of {'/'.join(POSITIVES)}, "
-    "and for hard negatives negative/negatives/neg/negative_1…"
-)
-"""The columns of each format, for error messages."""
 _NUMBERED = re.compile(r"(negative|neg)_?\d+")
 
 
@@ -223,8 +216,8 @@ class _Row:
         name = _first(names, self.values)
         if name is None:
             raise NoColumn(
-                f"{self.place}: no column {' or '.join(names)}; found "
-                f"{', '.join(self.values) or 'none'}. Accepted: {ACCEPTED}"
+                f"{self.place}: no column {' or '.join(names)}; found {listed(self.values)}. "
+                f"Correct this row, or name its column, as in data.columns: {{{names[0]}: COLUMN}}"
             )
         return name
 

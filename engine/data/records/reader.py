@@ -23,7 +23,6 @@ from ..sources import SourceRecord
 from .column_use import ColumnUse
 from .context import ConversationContext
 from .formats import (
-    ACCEPTED,
     ANCHORS,
     NEGATIVES,
     POSITIVES,
@@ -32,6 +31,7 @@ from .formats import (
     Record,
     possible_formats,
 )
+from .forms import EVERY_FORM, listed, nearest_forms, tasks_of
 from .labels import RATINGS, YesNoLabels, yes_no_columns
 from .mapping import (
     MissingColumn,
@@ -246,7 +246,7 @@ class RecordReader:
             return f"format {others[0]}"
         if row.nulls:
             return f"column '{row.nulls[0]}': got null"
-        return str(error).removeprefix(f"{row.place}: ").partition(". Accepted")[0]
+        return str(error).removeprefix(f"{row.place}: ").partition(". Correct")[0]
 
     def _related(self, rows: Iterable[PreparedRow | LeftOut]) -> Iterator[PreparedRow | LeftOut]:
         """Yield the rows; of pairs, one for each positive, with the negatives of other rows."""
@@ -276,7 +276,7 @@ class RecordReader:
         Raises:
             DataError: No row has a format of the task.
         """
-        columns = ", ".join(_columns(rows)) or "(none)"
+        columns = _columns(rows)
         usable = FORMATS_OF[self._config.task]
         configured = self._config.data.format
         if configured != "auto":
@@ -288,14 +288,16 @@ class RecordReader:
             found = found or next(iter(votes), None)
         if found is None:
             raise DataError(
-                f"{self._source}: the columns {columns} match no known format. Name them, as in "
-                f"data.columns: {_EXAMPLES[self._config.task]}. Accepted: {ACCEPTED}"
+                f"{self._source}: the columns {listed(columns)} match no known format. Name them, "
+                f"as in data.columns: {_EXAMPLES[self._config.task]}. Task {self._config.task} "
+                f"reads, nearest first: {nearest_forms(columns, self._config.task)}; {EVERY_FORM}"
             )
         if found not in usable:
             raise DataError(
-                f"{self._source}: the columns {columns} have the format {found}, but task "
-                f"{self._config.task} needs {' or '.join(usable)}; change the task or the data. "
-                f"Accepted: {ACCEPTED}"
+                f"{self._source}: the columns {listed(columns)} have the format {found}, but task "
+                f"{self._config.task} needs {' or '.join(usable)}; set task: "
+                f"{' or '.join(tasks_of(found))}, or name the columns, as in data.columns: "
+                f"{_EXAMPLES[self._config.task]}; {EVERY_FORM}"
             )
         return found  # type: ignore[return-value]
 

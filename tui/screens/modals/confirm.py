@@ -11,7 +11,7 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
-from ...widgets.text_line import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines
+from ...widgets.text_line import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines, plain
 from .modal import Modal
 
 
@@ -48,7 +48,7 @@ class ConfirmScreen(Modal[str]):
         dialog = Container(id="dialog", classes="-alarm" if self._alarm else "")
         dialog.border_title = self._title
         with dialog:
-            rows = [assemble((self._body[0], BOLD)), *(Content(row) for row in self._body[1:])]
+            rows = [assemble((self._body[0], BOLD)), *(plain(row) for row in self._body[1:])]
             yield Static(lines(*rows), markup=False)
             yield Static(self._keys(), id="answers", markup=False)
 

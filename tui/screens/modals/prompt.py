@@ -9,11 +9,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
 from textual.widgets import Input
 
 from ...dialogs.prompts import ParsedInput
-from ...widgets.text_line import TextLine
+from ...widgets.text_line import TextLine, plain
 from .modal import Modal
 
 
@@ -70,4 +69,4 @@ class PromptScreen(Modal[ParsedInput]):
         line = self.query_one("#preview", TextLine)
         line.set_class(bool(asked.error), "-error")
         room = line.content_size.width or self.app.size.width
-        line.put(Content(asked.error or asked.preview).truncate(room, ellipsis=True))
+        line.put(plain(asked.error or asked.preview).truncate(room, ellipsis=True))

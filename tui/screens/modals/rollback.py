@@ -17,10 +17,11 @@ from fttui.engine.protocol.commands import Rollback, parse_command
 from ...app_base import AppBase
 from ...dialogs.command_cost import consequence, given_up
 from ...text import format as fmt
+from ...text.visible import visible
 from ...view_model.app_state import AppState
 from ...view_model.run_view import CheckpointView
 from ...widgets.table import TableRow, cell, fill
-from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines
+from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines, plain
 from .modal import Modal
 
 
@@ -126,7 +127,7 @@ class RollbackScreen(Modal[Rollback]):
             return
         checkpoint = self._offered[self.query_one(DataTable).cursor_row]
         rows = consequence(self._state, command, checkpoint)
-        line.put(lines(assemble((rows[0], BOLD)), *(Content(row) for row in rows[1:])))
+        line.put(lines(assemble((rows[0], BOLD)), *(plain(row) for row in rows[1:])))
 
     @on(DataTable.RowSelected)
     @on(Input.Submitted)
@@ -143,7 +144,7 @@ class RollbackScreen(Modal[Rollback]):
         self._offered = [c for c in self._offered if c.name in present]
         self.on_mount()
         words = f"{command.checkpoint} has been removed by retention; choose another checkpoint"
-        self.notify(words, severity="warning", markup=False)
+        self.notify(visible(words), severity="warning", markup=False)
         return False
 
     def action_back(self) -> None:

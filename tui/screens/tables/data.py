@@ -32,7 +32,7 @@ NOTHING = "every record is learned as it is stored"
 class DataScreen(TableScreen):
     """The table of findings, facts and sample records; enter shows one in full."""
 
-    COLUMNS = ("", "what", "how much or where")
+    COLUMNS = ("", "how much", "what and where")
     NAME = "data"
     DETAIL = "data"
     EMPTY = "Nothing is known about the data yet; it appears when they are loaded."
@@ -66,9 +66,10 @@ class DataScreen(TableScreen):
 def _findings(state: AppState) -> Iterator[TableRow]:
     for found in state.run.findings:
         share = f"{100 * found.count / max(1, found.total):.2g} %"
-        where = f"; {found.where}" if found.where else ""
-        amount = f"{found.count:,} of {found.total:,} {found.unit} ({share}){where}"
-        cells = (cell("finding", WATCH), cell(found.text), cell(amount))
+        amount = f"{found.count:,} of {found.total:,} {found.unit} ({share})"
+        first = ", ".join(part for part in (_short(found.place), found.detail) if part)
+        what = one_line(found.text + (f"; first: {first}" if first else ""))
+        cells = (cell("finding", WATCH), cell(amount), cell(what))
         yield TableRow(f"finding {found.reason}", cells)
     started = state.run.started
     if started is not None and started.devices and not state.run.findings:
@@ -89,16 +90,25 @@ def _facts(state: AppState) -> Iterator[TableRow]:
 
 def _records(state: AppState) -> Iterator[TableRow]:
     for number, record in enumerate(state.data_sample):
-        what = cell(_targets(record))
-        shown = "; ".join(record.notes) or one_line(_learned(record))
-        where = cell(f"{record.place}: {shown}", WATCH if record.notes else "")
-        yield TableRow(f"record {number}", (cell("record", ACCENT), what, where))
+        shown = "; ".join(record.notes) or _learned(record)
+        what = one_line(f"{_short(record.place)}: {shown}")
+        cells = (
+            cell("record", ACCENT),
+            cell(_targets(record)),
+            cell(what, WATCH if record.notes else ""),
+        )
+        yield TableRow(f"record {number}", cells)
+
+
+def _short(place: str) -> str:
+    """Return a place without the folders of its file; the page of a row has the whole path."""
+    return place.rpartition("/")[2]
 
 
 def _targets(record: SampleRecord) -> str:
     learned = sum(text.learned for text in record.texts)
     tokens = sum(text.tokens for text in record.texts)
-    return f"{learned:,} of {tokens:,} tokens are targets" if record.texts else "not learned"
+    return f"{learned:,} of {tokens:,} tokens" if record.texts else "not learned"
 
 
 def _learned(record: SampleRecord) -> str:

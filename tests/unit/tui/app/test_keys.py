@@ -28,8 +28,8 @@ from fttui.engine.protocol.commands import (
     SkipBatches,
     Stop,
 )
-from fttui.engine.protocol.data_sample import SampleRecord
-from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText
+from fttui.engine.protocol.events import DataFinding, DataFindingsChanged, StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
@@ -43,6 +43,7 @@ from fttui.tui.view_model.interventions import UNDO
 from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
 from tests.unit.tui.app.driving import driven, text_of, told, until
 from tests.unit.tui.app.folders import SAMPLE
+from tests.unit.tui.text.test_visible import HOSTILE, unsafe
 
 AT_ONCE = [
     (["space"], Pause()),
@@ -403,12 +404,35 @@ async def test_the_data_screen_shows_findings_and_records_of_a_remote_run() -> N
         await pilot.press("D")
         await until(pilot, lambda: "chat.jsonl:2" in text_of(app))
         shown = text_of(app)
-        assert "31 of 2,007 records (1.5 %); first: pairs.jsonl:17" in shown
+        assert "31 of 2,007 records (1.5 %)" in shown
+        assert "truncated to data.max_length; first: pairs.jsonl:17" in shown
         assert "dropped: no token to learn is left" in shown
         await pilot.press("enter")
         await until(pilot, lambda: "to avoid it: raise data.max_length" in text_of(app))
         await pilot.press("escape", "slash", *"chat.jsonl:1", "enter", "enter")
         await until(pilot, lambda: "What is 2 + 2?" in text_of(app))
+
+
+async def test_hostile_text_of_a_record_does_not_reach_the_terminal() -> None:
+    text = SampleText(name="text", spans=[SampleSpan(HOSTILE, True)], tokens=1, learned=1)
+    found = DataFinding(
+        reason="cut", text="cut", unit="records", count=1, total=2, place=HOSTILE, detail=HOSTILE
+    )
+
+    class Hostile(FakeSession):
+        async def fetch_data_sample(self) -> list[SampleRecord]:
+            return [SampleRecord(id=HOSTILE, place=HOSTILE, texts=[text], notes=[])]
+
+    session = Hostile(eventful())
+    session.script.add(DataFindingsChanged(findings=[found]))
+    async with driven(session, size=(160, 40)) as (app, pilot):
+        await pilot.press("D")
+        await until(pilot, lambda: text_of(app).count(r"\x1b]52;c") >= 2)
+        assert not unsafe(text_of(app))
+        await pilot.press("slash", *"record", "enter", "enter")
+        await until(pilot, lambda: isinstance(app.screen, TextPage))
+        await until(pilot, lambda: r"\x1b]52;c" in text_of(app))
+        assert not unsafe(text_of(app))
 
 
 async def test_without_a_sample_the_data_screen_shows_the_findings() -> None:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, DataSummary, Lengths
 from fttui.engine.protocol.events import DataFinding
 from fttui.tui.cli import data_process
 from fttui.tui.cli.main import main
+from tests.unit.tui.text.test_visible import HOSTILE, unsafe
 
 CUT = DataFinding(
     reason="cut", text="truncated", unit="records", count=3, total=20, place="d.jsonl:7",
@@ -86,3 +88,22 @@ def test_columns_without_a_format_are_shown_and_refused(answer, capsys, form: st
     printed = capsys.readouterr()
     assert "words" in printed.out
     assert printed.err == "fttui: no format\n"
+
+
+def test_hostile_columns_texts_and_findings_are_shown_as_escapes(answer, capsys) -> None:
+    found = replace(CUT, text=HOSTILE, place=HOSTILE)
+    hostile = replace(
+        SUMMARY,
+        used=[HOSTILE],
+        unused=[HOSTILE],
+        first=[(HOSTILE, HOSTILE)],
+        findings=[found],
+        problem=HOSTILE,
+    )
+    answer(DataLine(text=HOSTILE), hostile)
+    for options in ([], ["--format", "json"]):
+        assert main(["data", "d.jsonl", *options]) == 9
+        shown = capsys.readouterr()
+        assert not unsafe(shown.out + shown.err)
+        assert "]52;" in shown.out
+        assert "]52;" in shown.err

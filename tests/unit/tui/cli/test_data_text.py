@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, Readin
 from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
 from fttui.tui.cli.data_process import ProgressLine, data_messages, print_lines
 from fttui.tui.cli.data_text import print_record, record_text
+from tests.unit.tui.text.test_visible import HOSTILE, unsafe
 
 SPANS = [SampleSpan("Hi [b]", False), SampleSpan("there", True)]
 TOKENS = [SampleToken(5, "Hi", -100), SampleToken(6, "Ġthere", 6)]
@@ -60,6 +62,28 @@ def test_a_record_that_is_dropped_is_shown_as_such() -> None:
     dropped = SampleRecord(id="d:2", place="d:2", texts=[], notes=["dropped"])
     shown = [one.plain for one in record_text(dropped, marks=True)]
     assert shown == ["── d:2", "   dropped", "   this record is not learned"]
+
+
+def test_hostile_text_in_a_record_is_shown_as_escapes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spans = [SampleSpan(HOSTILE, False), SampleSpan(HOSTILE, True)]
+    text = SampleText(
+        name="text", spans=spans, tokens=2, learned=1, token_list=[SampleToken(5, HOSTILE, -100)]
+    )
+    record = SampleRecord(id=HOSTILE, place=HOSTILE, texts=[text], notes=[HOSTILE])
+    print_record(record)
+    assert not unsafe(capsys.readouterr().out)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_record(record)
+    shown = terminal.getvalue()
+    assert not unsafe(re.sub(r"\x1b\[[\d;]*m", "", shown))
+    assert shown.count(r"\x1b]52;") == 5
+    ProgressLine(terminal).show(ReadingProgress(label=HOSTILE, done=1, total=2))
+    assert "\x1b]" not in terminal.getvalue()
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:

@@ -1,0 +1,37 @@
+"""Text that came from data, models or files, made safe to show in a terminal.
+
+A terminal obeys control characters: they move the cursor, set its title or fill its clipboard.
+Characters that change the direction of text or take no room make a text look like another one.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed
+    "\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible
+    "\ud800-\udfff"  # halves of characters, which no encoding can write
+    "\U000e0000-\U000e007f"  # tags, an invisible alphabet
+    "]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Return a text with its control characters and invisible characters as escapes (`\x1b`)."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def visible_json(text: str) -> str:
+    r"""Return JSON text with the same characters as escapes of JSON (`\u202e`)."""
+    return _UNSAFE.sub(_json_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2))
