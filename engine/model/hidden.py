@@ -102,6 +102,7 @@ def lm_head_of(model: nn.Module) -> nn.Module:
     config = base.config.get_text_config()
     scale = _logit_scale(config)
     cap = getattr(config, "final_logit_softcapping", None)
+    cap = cap or getattr(config, "logits_soft_cap", None)
     return head if scale == 1.0 and cap is None else ShapedHead(head, scale, cap)
 
 

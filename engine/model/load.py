@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -20,16 +19,21 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 
 from ..config.checks import check_model, require
-from ..config.schema import AdapterConfig, ModelConfig, RunConfig, TrainConfig
+from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
+from .adapters import adapter_fact, attach_adapters, cast_trainable
+from .completeness import require_complete
+from .experts import experts_fact
 from .failures import readable_load_errors
+from .head_check import require_head
 from .hidden import backbone_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean
-from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
+from .new_tokens import adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
+from .weight_files import check_weight_files
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,15 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         progress("Loading tokenizer", 0, 1)
         found = read_tokenizer(source, config.model, config.data)
         lean = config.train.memory == "lean"
-        base = _load_base(source, config.model, dtype, device, progress, lean=lean)
+        check_weight_files(source, config.model.revision)
+        base, left_out = _load_base(source, config.model, dtype, device, progress, lean=lean)
         if lean:
             make_lean(base, device)
         new_ids = list(found.new_tokens.values())
-        return equip(base, found.tokenizer, config, device, progress, new_ids)
+        loaded = equip(base, found.tokenizer, config, device, progress, new_ids)
+    if left_out:
+        loaded.facts["weights left out"] = left_out
+    return loaded
 
 
 def equip(
@@ -99,16 +107,17 @@ def equip(
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
     _disable_weight_repacking(base)
+    require_head(base, device)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
     if config.data.special_tokens:
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
-    model = _attach_adapters(base, config.adapter, rows, config.train.seed, device)
+    model = attach_adapters(base, config.adapter, rows, config.train.seed, device)
     adapt_to_losses(base)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
-    _cast_trainable(model, adapter)
+    cast_trainable(model, adapter)
     # The base model is loaded in evaluation mode, in which no layer is recomputed; the new adapters
     # are in training mode.
     model.train()
@@ -129,6 +138,13 @@ def _disable_weight_repacking(base: Any) -> None:
 def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device) -> None:
     if not train.recomputes:
         return
+    if not _can_recompute(base):
+        if train.activations == "host":
+            raise ModelError(
+                f"train.activations: host needs activation checkpointing, which "
+                f"{type(base).__name__} does not support. Set train.activations: device."
+            )
+        return
     base.activation_checkpointing_enable({"use_reentrant": False})
     if train.activations == "host":
         on_host = HostActivations(device)
@@ -136,6 +152,10 @@ def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device)
         backbone_of(base).register_forward_pre_hook(lambda *_: on_host.begin())
     for layer in _layers(base)[-train.whole_layers :] if train.whole_layers else ():
         layer.gradient_checkpointing = False
+
+
+def _can_recompute(base: Any) -> bool:
+    return bool(getattr(base, "supports_gradient_checkpointing", False))
 
 
 def _layers(base: Any) -> list[Any]:
@@ -151,7 +171,8 @@ def _load_base(
     progress: Progress,
     *,
     lean: bool,
-) -> Any:
+) -> tuple[Any, str | None]:
+    """Return the base model, and in words which weights of its files it does not have."""
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     quantization = _quantization(model, settings, dtype)
     places = {"": device}
@@ -161,17 +182,20 @@ def _load_base(
         quantization.llm_int8_enable_fp32_cpu_offload = True
         places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
     with weights_progress("Loading weights", progress):
-        base = AutoModelForCausalLM.from_pretrained(
+        base, loaded = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
             device_map=places,
             quantization_config=quantization,
             attn_implementation=_attention(model, device),
+            output_loading_info=True,
             **hub_arguments(model),
         )
+    layers = int(getattr(settings.get_text_config(), "num_hidden_layers", 0))
+    left_out = require_complete(loaded, model.id, layers)
     for parameter in base.parameters():
         parameter.requires_grad_(False)
-    return base
+    return base, left_out
 
 
 def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
@@ -209,9 +233,10 @@ def _quantization_method(present: Any) -> str | None:
     return str(getattr(found, "value", found))
 
 
-def _attention(model: ModelConfig, device: torch.device) -> str:
+def _attention(model: ModelConfig, device: torch.device) -> str | None:
+    """Return the attention to ask for; None lets transformers choose what the model supports."""
     if model.attention == "auto":
-        return "sdpa"
+        return None
     if model.attention == "flash_attention_2" and not is_flash_attn_2_available():
         raise ModelError(
             "model.attention: flash_attention_2 needs the package flash-attn and a CUDA device, "
@@ -225,58 +250,6 @@ def _agree_on_pad(base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     base.config.pad_token_id = tokenizer.pad_token_id
     if base.generation_config is not None:
         base.generation_config.pad_token_id = tokenizer.pad_token_id
-
-
-def _attach_adapters(
-    base: nn.Module, adapter: AdapterConfig, rows: NewRows, seed: int, device: torch.device
-) -> PeftModel:
-    whole = [*adapter.modules_to_save, *rows.modules]
-    lora = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=adapter.r,
-        lora_alpha=adapter.alpha,
-        lora_dropout=adapter.dropout,
-        target_modules=_targets(base, adapter),
-        modules_to_save=whole or None,
-        trainable_token_indices=rows.indices or None,
-        ensure_weight_tying=bool(whole),
-        use_rslora=adapter.rslora,
-        use_dora=adapter.dora,
-    )
-    cuda_devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
-        # peft reads a transformers flag by its deprecated name
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
-        torch.manual_seed(seed)
-        return get_peft_model(base, lora)
-
-
-def _targets(base: nn.Module, adapter: AdapterConfig) -> str | list[str]:
-    if isinstance(adapter.targets, str):
-        return adapter.targets
-    present = linear_names(base)
-    missing = [name for name in adapter.targets if name not in present]
-    if missing:
-        raise ModelError(
-            f"adapter.targets: this model has no linear layer named {', '.join(missing)}. "
-            f"It has {', '.join(sorted(present))}. Name some of these, or set all-linear."
-        )
-    return list(adapter.targets)
-
-
-def linear_names(model: nn.Module) -> set[str]:
-    """Return the last parts of the names of all linear layers, 4-bit ones included."""
-    return {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    }
-
-
-def _cast_trainable(model: nn.Module, dtype: torch.dtype) -> None:
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(dtype)
 
 
 def weights_bytes(model: nn.Module) -> int:
@@ -312,17 +285,12 @@ def _facts(
         f"{weights_bytes(base) / 2**20:,.0f} MiB with adapters",
         "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
         "attention": str(base.config._attn_implementation),
-        "adapter": _adapter_fact(config.adapter),
+        "adapter": adapter_fact(base, config.adapter),
         "pad token": _pad_fact(tokenizer),
-        "activation checkpointing": _checkpointing_fact(config.train),
+        "activation checkpointing": _checkpointing_fact(base, config.train),
         "memory": _memory_fact(base),
+        **experts_fact(base, config.train.router_aux_loss),
     }
-
-
-def _adapter_fact(adapter: AdapterConfig) -> str:
-    kind = f"{'DoRA' if adapter.dora else 'LoRA'} r {adapter.r} alpha {adapter.alpha}"
-    targets = adapter.targets if isinstance(adapter.targets, str) else ", ".join(adapter.targets)
-    return f"{kind}{' rs' * adapter.rslora}, dropout {adapter.dropout:g}, on {targets}"
 
 
 def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -330,9 +298,11 @@ def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:
     return f"{tokenizer.pad_token}{' (also EOS)' * same}"
 
 
-def _checkpointing_fact(train: TrainConfig) -> str:
+def _checkpointing_fact(base: Any, train: TrainConfig) -> str:
     if not train.recomputes:
         return "off"
+    if not _can_recompute(base):
+        return f"off: {type(base).__name__} does not support it"
     kept = ", kept on the host" if train.activations == "host" else ""
     whole = f", but for the last {train.whole_layers} layers" if train.whole_layers else ""
     return f"on{kept}{whole}"

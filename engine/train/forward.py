@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-Want = Literal["hidden", "ce", "log_probs"]
-"""Results of a forward pass: last hidden states [B, T, H], summed cross-entropy [], and
-log-probabilities of the labelled tokens [B]."""
+Want = Literal["hidden", "ce", "log_probs", "balance"]
+"""Results of a forward pass: last hidden states [B, T, H], summed cross-entropy [],
+log-probabilities of the labelled tokens [B], and the load balancing loss of experts []."""
 
 Way = Literal["trained", "still", "reference"]
 """`still` is without dropout; `reference` is without dropout and without the adapter."""

@@ -18,7 +18,6 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
-from fttui.engine.train.trainers.text import TextTrainer
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
@@ -135,16 +134,3 @@ def test_where_there_are_no_graphs_it_says_so_or_refuses(tmp_path: Path) -> None
     assert auto.events(RunStarted)[-1].facts["fast mode"].startswith("off: CUDA graphs need")
     with pytest.raises(ConfigError, match=r"train\.fast: got on, but CUDA graphs need"):
         played(tmp_path, "on", "sft", train__fast="on")
-
-
-def test_graphs_are_used_too_where_trl_would_add_an_auxiliary_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TRL sets its flag for some dense models, which have no experts to balance."""
-    sets = {"train__fast": "static", "train__steps": 2, "checkpoint__every": 0}
-    for name in ("plain", "flagged"):
-        (tmp_path / name).mkdir()
-    plain = play(new_run(tmp_path / "plain", "sft", **sets)).losses()
-    flag = property(lambda self: True, lambda self, value: None)
-    monkeypatch.setattr(TextTrainer, "aux_loss_enabled", flag, raising=False)
-    assert play(new_run(tmp_path / "flagged", "sft", **sets)).losses() == plain

@@ -19,6 +19,7 @@ from ..patches import without_own_noise
 from .graph_forward import GraphForward
 from .pointwise import kernels_for
 from .static_forward import StaticForward
+from .trial import why_different
 
 
 def fast_path(
@@ -36,19 +37,16 @@ def fast_path(
         if mode == "on":
             raise ConfigError(f"train.fast: {refusal(reason)}")
         return None, fast_fact(config, reason)
-    no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
-    precision = functools.partial(trainer.accelerator.autocast, no_cache)
-    kernels, failed = kernels_for(device)
-    if failed:
-        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
+    program = _program(config, trainer, device, log)
+    reason = why_different(program, trainer.model, device, pad_id)
+    if reason is not None:
+        program.undo()
+        if mode == "on":
+            raise ConfigError(f"train.fast: {refusal(reason)}")
+        log("warning", f"fast mode is off: {reason}")
+        return None, fast_fact(config, reason)
     path = GraphForward(
-        StaticForward(
-            trainer.model,
-            precision,
-            smoothing=config.train.label_smoothing,
-            noise=config.train.neftune,
-            kernels=kernels,
-        ),
+        program,
         device,
         longest=config.data.max_length,
         rows=sequences_per_micro_batch(config),
@@ -58,6 +56,22 @@ def fast_path(
     )
     without_own_noise(trainer)
     return path, fast_fact(config, None)
+
+
+def _program(
+    config: RunConfig, trainer: Any, device: torch.device, log: Callable[[str, str], None]
+) -> StaticForward:
+    no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
+    kernels, failed = kernels_for(device)
+    if failed:
+        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
+    return StaticForward(
+        trainer.model,
+        functools.partial(trainer.accelerator.autocast, no_cache),
+        smoothing=config.train.label_smoothing,
+        noise=config.train.neftune,
+        kernels=kernels,
+    )
 
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:

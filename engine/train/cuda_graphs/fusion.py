@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -27,15 +28,29 @@ _Replacement = Callable[[Any, Tensor], Tensor | None]
 _GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
 
 
-def fuse(model: nn.Module, kernels: Kernels) -> list[nn.Module]:
+@dataclass(frozen=True)
+class Fused:
+    """A replaced layer, and the forward pass that it had."""
+
+    module: nn.Module
+    own_forward: Callable[..., Any]
+
+
+def fuse(model: nn.Module, kernels: Kernels) -> list[Fused]:
     """Replace every layer that has a replacement, in place, and return the replaced layers."""
-    fused: list[nn.Module] = []
+    fused: list[Fused] = []
     gated: dict[type, bool] = {}
     for module in model.modules():
         if function := _replacement(module, kernels, gated):
+            fused.append(Fused(module, module.forward))
             _replace(module, function)
-            fused.append(module)
     return fused
+
+
+def separate(fused: list[Fused]) -> None:
+    """Give every replaced layer its own forward pass again."""
+    for layer in fused:
+        replace_forward(layer.module, layer.own_forward)
 
 
 def _replacement(module: Any, kernels: Kernels, gated: dict[type, bool]) -> _Replacement | None:
@@ -91,7 +106,9 @@ def _adapted(layer: Any, x: Tensor) -> Tensor | None:
     dropout = layer.lora_dropout["default"]
     rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
     function: Callable[..., Tensor] = _Adapted.apply
-    return function(x, down, up, layer.get_base_layer(), layer.scaling["default"], rate, dtype)
+    out = function(x, down, up, layer.get_base_layer(), layer.scaling["default"], rate, dtype)
+    # A view that the function itself returned could not be changed in place by the model.
+    return out.view(*x.shape[:-1], -1)
 
 
 class _Adapted(torch.autograd.Function):
@@ -121,13 +138,13 @@ class _Adapted(torch.autograd.Function):
         ctx.base, ctx.scaling, ctx.rate, ctx.dtype = base, scaling, rate, dtype
         ctx.dtypes = x.dtype, down.dtype, up.dtype
         ctx.shape = x.shape
-        return out.view(*x.shape[:-1], -1)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         dropped, mask, inner, a, b = ctx.saved_tensors
         with torch.autocast(outputs[0].device.type, enabled=False):
-            incoming = outputs[0].reshape(-1, outputs[0].shape[-1]).to(ctx.dtype)
+            incoming = outputs[0].to(ctx.dtype)
             of_inner = torch.addmm(inner, incoming, b, beta=0, alpha=ctx.scaling)
             of_up = torch.addmm(b, incoming.T, inner, beta=0, alpha=ctx.scaling)
             of_down = of_inner.T @ dropped
@@ -200,7 +217,8 @@ def _product_of(kernels: Kernels, mlp: Any, x: Tensor) -> Tensor:
 def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
     """Replace the model's rotary embedding by one kernel each for queries and keys in the block.
 
-    A model whose function computes something else keeps it.
+    A model whose function computes something else keeps it, as does one that turns only a part of
+    each head.
     """
     code = vars(sys.modules[type(model).__module__])
     usual = code.get("apply_rotary_pos_emb")
@@ -209,6 +227,8 @@ def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
         return
 
     def turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:
+        if cos.shape[-1] != q.shape[-1]:
+            return usual(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
         cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
         return kernels.turn(q, cos, sin), kernels.turn(k, cos, sin)
 

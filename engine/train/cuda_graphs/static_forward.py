@@ -21,7 +21,7 @@ from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.host_embedding import HostEmbedding, on_host
 from ..forward import Want, Way
 from ..patches import keep_training, sdpa_mask_by
-from .fusion import fuse, rotary
+from .fusion import fuse, rotary, separate
 from .pointwise import Kernels
 
 
@@ -117,6 +117,10 @@ class StaticForward:
         """Whether the embedding is on the host, to save memory on the device."""
         return isinstance(self._embedding, HostEmbedding)
 
+    def undo(self) -> None:
+        """Give the layers of the model their own forward passes again."""
+        separate(self._fused)
+
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
         """Look up the tokens in an embedding on the host, which cannot be part of a graph.
 
@@ -135,7 +139,7 @@ class StaticForward:
         with (
             torch.set_grad_enabled(form.trained),
             self._in(form.way),
-            self._mixed(),
+            self.mixed(),
             padding_is_at_the_right(),
             rotary(self._backbone, self.kernels),
         ):
@@ -173,14 +177,15 @@ class StaticForward:
         was_training = self.model.training
         self.model.eval()
         for layer in self._fused:
-            keep_training(layer)
+            keep_training(layer.module)
         try:
             with self.model.disable_adapter() if way == "reference" else nullcontext():
                 yield
         finally:
             self.model.train(was_training)
 
-    def _mixed(self) -> AbstractContextManager[None]:
+    def mixed(self) -> AbstractContextManager[None]:
+        """Return the context of mixed precision."""
         context: AbstractContextManager[None] = self._precision()
         return context
 

@@ -76,7 +76,7 @@ class EagerTextForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the summed cross-entropy, and the hidden states if wanted."""
+        """Return the summed cross-entropy, and the hidden states and the balance if wanted."""
         if self._own_head is None:
             outputs = model(**{**inputs, "use_cache": False}, fused_lm_head=True)
             found: dict[Want, Tensor] = {"ce": -outputs.log_probs.sum()}
@@ -85,12 +85,15 @@ class EagerTextForward(EagerForward):
             return found
         assert self._hidden is not None, "HiddenStates is attached whenever the own head is used"
         rest = {name: value for name, value in inputs.items() if name != "labels"}
-        model(**rest, use_cache=False, logits_to_keep=1)
+        if "balance" in wants:
+            rest["output_router_logits"] = True
+        outputs = model(**rest, use_cache=False, logits_to_keep=1)
         hidden = self._hidden.take()
         ce_sum, _ = selected_cross_entropy(
             hidden, inputs["labels"], self._own_head, smoothing=self._label_smoothing
         )
-        return {"ce": ce_sum, "hidden": hidden}
+        states: dict[Want, Tensor] = {"ce": ce_sum, "hidden": hidden}
+        return states | {"balance": outputs.aux_loss} if "balance" in wants else states
 
 
 class EagerPairForward(EagerForward):

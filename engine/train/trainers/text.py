@@ -15,12 +15,19 @@ from ...config.schema import ContrastiveConfig, RunConfig
 from ...losses.contrastive import simctg
 from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
-from ...model.hidden import HiddenStates, lm_head_of
-from ..forward import Forward
+from ...model.experts import balance_weight
+from ...model.hidden import HiddenStates, base_model_of, lm_head_of
+from ..forward import Forward, Want
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.mean import mean_over_step
 from ..patches import on_one_device
 from .eager import EagerTextForward
+
+_OWN: dict[str, Any] = {
+    "dataset_kwargs": {"skip_prepare_dataset": True},
+    "router_aux_loss_coef": 0.0,
+}
+"""Work of TRL that this trainer does itself: preparing records, and the load balancing loss."""
 
 
 class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is untyped
@@ -29,21 +36,29 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
     loss_is_scaled_for_ga = True
 
     def __init__(
-        self, config: ContrastiveConfig, label_smoothing: float = 0.0, **kwargs: Any
+        self,
+        config: ContrastiveConfig,
+        label_smoothing: float = 0.0,
+        balance_weight: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         self._contrastive = config
+        self._balance_weight = balance_weight
         self._label_smoothing = label_smoothing
         self._hidden: HiddenStates | None = None
-        self._token_pairs = 1
+        self._token_pairs = self._micro_batches = 1
         super().__init__(**kwargs)
+        base: Any = base_model_of(self.model)
         head = lm_head_of(self.model)
-        own = sliced_of(head) is not None or label_smoothing > 0
+        plain = head is base.get_output_embeddings()
+        own = not plain or sliced_of(head) is not None or label_smoothing > 0 or balance_weight > 0
         self._own_head = head if own else None
         if config.kind == "simctg" or self._own_head is not None:
             self._hidden = HiddenStates(self.model).attach()
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Count the token pairs of the step, over which the SimCTG part is a mean."""
+        """Count what the parts of the loss are means over: micro-batches, and SimCTG's pairs."""
+        self._micro_batches = max(1, len(batches))
         if self._contrastive.kind == "simctg":
             lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
             pairs = int((lengths * (lengths - 1)).sum())
@@ -57,35 +72,30 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         num_items_in_batch: Any = None,
     ) -> Tensor:
         """Return this micro-batch's share of the next-token loss, plus its SimCTG share."""
-        ce, hidden = self._cross_entropy(model, inputs, num_items_in_batch)
+        found = self.forward(model, inputs, *self._wants())
+        ce = mean_over_step(found["ce"], num_items_in_batch, self.accelerator.num_processes)
         self.step_loop.tally.add_parts(ce=ce)
         loss: Tensor = self._contrastive.ce_weight * ce
+        if "balance" in found:
+            balance = self._balance_weight * found["balance"] / self._micro_batches
+            self.step_loop.tally.add_parts(balance=balance)
+            loss = loss + balance
         if self._contrastive.kind == "simctg":
-            assert hidden is not None, "HiddenStates is attached for SimCTG"
-            pair_sum, _ = simctg(hidden, inputs["attention_mask"], self._contrastive.margin)
+            pair_sum, _ = simctg(
+                found["hidden"], inputs["attention_mask"], self._contrastive.margin
+            )
             share = pair_sum * (self.accelerator.num_processes / self._token_pairs)
             self.step_loop.tally.add_parts(contrastive=share)
             loss = loss + self._contrastive.weight * share
         return loss
 
-    def _cross_entropy(
-        self, model: Any, inputs: dict[str, Any], num_items: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return this micro-batch's share of the mean cross-entropy, and its hidden states."""
-        if self.aux_loss_enabled and self._own_head is None and not self.forward.uses_graphs:
-            return self._with_aux_loss(model, inputs, num_items)
-        wants_hidden = self._contrastive.kind == "simctg"
-        found = self.forward(model, inputs, *(("ce", "hidden") if wants_hidden else ("ce",)))
-        ce = mean_over_step(found["ce"], num_items, self.accelerator.num_processes)
-        return ce, found.get("hidden")
-
-    def _with_aux_loss(
-        self, model: Any, inputs: dict[str, Any], num_items: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return TRL's own loss, without its metrics, which wait for the device four times each."""
-        loss: Tensor = super().compute_loss(model, inputs, num_items_in_batch=num_items)
-        self._metrics["train"].clear()
-        return loss, self._hidden.take() if self._hidden is not None else None
+    def _wants(self) -> list[Want]:
+        wants: list[Want] = ["ce"]
+        if self._contrastive.kind == "simctg":
+            wants.append("hidden")
+        if self._balance_weight > 0:
+            wants.append("balance")
+        return wants
 
     def eager_forward(self, fact: str) -> Forward:
         """Return the forward strategy without CUDA graphs."""
@@ -114,8 +124,9 @@ def text_trainer(
     trainer = TextTrainer(
         config.contrastive,
         config.train.label_smoothing,
+        balance_weight(base_model_of(model), config.train.router_aux_loss),
         **common,
-        args=on_one_device(SFTConfig(**arguments, dataset_kwargs={"skip_prepare_dataset": True})),
+        args=on_one_device(SFTConfig(**arguments, **_OWN)),
         train_dataset=_placeholder(),
         data_collator=lambda rows: rows,
         processing_class=tokenizer,

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fttui.engine.errors import ModelError
-from fttui.engine.model.load import linear_names, load_model, weights_bytes
+from fttui.engine.model.adapters import linear_names
+from fttui.engine.model.load import load_model, weights_bytes
 from fttui.engine.model.precision import adapter_dtype, compute_dtype
 from fttui.engine.model.progress import ignore_progress
 

@@ -1,0 +1,97 @@
+"""Mixtures of experts: their routers, their experts and their auxiliary loss."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from ..config.memory.architecture import EXPERTS
+from ..errors import ConfigError
+
+_ROUTER_WORDS = ("gate", "router")
+
+
+def experts_per_layer(model: Any) -> int:
+    """Return the number of experts per layer; 0 or 1 for a dense model."""
+    config = model.config.get_text_config()
+    counts = (getattr(config, name, None) for name in (*EXPERTS, "moe_num_experts"))
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def router_layers(model: Any) -> list[str]:
+    """Return the names of the linear layers that choose or weigh experts.
+
+    They stay in full precision and get no adapter: a small change of a router changes which
+    experts a token passes through.
+    """
+    experts = experts_per_layer(model)
+    if experts < 2:
+        return []
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module.out_features in (1, experts)
+        and any(word in part for word in _ROUTER_WORDS for part in name.split(".")[-2:])
+    ]
+
+
+def stacked_experts(model: nn.Module) -> int:
+    """Return the number of parameters of experts that are stacked in one tensor per layer.
+
+    They are parameters of three dimensions, not linear layers, so bitsandbytes does not quantize
+    them and `all-linear` gives them no adapter.
+    """
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if "expert" in name and parameter.dim() == 3
+    )
+
+
+def experts_fact(model: Any, asked: float | None) -> dict[str, str]:
+    """Return what is known about the experts of a model; empty for a dense model.
+
+    Args:
+        model: The base model.
+        asked: The configured weight of the load balancing loss, as in `balance_weight`.
+    """
+    count = experts_per_layer(model)
+    if count < 2:
+        return {}
+    stacked = stacked_experts(model)
+    text = f"{count} per layer"
+    if stacked:
+        text += f", {stacked / 1e6:,.0f} M weights of them not quantized and without adapters"
+    weight = balance_weight(model, asked)
+    return {"experts": f"{text}; weight of the load balancing loss {weight:g}"}
+
+
+def computes_balance(model: Any) -> bool:
+    """Return whether the model itself computes the load balancing loss of its experts."""
+    parameters = inspect.signature(type(model).forward).parameters
+    return experts_per_layer(model) > 1 and "output_router_logits" in parameters
+
+
+def balance_weight(model: Any, asked: float | None) -> float:
+    """Return the weight of the load balancing loss.
+
+    Args:
+        model: The base model.
+        asked: The configured weight; None takes that of the model's own configuration.
+
+    Raises:
+        ConfigError: A weight is configured, but the model computes no such loss.
+    """
+    if asked and not computes_balance(model):
+        raise ConfigError(
+            f"train.router_aux_loss: got {asked:g}, but {type(model).__name__} computes no load "
+            f"balancing loss. Set train.router_aux_loss: null."
+        )
+    if not computes_balance(model):
+        return 0.0
+    config = model.config.get_text_config()
+    own = getattr(config, "router_aux_loss_coef", None) or 0.0
+    return float(own if asked is None else asked)

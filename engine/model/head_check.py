@@ -1,0 +1,52 @@
+"""Check on loading that the loss can be computed from a model's last hidden states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ModelError
+from .hidden import HiddenStates, backbone_of, lm_head_of
+
+_TOKENS = 4
+_CLOSE = {torch.float32: 1e-3}
+_CLOSE_OTHERWISE = 5e-2
+"""Largest relative difference of the logits; models in 16 bits may round in another order."""
+
+
+def require_head(base: Any, device: torch.device) -> None:
+    """Compare the logits of a model with its output head applied to its last hidden states.
+
+    Losses are computed from the hidden states, so that not all logits are in memory at once. Models
+    that scale, cap or shift their logits in a way that `lm_head_of` does not know are refused.
+
+    Raises:
+        ModelError: The model has no separate head, or its logits differ.
+    """
+    was_training = base.training
+    base.eval()
+    try:
+        with torch.no_grad():
+            _compare(base, torch.arange(_TOKENS, device=device)[None])
+    finally:
+        base.train(was_training)
+
+
+def _compare(base: Any, ids: torch.Tensor) -> None:
+    name = type(base).__name__
+    try:
+        backbone_of(base)
+    except (AttributeError, TypeError) as error:
+        raise ModelError(f"{name} cannot be trained: {error}. Choose another model.") from error
+    head: nn.Module = lm_head_of(base)
+    with HiddenStates(base) as hidden:
+        logits = base(input_ids=ids, use_cache=False).logits.float()
+        found = head(hidden.take()).float()
+    close = _CLOSE.get(base.dtype, _CLOSE_OTHERWISE)
+    if found.shape != logits.shape or not (found - logits).norm() <= close * logits.norm():
+        raise ModelError(
+            f"{name} changes its logits in a way that fttui does not know, so its loss would be "
+            f"wrong. Choose another model."
+        )

@@ -1,0 +1,195 @@
+"""Check the weight files of a model by their headers, before they are loaded and without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from ..errors import ModelError
+
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_SINGLE = ("model.safetensors", "pytorch_model.bin")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+_LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_LENGTH_BYTES = 8
+_LARGEST_HEADER_BYTES = 100_000_000
+
+
+def check_weight_files(source: str, revision: str | None = None) -> None:
+    """Check that the weight files of a model are whole and hold every layer.
+
+    Args:
+        source: A model folder, or a hub id whose files may be in the local cache.
+        revision: Revision on the hub.
+
+    Raises:
+        ModelError: A file is missing or cut off, disagrees with the index, or lacks a layer.
+    """
+    folder = _folder_of(source, revision)
+    if folder is None:
+        return
+    files = _listed(folder)
+    names = {name for file in files for name in _names_in(folder / file, files[file])}
+    if names:
+        _require_layers(folder, names)
+
+
+def _folder_of(source: str, revision: str | None) -> Path | None:
+    """Return the folder of a model on this machine; None if the hub will send its files."""
+    if (folder := Path(source)).is_dir():
+        return folder
+    config = try_to_load_from_cache(source, "config.json", revision=revision or "main")
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    complete = any((folder / name).is_file() for name in (*_INDEXES, *_SINGLE))
+    return folder if complete else None
+
+
+def _listed(folder: Path) -> dict[str, set[str] | None]:
+    """Return the weight files, with the weights that an index assigns to each; None without one.
+
+    Raises:
+        ModelError: A file is missing.
+    """
+    for index in _INDEXES:
+        if (folder / index).is_file():
+            return _of_index(folder, index)
+    single = next((name for name in _SINGLE if (folder / name).is_file()), None)
+    if single is None:
+        raise ModelError(_without_weights(folder))
+    return {single: None}
+
+
+def _of_index(folder: Path, index: str) -> dict[str, set[str] | None]:
+    weight_map = _json(folder / index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{folder / index} lists no weights. Download the model again.")
+    files: dict[str, set[str] | None] = {}
+    for name, file in weight_map.items():
+        held = files.setdefault(str(file), set())
+        assert held is not None
+        held.add(name)
+    absent = [file for file in files if not (folder / file).is_file()]
+    if absent:
+        raise ModelError(
+            f"{folder}: {index} names {len(files)} weight files, of which {_some(absent)} "
+            f"{'are' if len(absent) > 1 else 'is'} missing. Download the model again."
+        )
+    return files
+
+
+def _without_weights(folder: Path) -> str:
+    if (folder / "adapter_config.json").is_file():
+        return (
+            f"model.id: {folder} holds an adapter, but not the weights of a model. Set model.id "
+            f"to the base model that the adapter was trained on."
+        )
+    return (
+        f"model.id: {folder} has a config.json, but no weights ({' or '.join(_SINGLE)}, or an "
+        f"index of several files). Download the model again, or set another folder."
+    )
+
+
+def _names_in(path: Path, indexed: set[str] | None) -> set[str]:
+    """Return the names of the weights in a file; none where only torch can read them.
+
+    Raises:
+        ModelError: The file is cut off or not readable, or lacks a weight of the index.
+    """
+    if path.suffix != ".safetensors":
+        _require_whole_archive(path)
+        return indexed or set()
+    names = set(_header(path)) - {"__metadata__"}
+    absent = sorted((indexed or set()) - names)
+    if absent:
+        raise ModelError(
+            f"{path} lacks {len(absent)} of the weights that the index assigns to it, such as "
+            f"{absent[0]}. Download the model again."
+        )
+    return names
+
+
+def _header(path: Path) -> Mapping[str, Any]:
+    """Return the header of a safetensors file.
+
+    Source: https://github.com/huggingface/safetensors#format.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        text = file.read(length) if length <= min(size, _LARGEST_HEADER_BYTES) else b""
+    try:
+        header = json.loads(text)
+        ends = [part["data_offsets"][1] for name, part in header.items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(_unreadable(path)) from None
+    expected = _LENGTH_BYTES + length + max(ends, default=0)
+    if size < expected:
+        raise ModelError(
+            f"{path} has {size:,} of {expected:,} bytes: it was not downloaded or written to its "
+            f"end. Download the model again."
+        )
+    found: Mapping[str, Any] = header
+    return found
+
+
+def _unreadable(path: Path) -> str:
+    with path.open("rb") as file:
+        pointer = file.read(40).startswith(b"version https://git-lfs")
+    if pointer:
+        return (
+            f"{path} is a Git LFS pointer, not the weights. Run `git lfs pull` in its folder, or "
+            f"download the model again."
+        )
+    return f"{path} is no safetensors file, or is damaged. Download the model again."
+
+
+def _require_whole_archive(path: Path) -> None:
+    """Raise if a file of torch is cut off; files of torch before 1.6 are no archives."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith(b"PK") and not zipfile.is_zipfile(path):
+        raise ModelError(f"{path} was not written to its end. Download the model again.")
+    if start == b"vers":
+        raise ModelError(_unreadable(path))
+
+
+def _require_layers(folder: Path, names: set[str]) -> None:
+    config = _json(folder / "config.json")
+    config = config.get("text_config") or config
+    counts = (config.get(name) for name in _LAYER_COUNTS)
+    expected = next((count for count in counts if isinstance(count, int)), 0)
+    present = set(_layers_in(names))
+    absent = [number for number in range(expected) if number not in present]
+    if present and absent:
+        raise ModelError(
+            f"{folder}: config.json has {expected} layers, but the weights of layer "
+            f"{_some([str(number) for number in absent])} are missing. They would start from "
+            f"random values. Download the model again, or correct config.json."
+        )
+
+
+def _layers_in(names: set[str]) -> Iterator[int]:
+    for name in names:
+        if match := _LAYER.search(name):
+            yield int(match[1])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}. Download the model again.") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,41 @@
+"""Every architecture trains to the losses of transformers and peft alone, fast or not.
+
+`python -m tests.bench.architectures` prints the same comparison as a table, also on a GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.architectures import SIZES, try_architecture
+
+ONE_OF_A_KIND = (
+    "bloom",  # attention without sdpa, ALiBi
+    "falcon",  # parallel attention and MLP, summed in place
+    "falcon_h1",  # state space beside attention, layers without adapters
+    "gemma2",  # capped logits
+    "gpt2",  # Conv1D layers, a table of positions
+    "gpt_neox",  # a part of each head is rotated
+    "gpt_oss",  # experts with biases, attention sinks
+    "granitemoe",  # experts as linear layers, scaled logits
+    "jetmoe",  # no activation checkpointing
+    "mixtral",  # experts stacked in one tensor
+    "mamba",  # no attention at all
+    "phi3",  # fused projections
+    "qwen3_next",  # linear attention beside attention, experts
+)
+"""Architectures of each kind; the others are compared by `make test-long`."""
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        name if name in ONE_OF_A_KIND else pytest.param(name, marks=pytest.mark.long)
+        for name in SIZES
+    ],
+)
+def test_losses_equal_those_of_plain_training(architecture: str, tmp_path: Path) -> None:
+    trial = try_architecture(architecture, tmp_path, "cpu")
+    assert trial.verdict == "equal", trial.texts
