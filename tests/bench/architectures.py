@@ -1,6 +1,6 @@
 """Train every architecture for three steps, with and without CUDA graphs, beside plain training.
 
-    python -m tests.bench.architectures [ARCHITECTURE...]
+    python -m tests.bench.architectures [--quantize nf4] [ARCHITECTURE...]
 
 A row for each tiny random model: the losses of fttui with `train.fast` auto and off, and those of
 a plain loop of transformers and peft over the same batches, or the reason of the refusal. On a
@@ -41,15 +41,17 @@ def main() -> int:
     """Print the table; return 1 if a row is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("architectures", nargs="*", default=list(SIZES))
-    chosen = parser.parse_args().architectures
+    parser.add_argument("--quantize", default="none", choices=["none", "nf4"])
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wrong = 0
-    for architecture in chosen:
+    for architecture in options.architectures:
         with tempfile.TemporaryDirectory() as folder:
-            row = Row(architecture, try_architecture(architecture, Path(folder), device))
+            trial = try_architecture(architecture, Path(folder), device, options.quantize)
+            row = Row(architecture, trial)
         print(row.line, flush=True)
         wrong += row.trial.verdict == "wrong"
     return min(1, wrong)

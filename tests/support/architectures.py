@@ -249,7 +249,7 @@ class Trial:
         return {**numbers, **self.errors, "fast:": self.facts}
 
 
-def try_architecture(architecture: str, folder: Path, device: str) -> Trial:
+def try_architecture(architecture: str, folder: Path, device: str, quantize: str = "none") -> Trial:
     """Train a tiny model for three steps by fttui and by a plain loop over the same batches."""
     model = tiny_model(architecture, folder)
     losses: dict[str, list[float]] = {}
@@ -258,7 +258,7 @@ def try_architecture(architecture: str, folder: Path, device: str) -> Trial:
     for mode in MODES[device]:
         place = folder / mode
         place.mkdir()
-        run = new_run(place, "sft", **settings(model, mode))
+        run = new_run(place, "sft", **settings(model, mode), model__quantize=quantize)
         try:
             played = play(run, device=device)
             losses[mode] = list(played.losses().values())
