@@ -16,11 +16,16 @@ _CLOSE_OTHERWISE = 5e-2
 """Largest relative difference of the logits; models in 16 bits may round in another order."""
 
 
-def require_head(base: Any, device: torch.device) -> None:
+def require_head(base: Any, dtype: torch.dtype, device: torch.device) -> None:
     """Compare the logits of a model with its output head applied to its last hidden states.
 
     Losses are computed from the hidden states, so that not all logits are in memory at once. Models
     that scale, cap or shift their logits in a way that `lm_head_of` does not know are refused.
+
+    Args:
+        base: The loaded base model.
+        dtype: Of the computation in training.
+        device: Of the model.
 
     Raises:
         ModelError: The model has no separate head, or its logits differ.
@@ -28,13 +33,14 @@ def require_head(base: Any, device: torch.device) -> None:
     was_training = base.training
     base.eval()
     try:
-        with torch.no_grad():
-            _compare(base, torch.arange(_TOKENS, device=device)[None])
+        mixed = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+        with torch.no_grad(), mixed:
+            _compare(base, torch.arange(_TOKENS, device=device)[None], dtype)
     finally:
         base.train(was_training)
 
 
-def _compare(base: Any, ids: torch.Tensor) -> None:
+def _compare(base: Any, ids: torch.Tensor, dtype: torch.dtype) -> None:
     name = type(base).__name__
     try:
         backbone_of(base)
@@ -44,7 +50,7 @@ def _compare(base: Any, ids: torch.Tensor) -> None:
     with HiddenStates(base) as hidden:
         logits = base(input_ids=ids, use_cache=False).logits.float()
         found = head(hidden.take()).float()
-    close = _CLOSE.get(base.dtype, _CLOSE_OTHERWISE)
+    close = _CLOSE.get(dtype, _CLOSE_OTHERWISE)
     if found.shape != logits.shape or not (found - logits).norm() <= close * logits.norm():
         raise ModelError(
             f"{name} changes its logits in a way that fttui does not know, so its loss would be "

@@ -107,7 +107,7 @@ def equip(
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
     _disable_weight_repacking(base)
-    require_head(base, device)
+    require_head(base, dtype, device)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
     progress("Attaching adapters", 0, 1)
