@@ -8,7 +8,7 @@ from typing import Any
 from ...config.data_reasons import PROMPT_IGNORED, SYSTEM_UNUSED
 from ...errors import DataError
 from .messages import CONTENT_KEYS, MessageRules, role_of
-from .turns import CONVERSATIONS, has_turns, turn_columns, turns_of
+from .turns import CONVERSATIONS, conversation_column, has_turns, turn_columns, turns_of
 
 SYSTEMS = ("system", "system_prompt", "system_message")
 Values = dict[str, Any]
@@ -119,7 +119,7 @@ def _turn_columns(values: Values) -> list[str]:
     if "messages" in values:
         return ["messages"]
     raw = {"prompt", "completion"} <= values.keys() or "text" in values
-    named = any(name in values for name in CONVERSATIONS)
+    named = conversation_column(values) is not None
     return turn_columns(values) if has_turns(values) and (named or not raw) else []
 
 

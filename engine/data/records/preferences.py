@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import DataError
 from .labels import YesNoLabels, is_missing
 from .messages import CONTENT_KEYS, MessageRules, role_of
-from .turns import CONVERSATIONS, QUESTIONS, asked_columns, question_of
+from .turns import QUESTIONS, asked_columns, conversation_column, question_of
 
 CHOSEN = ("chosen_response", "response_chosen", "preferred", "accepted")
 REJECTED = ("rejected_response", "response_rejected", "reject")
@@ -31,7 +31,7 @@ def as_preference(values: Values, ratings: YesNoLabels, rules: MessageRules, pla
         DataError: A rating can mean several things, or a conversation has no place for an answer.
     """
     values = _compared(values)
-    values = _renamed(values, {"chosen": CHOSEN, "rejected": REJECTED})
+    values = _with_sides(values)
     values = _with_transcripts(values)
     if "rejected" not in values:
         values = _rated(values, ratings, place)
@@ -39,13 +39,15 @@ def as_preference(values: Values, ratings: YesNoLabels, rules: MessageRules, pla
     return _with_question(values, rules, place)
 
 
-def _renamed(values: Values, names: Mapping[str, tuple[str, ...]]) -> Values:
-    found = dict(values)
-    for field, aliases in names.items():
-        alias = next((name for name in aliases if name in found), None)
-        if field not in found and alias is not None:
-            found[field] = found.pop(alias)
-    return found
+def _with_sides(values: Values) -> Values:
+    """Return both answers under their names; one alone keeps the name that the file gives it."""
+    chosen = next((name for name in ("chosen", *CHOSEN) if name in values), None)
+    rejected = next((name for name in ("rejected", *REJECTED) if name in values), None)
+    conversation = "messages" in values or conversation_column(values) is not None
+    if rejected is None or (chosen is None and not conversation):
+        return values
+    names = {rejected: "rejected"} | ({} if chosen is None else {chosen: "chosen"})
+    return {names.get(name, name): value for name, value in values.items()}
 
 
 def _rated(values: Values, ratings: YesNoLabels, place: str) -> Values:
@@ -145,7 +147,7 @@ def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Value
     Raises:
         DataError: The conversation ends with another answer, or with none.
     """
-    column = next((name for name in ("messages", *CONVERSATIONS) if name in values), None)
+    column = "messages" if "messages" in values else conversation_column(values)
     column = column or _listed_context(values)
     turns = values.get(column or "")
     wanted = "chosen" if "rejected" in values else "completion" if "label" in values else ""

@@ -43,6 +43,7 @@ from .mapping import (
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
 from .preferences import as_preference
+from .turns import CONVERSATIONS
 
 SAMPLE_ROWS = 1000
 """Rows by which the format of a source is decided."""
@@ -53,7 +54,7 @@ _EXAMPLES = {
     "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
 }
 """The mapping of columns that a refusal proposes, by task."""
-_DECODED = ("prompt", "completion", "chosen", "rejected", "messages", "history")
+_DECODED = ("prompt", "completion", "chosen", "rejected", "messages", "history", *CONVERSATIONS)
 """Columns that may hold messages as JSON text."""
 
 

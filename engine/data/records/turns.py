@@ -20,9 +20,15 @@ CALL_ANSWERS = "answers"
 ANSWERS = ("output", "response", "answer", "completion", "solution", "reply", CALL_ANSWERS)
 
 
+def conversation_column(columns: Collection[str]) -> str | None:
+    """Return the column of a conversation; None if there is none, or more than one."""
+    found = [name for name in CONVERSATIONS if name in columns]
+    return found[0] if len(found) == 1 else None
+
+
 def has_turns(columns: Collection[str]) -> bool:
     """Whether the columns hold a conversation, or one question with one answer."""
-    if sum(name in columns for name in CONVERSATIONS) == 1:
+    if conversation_column(columns) is not None:
         return True
     return len(answer_columns(columns)) == 1 and len(asked_columns(columns)) > 0
 
@@ -38,7 +44,7 @@ def turns_of(
     rules = rules or MessageRules()
     if not has_turns(values):
         return None
-    column = next((name for name in CONVERSATIONS if name in values), None)
+    column = conversation_column(values)
     if column is not None:
         return parse_messages(values[column], column, place, rules)
     question = question_of(values, asked_columns(values), place, rules)
@@ -47,8 +53,8 @@ def turns_of(
 
 def turn_columns(columns: Collection[str]) -> list[str]:
     """Return the columns from which `turns_of` makes a conversation."""
-    named = [name for name in CONVERSATIONS if name in columns]
-    return named or [*asked_columns(columns), *answer_columns(columns)]
+    column = conversation_column(columns)
+    return [column] if column is not None else [*asked_columns(columns), *answer_columns(columns)]
 
 
 def asked_columns(columns: Collection[str]) -> list[str]:
