@@ -135,16 +135,16 @@ class Marking:
             made["content"] = _widened(content)
         return made
 
-    def changed(self, string: int) -> list[dict[str, Any]]:
-        """Return the messages with one string made longer by a letter."""
+    def changed(self, string: int, change: Callable[[str], str]) -> list[dict[str, Any]]:
+        """Return the messages with one string changed, inside of its white space."""
         message = self.strings[string].message
         numbers = iter(self.of(message))
 
         def write(text: str, _: Kind) -> str:
             if not text.strip() or next(numbers) != string:
                 return text
-            inner = text.rstrip()
-            return f"{inner}x{text[len(inner) :]}"
+            inner = text.strip()
+            return text.replace(inner, change(inner), 1)
 
         return [
             _rewritten(turn, write) if number == message else dict(turn)

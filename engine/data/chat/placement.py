@@ -134,8 +134,9 @@ class Placement:
         It is not if the text stays the same when the string changes, or has it no more often than
         the other strings, whose numbers are `there`.
         """
-        if self._rendered(self.marking.changed(number)) == self.text:
-            return True
+        for change in (_longer, _other):
+            if self._rendered(self.marking.changed(number, change)) == self.text:
+                return True
         string = self.marking.strings[number].text
         others = sum(self.marking.strings[one].text.count(string) for one in there)
         forms = {string, *(json.dumps(string, ensure_ascii=one)[1:-1] for one in (True, False))}
@@ -226,3 +227,12 @@ class Placement:
 
     def _rendered(self, turns: Turns, *, opening: bool = False) -> str | None:
         return self._template.text(turns, self._tools, self._form, opening=opening)
+
+
+def _longer(text: str) -> str:
+    return f"{text}x"
+
+
+def _other(text: str) -> str:
+    """Return another text of the same length."""
+    return "".join("x" if letter != "x" else "y" for letter in text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ...errors import DataError
-from .marks import Marking, before_first, has_marks
+from .marks import Marking, before_first
 from .messages import FORMS, MessageForm, Turns, arguments_of
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
@@ -144,14 +144,19 @@ class ChatTemplate:
         return Rendered(text, form)
 
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
-        """Whether no content of any message reaches the text."""
+        """Whether no content that is given as text or in its place reaches the text."""
         if form in self._reading:
             return False
         marking = Marking(turns)
-        if not marking.strings:
+        texts = {
+            number
+            for number, string in enumerate(marking.strings)
+            if string.kind == "content" and isinstance(turns[string.message].get("content"), str)
+        }
+        if not texts:
             return False
         made = self.text(marking.marked(), tools, form)
-        if made is None or has_marks(made):
+        if made is None or any(one.string in texts for one in marking.placed(made)):
             self._reading.add(form)
             return False
         return True

@@ -79,6 +79,21 @@ def test_text_that_vanishes_because_of_what_it_says_is_counted(left_out: str) ->
     assert any(reason in found for reason in lost)
 
 
+@pytest.mark.parametrize("text", ["a", "size"])
+def test_text_that_is_read_as_a_list_of_parts_is_given_as_one(text: str) -> None:
+    template = (
+        "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\\n' -}}"
+        "{%- if m.reasoning_content -%}{{- m.reasoning_content -}}{%- endif -%}"
+        "{{- (m.content | map(attribute='text') | join('|')) + '<|im_end|>' -}}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+    )
+    parts = {"role": "assistant", "content": [{"type": "text", "text": "one"}]}
+    turns = (user(text), assistant(text, reasoning_content="hm"), user("b?"), parts)
+    runs, findings = learned(template, turns)
+    assert runs == [f"hm{text}{END}", f"one{END}"]
+    assert not list(findings)
+
+
 def test_a_message_whose_ends_decide_how_it_is_written_is_found() -> None:
     template = chatml(
         "{%- if m.content.startswith('Sure') and m.content.endswith('.') -%}"
