@@ -77,6 +77,8 @@ class Placement:
         self._endings: dict[int, Ending | None] = {}
         self._asked: dict[int, str | None] = {}
         self._style: Style = "inner"
+        self._mixed = False
+        """Whether some messages need another style than the others."""
         self.text = rendered.text
         self.marking = Marking(turns)
         self.unmarkable = {n for n in range(len(turns)) if not self.marking.of(n)}
@@ -166,6 +168,9 @@ class Placement:
             if turn and self._marked_alike(turn):
                 before = self.marking.marked(style=self._style, stop=turn)
                 made = self._rendered(before, opening=True)
+                if self._mixed and made is not None:
+                    plain = self._rendered(self._turns[:turn], opening=True)
+                    made = made if unmarked(made) == plain else None
             self._asked[turn] = made
         made = self._asked[turn]
         return None if made is None else self._tail(turn, made)
@@ -198,6 +203,7 @@ class Placement:
                 self._style = style
                 return whole
         placed: list[Placed] = []
+        self._mixed = True
         for number in everyone:
             one = self._either([number], self.text)
             if one is None:

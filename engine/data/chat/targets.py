@@ -238,17 +238,25 @@ class _Search:
         alone = ending.behind(last.string) if ending else None
         stops_alike = _stops_alike(self._text[last.end : end] + tail, alone)
         alone = alone[end - last.end :] if alone is not None else None
-        shared = tail if alone is None else common(tail, alone)
+        shared = self._shared(tail, alone)
         run = self._call_end if last.kind == "call" else self._run
         length = run(shared) or self._next_role(turn, shared, alone)
         if not length and not stops_alike:
             length = self._first_mark(tail)
         if length:
             return length, self._has_end_mark(turn, tail[:length])
-        length = self._worded_end(shared, alone)
+        length = self._worded_end(turn, shared, alone)
         if last.kind == "call":
             return length, self._has_end_mark(turn, tail[:length])
         return length, bool(self._text[last.end : end + length].strip())
+
+    def _shared(self, tail: str, alone: str | None) -> str:
+        """Return the text that follows a turn whether or not the conversation goes on."""
+        shared = tail if alone is None else common(tail, alone)
+        for mark in self._finder.special(tail):
+            if mark.start() < len(shared) < mark.end():
+                return shared[: mark.start()]
+        return shared
 
     def _has_end_mark(self, turn: int, closing: str) -> bool:
         """Whether a special token is in a text, or the words that end other turns."""
@@ -287,18 +295,32 @@ class _Search:
         mark = next(self._finder.special(shared), None)
         if mark is None or alone is None or alone.strip() != mark.group():
             return 0
-        asked = self._where.prompt(turn).opener
-        return 0 if mark.group() in asked else mark.end()
+        prompt = self._where.prompt(turn)
+        return 0 if mark.group() in prompt.opener + prompt.tail else mark.end()
 
     def _first_mark(self, tail: str) -> int:
         mark = next(self._finder.special(tail), None)
         return 0 if mark is None or self._opens(mark.group()) else mark.end()
 
-    def _worded_end(self, shared: str, alone: str | None) -> int:
+    def _worded_end(self, turn: int, shared: str, alone: str | None) -> int:
         """Return the length of an end mark that is no special token."""
         if alone is None or any(self._opens(m.group()) for m in self._finder.special(shared)):
             return 0
+        if turn == len(self._turns) - 1 and alone.strip():
+            shared = common(shared, self._continued(turn) or shared)
+        if len(shared) < len(alone.rstrip()):  # the rest of the line may begin another turn
+            shared = shared[: shared.rfind("\n") + 1]
         return len(shared.rstrip())
+
+    def _continued(self, turn: int) -> str | None:
+        """Return the text behind the last turn if the user answered it."""
+        turns = [*self._turns, {"role": "user", "content": "a"}]
+        marking = Marking(turns)
+        made = self._template.text(marking.marked([turn, turn + 1]), self._tools, self._form)
+        placed = marking.placed(made or "")
+        own = [one.end for one in placed if one.message == turn]
+        answer = [one.start for one in placed if one.message > turn]
+        return unmarked(made or "")[own[-1] : answer[0]] if own and answer else None
 
     def _opens(self, token: str) -> bool:
         """Whether a token opens turns, by its name or because one stands before the first one."""

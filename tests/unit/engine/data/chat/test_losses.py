@@ -324,6 +324,27 @@ def test_the_token_of_the_next_role_ends_a_turn_where_no_other_mark_does() -> No
     assert not list(findings)
 
 
+def test_the_token_that_always_asks_for_an_answer_ends_no_turn() -> None:
+    template = (
+        "{%- for m in messages -%}{{- '<|' + m.role + '|>' + m.content -}}{%- endfor -%}"
+        "{{- '<|assistant|>' -}}"
+    )
+    runs, findings = learned(template, THREE, tokens=("<|user|>", "<|assistant|>"))
+    assert runs == ["one", "two", "three"]
+    assert findings.count(reasons.NO_END_MARK) == 3
+
+
+@pytest.mark.parametrize(("end", "learned_end"), [("", ""), ("\n@@@", "\n@@@")])
+def test_words_that_always_ask_for_an_answer_end_no_turn(end: str, learned_end: str) -> None:
+    template = (
+        "{%- for m in messages -%}{{- '### ' + m.role + ':\\n' + m.content + 'END\\n' -}}"
+        "{%- endfor -%}{{- '### assistant:\\n' -}}"
+    ).replace("END", end.replace("\n", "\\n"))
+    runs, findings = learned(template, THREE)
+    assert runs == [f"{word}{learned_end}" for word in ("one", "two", "three")]
+    assert findings.count(reasons.NO_END_MARK) == (0 if end else 3)
+
+
 def test_a_call_without_an_end_mark_is_counted() -> None:
     template = INST_CALLS.replace("{%- endfor -%}{{- '</s>' -}}", "{%- endfor -%}")
     _, findings = learned(
