@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def cost(folder: Path, options: argparse.Namespace) -> None:
-    """Processor time of a step with and without looking ahead, alternating.
+    """Processor time of a step with and without a first pass over it, alternating.
 
     The random model has a vocabulary of 260, so that no head hides the price of the extra pass.
     """

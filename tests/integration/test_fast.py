@@ -43,7 +43,7 @@ def played(
     ],
     ids=["sft", "packed", "contrastive", "lean", "dpo", "kto", "lean dpo"],
 )
-def test_the_same_losses_as_the_ordinary_way(tmp_path: Path, task: str, sets: Any) -> None:
+def test_the_same_losses_as_without_graphs(tmp_path: Path, task: str, sets: Any) -> None:
     same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}
     ordinary = played(tmp_path, "ordinary", task, train__fast="off", **same).losses()
     static = played(tmp_path, "static", task, train__fast="static", **same)

@@ -146,9 +146,7 @@ def sent_in_step(number: int, text: str) -> Any:
 @pytest.mark.parametrize(
     "command", ["lr scale 0.5", "clip 0.3", "note here", "checkpoint", "pause"]
 )
-def test_a_step_that_looked_ahead_with_old_weights_is_begun_again(
-    tmp_path: Path, command: str
-) -> None:
+def test_a_step_begun_with_old_weights_is_begun_again(tmp_path: Path, command: str) -> None:
     sets = {"train__fast": "static", "train__accumulate": 4, "train__batch": 2}
     runs = []
     for name, gate in (("late", gate_of), ("at once", no_gate)):

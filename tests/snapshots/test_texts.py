@@ -17,6 +17,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.tui.connection.run_list import read_other_run
 from fttui.tui.screens.registry import SCREENS
 from fttui.tui.view_model.connection_port import Link
+from tests.support.matrix import in_part
 from tests.support.session_double import FakeSession, Script, eventful, finished, live_spike
 from tests.unit.tui.app.driving import driven, text_of, until
 from tests.unit.tui.app.folders import write_run
@@ -61,8 +62,15 @@ def _one_place_and_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     time.tzset()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("state", STATES)
+MATRIX = [(state, size) for state in STATES for size in SIZES]
+KEPT = [(state, size) for state, size in MATRIX if size == (120, 40) or state == "live"]
+
+
+@pytest.mark.parametrize(
+    ("state", "size"),
+    in_part(MATRIX, KEPT),
+    ids=[f"{state}-{width}x{height}" for state, (width, height) in MATRIX],
+)
 async def test_the_screens_say_what_they_said(state, size, tmp_path, request) -> None:
     make, tweak = STATES[state]
     session = FakeSession(make())

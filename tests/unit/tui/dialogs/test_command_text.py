@@ -11,10 +11,20 @@ import pytest
 from fttui.engine.core.anomaly import ALARM, WATCH, Alert
 from fttui.engine.core.recovery import RecoveryAttempt, RecoveryForecast
 from fttui.engine.core.reports.advice import CAUSES, AdviceContext, recommend
-from fttui.engine.protocol.commands import Evaluate, Recover, Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import (
+    Evaluate,
+    Recover,
+    ResetLr,
+    Rollback,
+    ScaleLr,
+    SetLr,
+    Stop,
+    parse_command,
+)
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.dialogs.command_text import gives_up, in_words, name_of
+from fttui.tui.text import format as fmt
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -109,3 +119,20 @@ def test_recover_without_a_planned_rollback_names_the_checkpoint_it_knows() -> N
     assert "lower learning rate" in rows[2]
     unknown = in_words(AppState(run=run), Recover(anomaly="x"))
     assert unknown[0] == "Back to the newest good checkpoint before the first alert."
+
+
+@pytest.mark.parametrize(
+    ("command", "factor"),
+    [(ScaleLr(factor=0.25), 0.25), (ResetLr(), 1.0), (SetLr(value=0.5), None)],
+)
+def test_a_rate_is_shown_before_and_after(
+    state: AppState, command: ScaleLr | ResetLr | SetLr, factor: float | None
+) -> None:
+    assert state.run.last is not None
+    schedule = state.run.last.lr_schedule
+    assert schedule > 0
+    before = fmt.learning_rate(schedule * state.run.lr_scale)
+    after = fmt.learning_rate(0.5 if factor is None else schedule * factor)
+    assert f"{before} → {after}" in "\n".join(in_words(state, command))
+    zero, none = fmt.learning_rate(0.0), 0.5 if factor is None else 0.0
+    assert f"{zero} → {fmt.learning_rate(none)}" in "\n".join(in_words(AppState(), command))

@@ -81,3 +81,20 @@ def test_skipping_to_the_end_leaves_only_later_records(engine: EngineDouble) -> 
 def test_a_missing_journal_is_empty(tmp_path: Path) -> None:
     feed = JournalFeed(tmp_path / "journal.log")
     assert (feed.size_bytes(), feed.remaining_bytes(), seqs(feed)) == (0, 0, [])
+
+
+def test_a_right_offset_hint_spares_the_scan(
+    engine: EngineDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = JournalFeed(engine.run.journal)
+    batch = feed.next(EVERYTHING)
+    assert batch is not None
+    engine.train(1)
+
+    def scan(*_: object) -> bool:
+        raise AssertionError("the journal is read from its beginning")
+
+    monkeypatch.setattr(JournalFeed, "_found_by_scan", scan)
+    resumed = JournalFeed(engine.run.journal)
+    resumed.resume(position(engine, 7, batch.offset))
+    assert seqs(resumed) == [8]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
+import torch
 from torch import nn
 
+from fttui.engine.config.schema import RunConfig
 from fttui.engine.core.profile import Activity
-from fttui.engine.train.monitoring.profiler import recording_of, useful_flops_per_token
+from fttui.engine.protocol.events import StepsProfiled
+from fttui.engine.train.monitoring.profiler import (
+    StepProfiler,
+    recording_of,
+    useful_flops_per_token,
+)
+
+from .parts import LogAtStep
 
 
 @dataclass
@@ -75,3 +86,25 @@ def test_useful_operations_count_forward_and_gradients_of_every_product() -> Non
     text = SimpleNamespace(num_hidden_layers=2, hidden_size=7)
     model.config = SimpleNamespace(get_text_config=lambda: text)  # type: ignore[assignment]  # as read
     assert useful_flops_per_token(model, 8) == 4 * 15 + 6 * 10 + 3 * 2 * 4 * 7 * 8 / 2
+
+
+def test_a_profile_has_as_many_steps_as_asked_for_without_the_dropped_ones(tmp_path: Path) -> None:
+    sections = {"model": {"id": "m"}, "data": {"train": "d"}, "train": {"steps": 5}}
+    config = msgspec.convert(sections, RunConfig)
+    log = LogAtStep()
+    model = nn.Linear(4, 4)
+    done: list[int] = []
+    concluded: list[int] = []
+    profiler = StepProfiler(
+        config, model, torch.device("cpu"), log.log, tmp_path, on_done=lambda: done.append(log.at)
+    )
+    profiler.ask(2, after=1)
+    for step, counted in enumerate([True, True, False, True, True], start=1):
+        log.at = step
+        profiler.begin_step()
+        model(torch.ones(1, 4)).sum().backward()
+        profiler.end_step(10, counted=counted, conclude=lambda: concluded.append(log.at))
+    (found,) = log.of(StepsProfiled)
+    assert (found.steps, found.trace) == (1, "step-4-rank-0.json.gz")
+    assert done == concluded == [4]
+    assert (tmp_path / found.trace).exists()
