@@ -313,6 +313,13 @@ UNREAD_FILES = Reason(
     "name the files with a pattern, such as data.train: folder/*.jsonl",
     limit=0.3,
 )
+TABLE_LINES = Reason(
+    "table-as-text",
+    "files",
+    "read as plain text, although their lines have the cells of a table",
+    "give the file the ending .tsv or .csv, and a first row with the names of the columns",
+    limit=0.0,
+)
 
 REASONS: tuple[Reason, ...] = (
     BROKEN_ROWS,
@@ -324,6 +331,7 @@ REASONS: tuple[Reason, ...] = (
     UNREAD_FILES,
     ENCODING_GUESSED,
     TEXT_LINES,
+    TABLE_LINES,
     OTHER_FORM,
     READ_AS_FORM,
     PROMPT_IGNORED,

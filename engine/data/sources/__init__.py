@@ -168,6 +168,8 @@ class _Reader:
     def _rows_of_file(self, path: Path) -> Iterator[Row]:
         file = open_file(path)
         self._reading.counted("files", 1, str(path))
+        if not file.head:
+            return iter([])
         if file.head.startswith(b"PAR1"):
             _require_plain(file, "Parquet")
             return parquet_rows(path, self._reading)

@@ -79,8 +79,6 @@ def open_file(path: Path) -> DataFile:
             "file is complete"
         ) from None
     found = DataFile(path, opened.open_bytes, head, opened.name)
-    if not head:
-        raise DataError(f"{path}: no records, the file is empty; write or download it again")
     if what := what_it_is(head):
         raise found.refuse(what)
     return found

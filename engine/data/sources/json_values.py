@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -93,8 +93,7 @@ def is_plain_object(line: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Element:
+class Element(NamedTuple):
     """A value inside a JSON text."""
 
     value: Any
@@ -232,13 +231,26 @@ class JsonScanner:
             if key is None or self.next_character != ":":
                 raise self._unexpected("a key and ':'")
             self._move(1)
-            yield key, list(self.elements()) if self.next_character == "[" else self.element()
+            yield key, self._list() if self.next_character == "[" else self.element()
             self._move(0)
             if self.next_character == ",":
                 self._move(1)
             elif self.next_character != "}":
                 raise self._unexpected("',' or '}'")
         self._move(1)
+
+    def _list(self) -> list[Element]:
+        """Return the elements of the list at the position; numbers and texts have no own lines."""
+        start = self.position
+        self._move(1)
+        first, self.position = self.next_character, start
+        if first in "[{":
+            return list(self.elements())
+        found = self.element()
+        return [
+            Element(one, f"{found.place} element {number}", found.source, found.repeated)
+            for number, one in enumerate(found.value, start=1)
+        ]
 
     def _move(self, characters: int) -> None:
         """Move forward, and behind the white space that follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +51,15 @@ class Pass:
     """Number of rows that can be read and are still to be skipped."""
     noted: set[str] = field(default_factory=set)
     """What has been counted in this pass or an earlier one."""
+    _met: Counter[str] = field(default_factory=Counter)
+    """How often each thing was met in this pass: a line can have several broken rows."""
 
     def first_time(self, what: str) -> bool:
-        """Whether this has not been counted before; from now on it has."""
-        known = what in self.noted
-        self.noted.add(what)
+        """Whether no earlier pass has counted this; from now on it is counted."""
+        self._met[what] += 1
+        occurrence = f"{what} {self._met[what]}"
+        known = occurrence in self.noted
+        self.noted.add(occurrence)
         return not known
 
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import IO
 
-from ...config.data_reasons import TEXT_LINES
+from ...config.data_reasons import TABLE_LINES, TEXT_LINES
 from ...config.schema import TextUnit
 from .rows import BrokenRow, Pass, Row, SourceRecord
+
+_LINES = 20
+"""Lines at the beginning of a file by which a table is recognized."""
+_FEWEST = 3
+"""Lines that a table has at least; fewer lines of a text may be alike by chance."""
 
 
 def text_rows(
@@ -20,10 +25,12 @@ def text_rows(
         open_text: Opens the file.
         place: The file.
         unit: What becomes a record.
-        reading: Receives that lines became records.
+        reading: Receives that lines became records, and that they look like rows of a table.
     """
     if unit == "line":
         reading.note(TEXT_LINES, place)
+    if cells := _cells(open_text):
+        reading.note(TABLE_LINES, place, f"{cells} cells in each line")
     with open_text() as text:
         lines = ((number, line.lstrip("\ufeff")) for number, line in enumerate(text, start=1))
         for number, found in _UNITS[unit](lines):
@@ -32,6 +39,17 @@ def text_rows(
                 yield BrokenRow(where, "a NUL byte in a text")
             elif found.strip():
                 yield SourceRecord({"text": found}, where, bare=True)
+
+
+def _cells(open_text: Callable[[], IO[str]]) -> int:
+    """Return the number of cells that each of the first lines has; 0 if they are no table."""
+    with open_text() as text:
+        lines = list(islice((line for line in text if line.strip()), _LINES))
+    for delimiter in "\t,;|" if len(lines) >= _FEWEST else "":
+        counts = {line.count(delimiter) - line.count(f"{delimiter} ") for line in lines}
+        if len(counts) == 1 and (found := counts.pop()):
+            return found + 1
+    return 0
 
 
 Lines = Iterator[tuple[int, str]]

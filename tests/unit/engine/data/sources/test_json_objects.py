@@ -163,6 +163,14 @@ def test_a_row_of_the_wrong_type_is_a_broken_row(tmp_path: Path, wrong: str, for
     assert found.place == f"{tmp_path / 'd.json'}:2"
 
 
+def test_broken_elements_of_a_list_of_texts_are_counted_one_by_one(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, {"data": ["a", "b"], "text": 1})
+    assert rows == [{"text": "a"}, {"text": "b"}]
+    rows, findings = read(tmp_path, {"data": [{"q": 1}, None, None]})
+    assert rows == [{"q": 1}]
+    assert findings.count(reasons.BROKEN_ROWS) == 2
+
+
 def test_texts_are_rows_where_the_others_are_texts(tmp_path: Path) -> None:
     assert read(tmp_path, ["a", "b"])[0] == [{"text": "a"}, {"text": "b"}]
     assert read(tmp_path, '"a"\n"b"\n', "d.jsonl")[0] == [{"text": "a"}, {"text": "b"}]

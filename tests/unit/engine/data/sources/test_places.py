@@ -156,6 +156,33 @@ def test_a_place_is_counted_once_in_several_passes(tmp_path: Path) -> None:
     assert findings.total("files") == 1
 
 
+def test_several_broken_rows_of_a_line_are_counted(tmp_path: Path) -> None:
+    put(tmp_path, **{"d.json": '[{"text": "a"}, 7, 8, {"text": "b", "text": "c"}]'})
+    findings, noted = Findings(), set[str]()
+    for _ in range(2):
+        list(open_rows(str(tmp_path / "d.json"), "train", findings, noted=noted))
+    assert findings.count(reasons.BROKEN_ROWS) == 2
+    assert findings.count(reasons.REPEATED_KEYS) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "table"),
+    [
+        ("a\tb\tc\n" * 9, True),
+        ("q,a\nx,y\nz,w\n", True),
+        ("Yes, I do.\nNo, I do not.\nWell, perhaps.\n", False),
+        ("one\ntwo\nthree\n", False),
+        ("a\tb\nc\nd\te\n", False),
+    ],
+)
+def test_tables_under_another_ending_are_counted(tmp_path: Path, content: str, table: bool) -> None:
+    put(tmp_path, **{"d.txt": content})
+    findings = Findings()
+    assert texts(tmp_path / "d.txt", findings) == content.splitlines()
+    assert findings.count(reasons.TABLE_LINES) == table
+    assert any(one.needs_consent(()) for one in findings) == table
+
+
 def test_skipped_lines_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, **{"d.jsonl": "".join(row(f"{n}") for n in range(1000))})
     decoded: list[str] = []

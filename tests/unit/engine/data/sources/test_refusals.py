@@ -92,7 +92,7 @@ SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
         ("d.txt", b"{\\rtf1 hi}", "plain text"),
         ("d.csv", b"../.git/annex/objects/x", "no records"),
         ("d.csv", b"/annex/objects/SHA256E-s1--a.csv\n", "git annex get"),
-        ("d.parquet", b"", "the file is empty"),
+        ("d.parquet", b"", "no records"),
         ("d.csv", b"", "no records"),
         ("d.json", b"{}", "no records"),
         ("d.json", b"[]", "no records"),
