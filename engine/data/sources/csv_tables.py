@@ -25,6 +25,10 @@ LONGEST_NAME = 60
 """Characters of a column name; a longer first row is no header."""
 
 
+_MOST_MISFITS = 0.25
+"""Share of the lines of a cell that need not look like rows of the table."""
+
+
 class _Dialect(csv.Dialect):
     """How the cells of a table are written."""
 
@@ -173,11 +177,12 @@ def _note_lines(
     *,
     spaced: bool,
 ) -> None:
-    """Note a row over several lines, each of which could be a row of its own.
+    """Note a row over several lines, most of which could be rows of their own.
 
     A delimiter with a space behind it is taken for one of a sentence, unless the header has such.
     """
-    if any(count != len(row) for count in _cells(lines, delimiter)):
+    fits = [count == len(row) for count in _cells(lines, delimiter)]
+    if not fits[0] or fits.count(False) > len(fits) * _MOST_MISFITS:
         return
     long = [cell for cell in row if "\n" in cell or "\r" in cell]
     inside = sum(cell.count(delimiter) for cell in long)

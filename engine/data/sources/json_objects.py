@@ -170,7 +170,7 @@ def _note_unread(found: JsonObject, read: str, reading: Pass) -> None:
         records = len(member) if isinstance(member, list) and _are_records(key, member, "") else 0
         if records:
             reading.counted("records", records, f"{found.place} {key}")
-            reading.note(UNREAD_RECORDS, member[0].place, f"key {key!r}", records)  # type: ignore[index]
+            reading.note(UNREAD_RECORDS, member[0].place, f"key {key!r}", records)
         else:
             reading.note(UNREAD_KEYS, found.place, f"key {key!r}")
 

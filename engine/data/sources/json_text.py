@@ -17,6 +17,7 @@ from .json_values import (
     JsonDecoder,
     JsonScanner,
     checked_row,
+    end_of_blank,
     error_text,
     is_plain_object,
 )
@@ -64,23 +65,31 @@ def _is_row(line: str) -> bool:
 def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
     """Whether a file has a row per line, so that it is read line by line."""
     with open_text() as text:
-        lines = list(islice((one for line in text if (one := line.strip(BLANK))), _LINES))
+        found = (one for line in text if (one := line.strip(BLANK)))
+        lines = list(islice(found, _LINES))
+        more = next(found, None) is not None
     if len(lines) < 2:
         return False
     rows = [_is_row(line) for line in lines]
-    return all(rows) or (any(rows) and not _is_json(open_text))
+    # A value that goes on behind these lines may also be a broken line near their end.
+    goes_on = more and sum(rows) < len(rows) / 2
+    return all(rows) or (any(rows) and not _span_lines("\n".join(lines), goes_on=goes_on))
 
 
-def _is_json(open_text: Callable[[], IO[str]]) -> bool:
-    """Whether a whole file is JSON values one after the other, which may span lines."""
-    with open_text() as text:
-        scanner = JsonScanner(text.read(), "")
-    try:
-        while not scanner.ended:
-            scanner.element()
-            scanner.skip_between()
-    except DataError:
-        return False
+def _span_lines(text: str, *, goes_on: bool) -> bool:
+    """Whether lines are JSON values that may span lines; the last one goes on if `goes_on`.
+
+    Only the beginning of a file is looked at, because the whole may not fit into memory.
+    """
+    decoder, position = json.JSONDecoder(), 0
+    while position < len(text):
+        try:
+            _, position = decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            return goes_on and error.pos >= len(text)
+        except (ValueError, RecursionError):
+            return False
+        position = end_of_blank(text, position)
     return True
 
 

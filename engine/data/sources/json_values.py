@@ -22,6 +22,11 @@ _NESTED = "nested too deeply to be a record"
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
+def end_of_blank(text: str, position: int) -> int:
+    """Return the position of the next value, behind white space, commas and semicolons."""
+    return _end_of(_BETWEEN, text, position)
+
+
 class JsonDecoder:
     """Decodes JSON values, and remembers a key that an object has with two values."""
 
@@ -176,7 +181,7 @@ class JsonScanner:
 
     def skip_between(self) -> None:
         """Move to the next value, behind white space, commas and semicolons."""
-        self.position = _end_of(_BETWEEN, self.text, self.position)
+        self.position = end_of_blank(self.text, self.position)
 
     def element(self) -> Element:
         """Return the value at the position, and move behind it.

@@ -204,6 +204,23 @@ def test_values_are_found_however_they_are_joined(
     assert noted(findings) == []
 
 
+@pytest.mark.parametrize("at", [0, 1, 18, 19, 40])
+@pytest.mark.parametrize("broken", ['{"a": ', "[", '{"a": 1', '"a', "x"])
+def test_a_broken_line_does_not_make_lines_a_whole(tmp_path: Path, at: int, broken: str) -> None:
+    lines = ['{"a": 1}'] * 60
+    lines[at] = broken
+    rows, findings = read(tmp_path, "\n".join(lines), "d.jsonl")
+    assert len(rows) == 59
+    assert noted(findings)[0][:2] == ("broken-rows", 1)
+
+
+def test_objects_over_lines_are_recognized_by_the_beginning(tmp_path: Path) -> None:
+    content = "\n".join(json.dumps({"a": {}, "b": [n]}, indent=1) for n in range(50))
+    rows, findings = read(tmp_path, content.replace("{}", "\n{\n}\n"), "d.jsonl")
+    assert [row["b"] for row in rows] == [[n] for n in range(50)]
+    assert noted(findings) == []
+
+
 def test_separators_of_unicode_do_not_end_a_row(tmp_path: Path) -> None:
     row = {"text": "a\u2028b\u2029c\u0085d"}
     path = tmp_path / "d.jsonl"

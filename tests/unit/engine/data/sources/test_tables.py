@@ -26,6 +26,7 @@ def read(folder: Path, content: str | bytes, name: str = "d.csv") -> tuple[list[
         ('q,a\nx,"one\ny,two\nz,three"\nv,w\n', 2),
         ('q,a,n\nb,"c,d\ne,f,g\nh,i",j\nk,l,m\n', 2),
         ('q;a\nx;"1 m\ny;2 "\nz;3\n', 1),
+        ('q,a\nx,"b\n' + "c,d\n" * 9 + 'e\nf,g"\nh,i\n', 11),
         ('q,a\n"x,y","one\nz,three"\n', 1),
     ],
 )
