@@ -25,6 +25,8 @@ LONGEST_NAME = 60
 """Characters of a column name; a longer first row is no header."""
 
 
+_LINES = 1000
+"""Lines of a cell that are looked at."""
 _MOST_MISFITS = 0.25
 """Share of the lines of a cell that need not look like rows of the table."""
 
@@ -181,7 +183,7 @@ def _note_lines(
 
     A delimiter with a space behind it is taken for one of a sentence, unless the header has such.
     """
-    fits = [count == len(row) for count in _cells(lines, delimiter)]
+    fits = [count == len(row) for count in _cells(lines[:_LINES], delimiter)]
     if not fits[0] or fits.count(False) > len(fits) * _MOST_MISFITS:
         return
     long = [cell for cell in row if "\n" in cell or "\r" in cell]

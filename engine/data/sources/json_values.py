@@ -18,6 +18,7 @@ BLANK = " \t\r\n\ufeff\x1e"
 """Characters between values: white space, a byte-order mark inside, a separator of records."""
 _BLANK = re.compile(rf"[\s{BLANK}]*")
 _BETWEEN = re.compile(rf"[\s{BLANK},;]*")
+_COMMA = re.compile(rf"[\s{BLANK}]*(,?)[\s{BLANK}]*")
 _NESTED = "nested too deeply to be a record"
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
@@ -206,10 +207,7 @@ class JsonScanner:
         self._move(1)
         while self.next_character != "]":
             yield self.element()
-            self._move(0)
-            if self.next_character == ",":
-                self._move(1)
-            elif self.next_character != "]":
+            if not self._pass_comma() and self.next_character != "]":
                 raise self._unexpected("',' or ']'")
         self._move(1)
 
@@ -237,10 +235,7 @@ class JsonScanner:
                 raise self._unexpected("a key and ':'")
             self._move(1)
             yield key, self._list() if self.next_character == "[" else self.element()
-            self._move(0)
-            if self.next_character == ",":
-                self._move(1)
-            elif self.next_character != "}":
+            if not self._pass_comma() and self.next_character != "}":
                 raise self._unexpected("',' or '}'")
         self._move(1)
 
@@ -256,6 +251,12 @@ class JsonScanner:
             Element(one, f"{found.place} element {number}", found.source, found.repeated)
             for number, one in enumerate(found.value, start=1)
         ]
+
+    def _pass_comma(self) -> bool:
+        """Move behind white space and a comma; return whether there was one."""
+        match = _COMMA.match(self.text, self.position)
+        self.position = match.end() if match else self.position
+        return match is not None and match[1] == ","
 
     def _move(self, characters: int) -> None:
         """Move forward, and behind the white space that follows."""
