@@ -24,8 +24,16 @@ _Better = Callable[[Any], int | None]
 """Returns 0 or 1 for the better one of two answers; None if neither is."""
 
 
-def as_preference(values: Values, ratings: YesNoLabels, rules: MessageRules, place: str) -> Values:
+def as_preference(
+    values: Values, ratings: YesNoLabels | None, rules: MessageRules, place: str
+) -> Values:
     """Return preferences or a rated answer under the names of the formats.
+
+    Args:
+        values: The columns of a row.
+        ratings: What the labels of rated answers say; None for a task that learns from none.
+        rules: The roles of messages.
+        place: Where the row is.
 
     Raises:
         DataError: A rating can mean several things, or a conversation has no place for an answer.
@@ -34,6 +42,8 @@ def as_preference(values: Values, ratings: YesNoLabels, rules: MessageRules, pla
     values = _with_sides(values)
     values = _with_transcripts(values)
     if "rejected" not in values:
+        if ratings is None:
+            return values
         values = _rated(values, ratings, place)
     values = _with_prompt_turns(values, rules, place)
     return _with_question(values, rules, place)

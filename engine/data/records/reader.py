@@ -108,7 +108,8 @@ class _RowPreparer:
         self._rules = rules
         yes = config.data.yes_labels
         self.pairs = PairLabels(config.data.label, yes)
-        self._ratings = YesNoLabels(RATINGS, yes, "that a completion is good")
+        rated = config.task == "kto"
+        self._ratings = YesNoLabels(RATINGS, yes, "that a completion is good") if rated else None
 
     def prepare(self, row: SourceRecord) -> PreparedRow:
         """Return a row with the columns of the formats.
@@ -174,7 +175,7 @@ class RecordReader:
         """
         rows = _sample_of(self._config, sample, self._preparer)
         votes = Counter(form for row in rows if row for form in self._formats(row))
-        form = self._wanted(rows, votes)
+        form = self._wanted(_columns(sample), votes)
         fits = [row is not None and form in self._formats(row) for row in rows]
         others = Counter(
             _described(row, self._config.task)
@@ -271,13 +272,16 @@ class RecordReader:
     def _formats(self, row: PreparedRow) -> list[Format]:
         return possible_formats(list(row.values), self._config.task)
 
-    def _wanted(self, rows: Sequence[PreparedRow | None], votes: Counter[Format]) -> Format:
+    def _wanted(self, columns: Mapping[str, bool], votes: Counter[Format]) -> Format:
         """Return the configured format, or the one of the task that most rows have.
+
+        Args:
+            columns: The columns of the source, and whether any row has a value there.
+            votes: Number of rows by the formats that they allow.
 
         Raises:
             DataError: No row has a format of the task.
         """
-        columns = _columns(rows)
         usable = FORMATS_OF[self._config.task]
         configured = self._config.data.format
         if configured != "auto":
@@ -287,15 +291,17 @@ class RecordReader:
             voted = [form for form in usable if votes[form]]  # type: ignore[index]
             found = max(voted, key=lambda form: votes[form], default=None)  # type: ignore[index]
             found = found or next(iter(votes), None)
+        empty = [name for name, filled in columns.items() if not filled]
+        names = listed(columns) + (f" (without a value: {listed(empty)})" if empty else "")
         if found is None:
             raise DataError(
-                f"{self._source}: the columns {listed(columns)} match no known format. Name them, "
+                f"{self._source}: the columns {names} match no known format. Name them, "
                 f"as in data.columns: {_EXAMPLES[self._config.task]}. Task {self._config.task} "
                 f"reads, nearest first: {nearest_forms(columns, self._config.task)}; {EVERY_FORM}"
             )
         if found not in usable:
             raise DataError(
-                f"{self._source}: the columns {listed(columns)} have the format {found}, but task "
+                f"{self._source}: the columns {names} have the format {found}, but task "
                 f"{self._config.task} needs {' or '.join(usable)}; set task: "
                 f"{' or '.join(tasks_of(found))}, or name the columns, as in data.columns: "
                 f"{_EXAMPLES[self._config.task]}; {EVERY_FORM}"
@@ -349,8 +355,13 @@ def _sample_of(
     return found
 
 
-def _columns(rows: Iterable[PreparedRow | None]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows if row for name in row.values))
+def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
+    """Return the columns of rows as stored, and whether any of the rows has a value there."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            found[name] = found.get(name, False) or value is not None
+    return found
 
 
 def _described(row: PreparedRow | None, task: str) -> str:

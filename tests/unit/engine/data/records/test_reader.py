@@ -225,6 +225,21 @@ def test_transcripts_are_conversations():
     assert read("dpo", row) == [PreferenceRecord("d:1", *sides)]
 
 
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"messages": [ASKED, GOOD], "label": 3}, "messages, label"),
+        ({"text": "t", "label": "class"}, "text, label"),
+        ({"prompt": "q", "chosen": "g", "rejected": None}, r"\(without a value: rejected\)"),
+    ],
+)
+def test_a_refusal_names_the_columns_of_the_file_and_asks_for_no_rating_of_other_tasks(
+    row, columns
+):
+    with pytest.raises(DataError, match=f"d.jsonl: the columns .*{columns}"):
+        read("dpo", row)
+
+
 # Nulls of columnar files
 
 

@@ -1,0 +1,41 @@
+"""Rows that make no record in streamed data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fttui.engine.config.data_reasons import OTHER_FORM
+from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from fttui.engine.data.streams import first_streamed, stream_batches
+from fttui.engine.data.tokens.examples import TextExample
+from tests.support.tokenizer import tiny_tokenizer
+
+ROWS = 40
+ODD = 5
+"""Every row with a number that this divides has another form."""
+
+
+def streamed(folder: Path) -> RunConfig:
+    file = folder / "d.jsonl"
+    rows = [{"url": n} if n % ODD == 0 else {"text": f"row {n}"} for n in range(ROWS)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0, shuffle_buffer=8)
+    return RunConfig(model=ModelConfig(id="m"), data=data, train=TrainConfig(steps=1, batch=3))
+
+
+def test_rows_of_another_form_keep_their_number_and_are_counted_once(tmp_path: Path) -> None:
+    config, tokenizer = streamed(tmp_path), tiny_tokenizer()
+    stream = stream_batches(config, tokenizer, 0, 1)
+    steps = [stream.take(position) for position in range(14)]
+    trained = {one.id for step in steps for one in step if isinstance(one, TextExample)}
+    assert len(trained) == ROWS - ROWS // ODD, "one pass of 40 rows in 14 micro-batches of 3"
+    assert stream.findings.count(OTHER_FORM) == ROWS // ODD
+    for position in (5, 9, 2):
+        assert stream_batches(config, tokenizer, 0, 1).take(position) == steps[position]
+
+
+def test_the_first_rows_of_a_stream_name_those_of_another_form(tmp_path: Path) -> None:
+    read = first_streamed(streamed(tmp_path), 10)
+    assert len(read.train[0]) == 8
+    assert read.findings.count(OTHER_FORM) == 2
