@@ -8,6 +8,7 @@ does not disturb a run on a GPU.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -87,7 +88,8 @@ def _export(options: argparse.Namespace) -> None:
     config = parse_resolved(run.config.read_text(encoding="utf-8"))
     print_line("checking the checkpoint")
     adapter = read_adapter(run, options.checkpoint, ema=options.ema)
-    accepted = _require_same_model(run, adapter.manifest, config, options.accept_changed)
+    command = _command(run, adapter.manifest, options)
+    accepted = _require_same_model(run, adapter.manifest, config, options.accept_changed, command)
     lineage = read_lineage(run, adapter.manifest)
     lineage.interventions += [_accepted_step(adapter.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
@@ -99,8 +101,21 @@ def _export(options: argparse.Namespace) -> None:
     print_line(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
 
 
+def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace) -> str:
+    """Return the command that was typed, for the error that proposes it with one more option."""
+    words = ["fttui", "export", f"{run.id}@{manifest.step}", f"--{options.kind}"]
+    words += ["--ema"] * options.ema
+    if not options.out.absolute().is_relative_to(run.path):
+        words += ["--out", str(options.out)]
+    return shlex.join(words)
+
+
 def _require_same_model(
-    run: RunDirectory, manifest: Manifest, config: RunConfig, accept: frozenset[str]
+    run: RunDirectory,
+    manifest: Manifest,
+    config: RunConfig,
+    accept: frozenset[str],
+    command: str,
 ) -> list[AcceptedChange]:
     """Return the changes of the model that are accepted; changed data are only reported.
 
@@ -108,7 +123,6 @@ def _require_same_model(
         ContentChanged: base model, tokenizer or chat template changed, and it was not accepted.
     """
     found = content_identity(config, HashCache())
-    command = f"fttui export {run.id}@{manifest.step}"
     compared = compare_with_checkpoint(run, manifest, found, accept, command, FOR_EXPORT)
     for notice in compared.notices:
         print_line(f"note: {notice}")

