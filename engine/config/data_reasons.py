@@ -130,6 +130,20 @@ ROLE_NOT_FOUND = Reason(
     "set data.train_on to all, last, or one of the roles found",
     limit=0.05,
 )
+SPLIT_MARKS = Reason(
+    "split-marks",
+    "records",
+    "have marks of the chat template that are no tokens: each is split into several",
+    "set data.special_tokens to these marks, unless the model was trained with them as text",
+)
+NO_OFFSETS = Reason(
+    "no-offsets",
+    "records",
+    "dropped: the tokenizer has no offsets, and its tokens cannot be placed in the text",
+    "use a model with a tokenizer.json, or set data.completion_only: false to learn whole texts",
+    limit=0.05,
+    drops=True,
+)
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
     "turns",
@@ -354,6 +368,8 @@ REASONS: tuple[Reason, ...] = (
     SAME_TARGETS,
     BEYOND_POSITIONS,
     ROLE_NOT_FOUND,
+    NO_OFFSETS,
+    SPLIT_MARKS,
     UNLEARNED_TURNS,
     NO_END_MARK,
     CALLS_LEFT_OUT,

@@ -142,3 +142,5 @@ class TokenizedText:
     """The tokenized text; None if it has no target."""
     cut: bool
     """Whether the text was truncated."""
+    unplaced: bool = False
+    """Whether its tokens could not be placed in the text, so that its targets are not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...config.data_reasons import CUT, NO_TARGET, SAME_COMPLETIONS
+from ...config.data_reasons import CUT, NO_OFFSETS, NO_TARGET, SAME_COMPLETIONS
 from ..findings import Findings
 from ..records.formats import CompletionRecord, PreferenceRecord, RatedRecord, place_of
 from .examples import (
@@ -53,7 +53,8 @@ def assemble(
         found = [side.example for side in sides if side.example is not None]
         findings.note(CUT, place_of(record), count=any(side.cut for side in sides))
         if len(found) < len(sides):
-            findings.note(NO_TARGET, place_of(record))
+            unplaced = any(side.unplaced for side in sides)
+            findings.note(NO_OFFSETS if unplaced else NO_TARGET, place_of(record))
         elif isinstance(record, RatedRecord):
             ratings.append((found[0], record.desirable))
         elif found[0].input_ids == found[1].input_ids:

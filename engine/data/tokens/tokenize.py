@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, Protocol
 
-from ...config.data_reasons import CUT, NO_SCORE, NO_TARGET, UNUSED_NEGATIVES
-from ...errors import DataError
+from ...config.data_reasons import CUT, NO_OFFSETS, NO_SCORE, NO_TARGET, UNUSED_NEGATIVES
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
 from ..findings import Findings
 from ..records.formats import (
@@ -21,29 +19,30 @@ from ..records.formats import (
     TextRecord,
     place_of,
 )
+from .encoding import Encoded, Encoder, Offsets, Placed, covered_characters, whole_tokens
+from .encoding import Tokenizer as EncodingTokenizer
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 from .scores import ScoreRange, mapped
+from .split_marks import SplitMarks
 
 CHUNK = 256
 """Records tokenized at once: enough for speed, few enough to show progress."""
 
 
-class Tokenizer(Protocol):
-    """The used part of a transformers tokenizer, which must be a fast one (with offsets)."""
+class Tokenizer(EncodingTokenizer, Protocol):
+    """The used part of a transformers tokenizer, fast or slow."""
 
-    is_fast: bool
     eos_token: str | None
     eos_token_id: int | None
     pad_token_id: int | None
     bos_token: str | None
-    bos_token_id: int | None
     added_tokens_encoder: Mapping[str, int]
     chat_template: Any
     special_tokens_map: Mapping[str, Any]
 
-    def __call__(self, text: list[str], **options: Any) -> Mapping[str, Any]:
-        """Return token ids and offsets of several texts."""
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids of all tokens."""
         ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
@@ -94,29 +93,50 @@ def tokenize_records(
         progress: Called with (done, total).
 
     Raises:
-        DataError: The tokenizer has no offsets or no chat template, or the template rejects a
-            conversation.
+        DataError: The tokenizer has no chat template, or the template rejects a conversation.
     """
-    if not tokenizer.is_fast:
-        raise DataError(
-            f"{type(tokenizer).__name__} is a slow tokenizer, and the loss mask needs the offsets "
-            "of a fast one; use a model that has a tokenizer.json"
-        )
     examples: list[Example] = []
     ratings: list[Rating] = []
-    chat = _conversation_reader(tokenizer, options, findings)
+    reading = _Reading.of(tokenizer, options, findings)
     findings.counted("records", len(records))
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
         preferences = [record for record in chunk if isinstance(record, PreferenceData)]
         plain = [record for record in chunk if not isinstance(record, PairRecord | PreferenceData)]
-        examples += _pairs(pairs, tokenizer, options, findings)
-        ratings += _add_preferences(examples, preferences, tokenizer, options, findings, chat)
-        examples += _plain(plain, tokenizer, options, findings, chat)
+        examples += _pairs(pairs, reading)
+        ratings += _add_preferences(examples, preferences, reading)
+        examples += _plain(plain, reading)
         progress(min(start + CHUNK, len(records)), len(records))
     examples += with_mismatched(ratings, options.max_length)
     return examples
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What records are tokenized with."""
+
+    options: TokenizeOptions
+    findings: Findings
+    encode: Encoder
+    chat: ConversationReader
+    marks: SplitMarks
+    eos: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings) -> _Reading:
+        return cls(
+            options,
+            findings,
+            Encoder(tokenizer),
+            _conversation_reader(tokenizer, options, findings),
+            SplitMarks(tokenizer, findings),
+            tokenizer.eos_token_id,
+        )
+
+    def ending(self, *, special: bool) -> _Ending:
+        """Return the ending: an EOS for raw text, none for a chat template, which has its own."""
+        return _Ending(self.options.max_length, self.eos if special else None)
 
 
 def _conversation_reader(
@@ -127,33 +147,24 @@ def _conversation_reader(
     return ConversationReader(tokenizer, tokens, str(tokenizer.eos_token), settings, findings)
 
 
-def _plain(
-    records: Sequence[Record],
-    tokenizer: Tokenizer,
-    options: TokenizeOptions,
-    findings: Findings,
-    chat: ConversationReader,
-) -> Iterator[Example]:
-    for record, text in zip(records, _texts(records, tokenizer, options, chat), strict=True):
-        findings.note(CUT, place_of(record), count=text.cut)
-        findings.note(NO_TARGET, place_of(record), count=text.example is None)
+def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
+    note = reading.findings.note
+    for record, text in zip(records, _texts(records, reading), strict=True):
+        place = place_of(record)
+        note(CUT, place, count=text.cut)
+        note(NO_OFFSETS if text.unplaced else NO_TARGET, place, count=text.example is None)
         if text.example is not None:
             yield text.example
 
 
 def _add_preferences(
-    examples: list[Example],
-    records: Sequence[PreferenceRecord | RatedRecord],
-    tokenizer: Tokenizer,
-    options: TokenizeOptions,
-    findings: Findings,
-    chat: ConversationReader,
+    examples: list[Example], records: Sequence[PreferenceRecord | RatedRecord], reading: _Reading
 ) -> list[Rating]:
     """Add preferences and return ratings; only completions are targets, whatever the options."""
-    options = replace(options, completion_only=True)
+    options = replace(reading.options, completion_only=True)
     sides = [side for record in records for side in completions_of(record)]
-    texts = _texts(sides, tokenizer, options, chat)
-    return assemble(examples, records, texts, findings, rated=options.rated)
+    texts = _texts(sides, replace(reading, options=options))
+    return assemble(examples, records, texts, reading.findings, rated=options.rated)
 
 
 @dataclass(frozen=True)
@@ -168,8 +179,14 @@ class _Passage:
     place: str = ""
     """Where the record is stored; empty if built in memory."""
 
+    def placed(self, place: str) -> Placed:
+        """Return the text to encode, with the edges of its targets."""
+        edges = dict.fromkeys(edge for span in self.spans for edge in span)
+        return Placed(self.text, place, tuple(edges))
 
-def _passage(record: Record, options: TokenizeOptions, chat: ConversationReader) -> _Passage:
+
+def _passage(record: Record, reading: _Reading) -> _Passage:
+    options = reading.options
     match record:
         case TextRecord(id=identity, text=text):
             return _Passage(identity, text, ((0, len(text)),), special=True)
@@ -186,28 +203,26 @@ def _passage(record: Record, options: TokenizeOptions, chat: ConversationReader)
         case _:
             raise TypeError(type(record))
     conversation = Conversation(turns, record.tools, first, place_of(record))
-    if not options.completion_only:
-        text = chat.whole(conversation)
-        return _Passage(record.id, text, ((0, len(text)),), special=False)
-    return _Passage(record.id, *chat.read(conversation), special=False)
+    if options.completion_only:
+        text, spans = reading.chat.read(conversation)
+    else:
+        text = reading.chat.whole(conversation)
+        spans = ((0, len(text)),)
+    reading.marks.note(text, conversation.place)
+    return _Passage(record.id, text, spans, special=False)
 
 
-def _texts(
-    records: Sequence[Record],
-    tokenizer: Tokenizer,
-    options: TokenizeOptions,
-    chat: ConversationReader,
-) -> list[TokenizedText]:
+def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [replace(_passage(record, options, chat), place=record.place) for record in records]
+    passages = [replace(_passage(record, reading), place=record.place) for record in records]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
-        placed = [(passages[n].text, place_of(records[n])) for n in group]
-        encoded = _encode(placed, tokenizer, special)
-        ending = _Ending.of(tokenizer, options, special)
-        for number, (ids, offsets) in zip(group, encoded, strict=True):
-            found[number] = _tokenized(passages[number], ids, offsets, ending)
+        placed = [passages[n].placed(place_of(records[n])) for n in group]
+        ending = reading.ending(special=special)
+        for number, encoded in zip(group, reading.encode(placed, special=special), strict=True):
+            marks = () if special else reading.marks.marks
+            found[number] = _tokenized(passages[number], encoded, ending, marks)
     return [found[number] for number in range(len(passages))]
 
 
@@ -217,11 +232,6 @@ class _Ending:
 
     max_length: int
     eos: int | None
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, options: TokenizeOptions, special: bool) -> _Ending:
-        """Return the ending: an EOS for raw text, none for a chat template, which has its own."""
-        return cls(options.max_length, tokenizer.eos_token_id if special else None)
 
     def close(self, ids: list[int]) -> _Closed:
         """Truncate the ids and append an EOS unless they end with one."""
@@ -244,9 +254,15 @@ class _Closed:
 
 
 def _tokenized(
-    passage: _Passage, ids: list[int], offsets: list[tuple[int, int]], ending: _Ending
+    passage: _Passage, encoded: Encoded, ending: _Ending, marks: Sequence[str]
 ) -> TokenizedText:
+    ids, offsets = encoded.ids, encoded.offsets
+    if offsets is None:
+        return TokenizedText(None, cut=False, unplaced=True)
     closed = ending.close(ids)
+    if closed.cut:
+        kept = whole_tokens(passage.text, offsets, closed.kept, marks)
+        closed = _Closed([*ids[:kept], *closed.ids[closed.kept :]], kept, cut=True)
     covered = covered_characters(passage.text, offsets[: closed.kept])
     wanted = [
         begin < end and any(begin < stop and start < end for start, stop in passage.spans)
@@ -263,29 +279,32 @@ def _tokenized(
     return TokenizedText(example, closed.cut)
 
 
-def _pairs(
-    pairs: list[PairRecord], tokenizer: Tokenizer, options: TokenizeOptions, findings: Findings
-) -> Iterator[Example]:
-    texts = [(text, place_of(pair)) for pair in pairs for text in _pair_texts(pair, options)]
-    ending = _Ending.of(tokenizer, options, special=True)
-    encoded = _encode(texts, tokenizer, special=True)
-    closed = iter([(ending.close(ids), offsets) for ids, offsets in encoded])
+def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
+    options, findings, ending = reading.options, reading.findings, reading.ending(special=True)
+    texts = [text for pair in pairs for text in _pair_texts(pair, options)]
+    encoded = reading.encode(texts, special=True)
     for pair in pairs:
-        whole = [next(closed) for _ in _pair_texts(pair, options)]
-        members = [member for member, _ in whole]
+        whole = [next(encoded) for _ in _pair_texts(pair, options)]
+        members = [ending.close(one.ids) for one in whole]
         if not (pair.anchor.strip() and pair.positive.strip()):
             findings.note(NO_TARGET, place_of(pair))
             continue
         if options.scored and pair.score is None:
             findings.note(NO_SCORE, place_of(pair))
             continue
+        if whole[0].offsets is None:
+            findings.note(NO_OFFSETS, place_of(pair))
+            continue
+        findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
+        offsets = whole[0].offsets[: members[0].kept]
+        prompt = _prompt_tokens(offsets, len(options.instruction))
+        if members[0].cut and prompt == members[0].kept:
+            # Nothing of the anchor is left behind the instruction.
+            findings.note(NO_TARGET, place_of(pair))
+            continue
         if options.scored and pair.negatives:
             findings.note(UNUSED_NEGATIVES, place_of(pair))
-        findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
         anchor, positive, *negatives = (member.ids for member in members)
-        offsets = whole[0][1][: members[0].kept]
-        prompt = _prompt_tokens(offsets, len(options.instruction))
-        prompt = prompt if prompt < len(anchor) else 0
         score = None if pair.score is None else mapped(pair.score, options.score_range)
         yield PairExample(
             pair.id,
@@ -299,81 +318,17 @@ def _pairs(
         )
 
 
-def _prompt_tokens(offsets: list[tuple[int, int]], characters: int) -> int:
+def _prompt_tokens(offsets: Offsets, characters: int) -> int:
     """Return how many leading tokens lie within the first `characters` of a text."""
     if characters == 0:
         return 0
     return next((n for n, (_, end) in enumerate(offsets) if end > characters), len(offsets))
 
 
-def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[str]:
-    yield options.instruction + pair.anchor
-    yield pair.positive
-    yield from pair.negatives[: options.hard_negatives]
-
-
-def _encode(
-    placed: list[tuple[str, str]], tokenizer: Tokenizer, special: bool
-) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Yield token ids and their character offsets, not truncated, with BOS once.
-
-    Args:
-        placed: Texts, each with the place of its record.
-        tokenizer: The tokenizer of the model.
-        special: Whether the tokenizer adds special tokens.
-
-    Raises:
-        DataError: The tokenizer refuses a text, which is named by its place.
-    """
-    if not placed:
-        return
-    call = partial(
-        tokenizer,
-        add_special_tokens=special,
-        return_offsets_mapping=True,
-        truncation=False,
-        verbose=False,  # no warning about long texts: they are truncated here
-    )
-    try:
-        encoded = call([text for text, _ in placed])
-    except Exception as error:  # noqa: BLE001  # tokenizers raise any exception
-        raise _refused_text(placed, call, error) from None
-    bos = tokenizer.bos_token_id if special else None
-    for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
-        # The text was rendered with a BOS of its own, as chat templates do.
-        twice = bos is not None and ids[:2] == [bos, bos]
-        yield (ids[1:], offsets[1:]) if twice else (ids, offsets)
-
-
-def _refused_text(
-    placed: list[tuple[str, str]], call: Callable[[list[str]], Any], error: Exception
-) -> DataError:
-    """Return the error that names the first text that the tokenizer refuses alone."""
-    for text, place in placed:
-        try:
-            call([text])
-        except Exception as own:  # noqa: BLE001  # tokenizers raise any exception
-            lone = any("\ud800" <= character <= "\udfff" for character in text)
-            what = "a lone surrogate, half of a character" if lone else " ".join(str(own).split())
-            return DataError(
-                f"{place}: the tokenizer cannot read this text: {what}; correct the record, or "
-                "remove it"
-            )
-    return DataError(f"the tokenizer cannot read these texts: {error}; check the records")
-
-
-def covered_characters(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the characters that each token stands for, white space before it included.
-
-    Some tokenizers leave white space out of their offsets, so that a token of white space has
-    none. Characters between two tokens belong to the later one if they are white space.
-    """
-    found = []
-    reached = 0
-    for begin, end in offsets:
-        start = begin
-        if reached < begin and end > reached and not text[reached:begin].strip():
-            start = reached
-        found.append((start, end))
-        reached = max(reached, end)
-    return found
+def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[Placed]:
+    edge = len(options.instruction)
+    place = place_of(pair)
+    yield Placed(options.instruction + pair.anchor, place, (edge,) if edge else ())
+    yield Placed(pair.positive, place)
+    for negative in pair.negatives[: options.hard_negatives]:
+        yield Placed(negative, place)

@@ -160,7 +160,6 @@ def test_pairs_end_with_eos_however_long(tokenizer):
         ("", 500, "anchor<|im_end|>"),
         ("Q: ", 500, "anchor<|im_end|>"),
         ("Q: ", 5, "a<|im_end|>"),
-        ("Query: ", 5, "<|im_end|>"),
     ],
 )
 def test_the_instruction_of_an_anchor_is_told_apart(tokenizer, instruction, max_length, rest):
@@ -199,18 +198,6 @@ def test_a_conversation_the_template_refuses_is_named():
         tokenize([MessagesRecord("a", TALK)], tokenizer)
 
 
-def test_a_slow_tokenizer_is_refused():
-    tokenizer = tiny_tokenizer()
-
-    class Slow:
-        is_fast = False
-        eos_token_id = tokenizer.eos_token_id
-        chat_template = tokenizer.chat_template
-
-    with pytest.raises(DataError, match="Slow is a slow tokenizer"):
-        tokenize([TextRecord("a", "abc")], Slow())
-
-
 def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, monkeypatch):
     tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = 16
@@ -234,3 +221,12 @@ def test_a_text_that_the_tokenizer_refuses_is_named_by_its_place(tokenizer, reco
     good = PairRecord("a", "q", "p") if isinstance(record, PairRecord) else TextRecord("a", "good")
     with pytest.raises(DataError, match=r"^d\.jsonl:7: .*surrogate"):
         tokenize([good, record, good], tokenizer)
+
+
+def test_a_pair_whose_anchor_is_cut_away_behind_the_instruction_is_dropped(tokenizer):
+    pairs = [PairRecord("a", "kiwi", "fruit"), PairRecord("b", "fig", "fruit")]
+    result = tokenize(pairs, tokenizer, instruction="x" * 20, max_length=16)
+    assert result.examples == []
+    assert result.findings.count(NO_TARGET) == result.findings.count(CUT) == 2
+    (one, _) = tokenize(pairs, tokenizer, instruction="x" * 10, max_length=16).examples
+    assert (one.prompt, one.length) == (10, 15 + 6)

@@ -1,0 +1,151 @@
+"""Token ids of texts with the characters that each token stands for, from any tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from ...errors import DataError
+from .alignment import AlignedTokenizer, Aligner
+
+Offsets = list[tuple[int, int]]
+"""First character of each token and the one behind it; equal for tokens without characters."""
+
+
+class Tokenizer(AlignedTokenizer, Protocol):
+    """The used part of a transformers tokenizer."""
+
+    is_fast: bool
+    bos_token_id: int | None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A text to encode."""
+
+    text: str
+    place: str
+    """Where its record is stored, for error messages."""
+    edges: tuple[int, ...] = ()
+    """Characters at which targets begin or end; offsets must be exact there."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tokenized text, not truncated, with BOS once."""
+
+    ids: list[int]
+    offsets: Offsets | None
+    """None if the tokens cannot be placed in the text exactly."""
+
+
+class Encoder:
+    """Encodes texts with a tokenizer; one without offsets is aligned with the text.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._aligner = None if tokenizer.is_fast else Aligner(tokenizer)
+
+    def __call__(self, placed: Sequence[Placed], *, special: bool) -> Iterator[Encoded]:
+        """Yield the encoded texts in their order.
+
+        Args:
+            placed: The texts.
+            special: Whether the tokenizer adds special tokens.
+
+        Raises:
+            DataError: The tokenizer refuses a text, which is named by its place.
+        """
+        if not placed:
+            return
+        call = partial(
+            self._tokenizer,
+            add_special_tokens=special,
+            truncation=False,
+            verbose=False,  # no warning about long texts: they are truncated later
+            **({"return_offsets_mapping": True} if self._aligner is None else {}),
+        )
+        try:
+            encoded = call([one.text for one in placed])
+        except Exception as error:  # noqa: BLE001  # tokenizers raise any exception
+            raise _refused_text(placed, call, error) from None
+        bos = self._tokenizer.bos_token_id if special else None
+        placements = self._offsets(placed, encoded)
+        for ids, offsets in zip(encoded["input_ids"], placements, strict=True):
+            # The text was rendered with a BOS of its own, as chat templates do.
+            twice = bos is not None and ids[:2] == [bos, bos]
+            yield Encoded(ids[twice:], offsets and offsets[twice:])
+
+    def _offsets(
+        self, placed: Sequence[Placed], encoded: Mapping[str, Any]
+    ) -> Iterator[Offsets | None]:
+        if self._aligner is None:
+            yield from encoded["offset_mapping"]
+            return
+        for one, ids in zip(placed, encoded["input_ids"], strict=True):
+            yield self._aligner.offsets(one.text, ids, one.edges)
+
+
+def _refused_text(
+    placed: Sequence[Placed], call: Callable[[list[str]], Any], error: Exception
+) -> DataError:
+    """Return the error that names the first text that the tokenizer refuses alone."""
+    for one in placed:
+        try:
+            call([one.text])
+        except Exception as own:  # noqa: BLE001  # tokenizers raise any exception
+            lone = any("\ud800" <= character <= "\udfff" for character in one.text)
+            what = "a lone surrogate, half of a character" if lone else " ".join(str(own).split())
+            return DataError(
+                f"{one.place}: the tokenizer cannot read this text: {what}; correct the record, or "
+                "remove it"
+            )
+    return DataError(f"the tokenizer cannot read these texts: {error}; check the records")
+
+
+def covered_characters(text: str, offsets: Sequence[tuple[int, int]]) -> Offsets:
+    """Return the characters that each token stands for, white space before it included.
+
+    Some tokenizers leave white space out of their offsets, so that a token of white space has
+    none. Characters between two tokens belong to the later one if they are white space.
+    """
+    found = []
+    reached = 0
+    for begin, end in offsets:
+        start = begin
+        if reached < begin and end > reached and not text[reached:begin].strip():
+            start = reached
+        found.append((start, end))
+        reached = max(reached, end)
+    return found
+
+
+def whole_tokens(text: str, offsets: Offsets, kept: int, marks: Sequence[str]) -> int:
+    """Return how many of the kept tokens of a cut text end with a whole character and mark.
+
+    Args:
+        text: The text.
+        offsets: The characters of all its tokens.
+        kept: Number of tokens that are kept.
+        marks: Marks of the chat template that are several tokens.
+    """
+    reached = offsets[kept - 1][1] if kept else 0
+    limit = reached
+    for mark in marks:
+        start = text.rfind(mark, max(0, reached - len(mark) + 1), reached + len(mark) - 1)
+        limit = min(limit, start) if 0 <= start < reached else limit
+    while kept and (offsets[kept - 1][1] > limit or _same_character(offsets, kept)):
+        kept -= 1
+    return kept
+
+
+def _same_character(offsets: Offsets, number: int) -> bool:
+    """Whether a token and the one before it are bytes of one character."""
+    start, end = offsets[number - 1]
+    return number < len(offsets) and offsets[number] == (start, end) and end - start == 1
