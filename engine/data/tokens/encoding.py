@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import DataError
 from .alignment import AlignedTokenizer, Aligner
 
+Numbers = NDArray[np.int64]
 Offsets = list[tuple[int, int]]
 """First character of each token and the one behind it; equal for tokens without characters."""
 
@@ -109,21 +113,37 @@ def _refused_text(
     return DataError(f"the tokenizer cannot read these texts: {error}; check the records")
 
 
-def covered_characters(text: str, offsets: Sequence[tuple[int, int]]) -> Offsets:
-    """Return the characters that each token stands for, white space before it included.
+def tokens_within(text: str, offsets: Offsets, spans: Sequence[tuple[int, int]]) -> list[bool]:
+    """Return for each token whether it has a character of one of the spans.
 
     Some tokenizers leave white space out of their offsets, so that a token of white space has
     none. Characters between two tokens belong to the later one if they are white space.
+
+    Args:
+        text: The text.
+        offsets: The characters of its tokens.
+        spans: Parts of the text.
     """
-    found = []
-    reached = 0
-    for begin, end in offsets:
-        start = begin
-        if reached < begin and end > reached and not text[reached:begin].strip():
-            start = reached
-        found.append((start, end))
-        reached = max(reached, end)
-    return found
+    if not offsets or not spans:
+        return [False] * len(offsets)
+    begin, end = np.array(offsets, dtype=np.int64).T
+    start = _with_white_space(text, begin, end)
+    starts, stops = np.array(sorted(spans), dtype=np.int64).T
+    stops = np.maximum.accumulate(stops)
+    next_span = np.searchsorted(stops, start, side="right")
+    reaches = np.append(starts, len(text) + 1)[next_span] < end
+    within: list[bool] = (reaches & (start < end)).tolist()
+    return within
+
+
+def _with_white_space(text: str, begin: Numbers, end: Numbers) -> Numbers:
+    """Return where tokens begin with the white space before them that belongs to no token."""
+    start = begin.copy()
+    reached = np.concatenate(([0], np.maximum.accumulate(end)[:-1]))
+    for number in np.flatnonzero((reached < begin) & (reached < end)):
+        if not text[reached[number] : begin[number]].strip():
+            start[number] = reached[number]
+    return start
 
 
 def whole_tokens(text: str, offsets: Offsets, kept: int, marks: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from ..records.formats import (
     TextRecord,
     place_of,
 )
-from .encoding import Encoded, Encoder, Offsets, Placed, covered_characters, whole_tokens
+from .encoding import Encoded, Encoder, Offsets, Placed, tokens_within, whole_tokens
 from .encoding import Tokenizer as EncodingTokenizer
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
@@ -263,11 +263,7 @@ def _tokenized(
     if closed.cut:
         kept = whole_tokens(passage.text, offsets, closed.kept, marks)
         closed = _Closed([*ids[:kept], *closed.ids[closed.kept :]], kept, cut=True)
-    covered = covered_characters(passage.text, offsets[: closed.kept])
-    wanted = [
-        begin < end and any(begin < stop and start < end for start, stop in passage.spans)
-        for begin, end in covered
-    ]
+    wanted = tokens_within(passage.text, offsets[: closed.kept], passage.spans)
     # A truncated text does not end here, so its EOS is not a target.
     ends_here = bool(passage.spans) and not closed.cut
     wanted += [ends_here] * (len(closed.ids) - closed.kept)
