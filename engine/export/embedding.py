@@ -53,9 +53,12 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
 
 
 def end_with_eos(tokenizer: Any, max_length: int) -> None:
-    """Make the tokenizer append EOS to every text after truncation, as in training."""
+    """Make the tokenizer append EOS to every text after truncation, as in training.
+
+    A slow tokenizer cannot be changed so; `embedding_notes` says what is left to do.
+    """
     tokenizer.model_max_length = max_length
-    if tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id:
+    if _ends_with_eos(tokenizer) or not tokenizer.is_fast:
         return
     eos, backend = tokenizer.eos_token, tokenizer.backend_tokenizer
     ending = TemplateProcessing(
@@ -67,12 +70,21 @@ def end_with_eos(tokenizer: Any, max_length: int) -> None:
     backend.post_processor = ending if before is None else ProcessorSequence([before, ending])
 
 
+def _ends_with_eos(tokenizer: Any) -> bool:
+    return bool(tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id)
+
+
 def embedding_notes(tokenizer: Any, config: RunConfig) -> list[str]:
     """Return notes for the model card where sentence-transformers pools other tokens."""
     contrastive = config.contrastive
-    if not (contrastive.instruction and contrastive.exclude_prompt):
-        return []
     notes = []
+    if not (tokenizer.is_fast or _ends_with_eos(tokenizer)):
+        notes.append(
+            f"In training every text ended with {tokenizer.eos_token}. The tokenizer is a slow one "
+            "that does not append it by itself, so append it to the texts to embed."
+        )
+    if not (contrastive.instruction and contrastive.exclude_prompt and tokenizer.is_fast):
+        return notes
     alone = len(tokenizer(contrastive.instruction, add_special_tokens=False)["input_ids"])
     joined = tokenizer(
         f"{contrastive.instruction}a", add_special_tokens=False, return_offsets_mapping=True

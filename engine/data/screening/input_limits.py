@@ -34,7 +34,8 @@ def require_rows(examples: Sequence[Example], limits: ModelLimits) -> None:
             f"{len(beyond):,} of {len(examples):,} records have token ids up to {highest} (first: "
             f"{example_place(beyond[0][0])}), but the embedding of the model has {rows:,} rows, "
             f"for ids up to {rows - 1}. Tokens were added to the tokenizer without the model; use "
-            "the tokenizer that belongs to the model, or enlarge the model with "
+            "the tokenizer that belongs to the model, or name the added tokens in "
+            "data.special_tokens, which trains new rows for them, or enlarge the model with "
             "model.resize_token_embeddings(len(tokenizer)) and save it with save_pretrained"
         )
 

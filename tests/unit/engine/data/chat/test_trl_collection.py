@@ -70,6 +70,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], tuple[dict[str, Any], ...]]] = {
     "reasoning": (_THOUGHT, ()),
     "tools": (_CALLING, (TOOL,)),
 }
+_REASONING = (reasons.REASONING_LEFT_OUT, reasons.LAST_REASONING_LEFT_OUT)
 OTHERS = (*QUESTIONS, SYSTEM, RESULT)
 """Strings that are never learned."""
 ENDS = (
@@ -160,7 +161,7 @@ def _refusal(template: str, case: str) -> str:
 def _has(run: str, turn: dict[str, Any], findings: Findings) -> bool:
     """Whether a run has the strings of a turn; reasoning may be left out if that is reported."""
     wanted = strings(turn)
-    if findings.count(reasons.REASONING_LEFT_OUT):
+    if any(findings.count(one) for one in _REASONING):
         wanted = [text for text in wanted if text != REASON]
     return all(text in run for text in wanted)
 
