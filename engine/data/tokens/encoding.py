@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,13 +67,14 @@ class Encoder:
         """
         if not placed:
             return
-        call = partial(
-            self._tokenizer,
-            add_special_tokens=special,
-            truncation=False,
-            verbose=False,  # no warning about long texts: they are truncated later
-            **({"return_offsets_mapping": True} if self._aligner is None else {}),
-        )
+        # No warning about long texts: they are truncated later.
+        options: dict[str, Any] = {"truncation": False, "verbose": False}
+        if self._aligner is None:
+            options["return_offsets_mapping"] = True
+
+        def call(texts: list[str]) -> Mapping[str, Any]:
+            return self._tokenizer(texts, add_special_tokens=special, **options)
+
         try:
             encoded = call([one.text for one in placed])
         except Exception as error:  # noqa: BLE001  # tokenizers raise any exception

@@ -39,7 +39,7 @@ QUESTIONS = ("What is kiwi?", "And a plum?", "And a fig?")
 ANSWERS = ("Kiwi is green.", "A plum is blue.", "Figs are sweet.")
 SYSTEM, REASON = "Be brief about fruit.", "The user wants a colour."
 RESULT = "fourteen grams"
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "sugar_of",
@@ -58,7 +58,7 @@ _TALK = [
     for role, text in zip(("user", "assistant"), pair, strict=True)
 ]
 _THOUGHT = [*_TALK[:-1], {**_TALK[-1], "reasoning_content": REASON}]
-_CALLING = [
+_CALLING: list[dict[str, Any]] = [
     _TALK[0],
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "name": "sugar_of", "content": RESULT},

@@ -34,7 +34,7 @@ TALK = (
 )
 
 
-class Slow(PreTrainedTokenizer):
+class Slow(PreTrainedTokenizer):  # type: ignore[misc]  # transformers is untyped
     """A tokenizer written in Python, whose vocabulary grows with the texts that it reads."""
 
     def __init__(self, **options: Any) -> None:
