@@ -1,0 +1,50 @@
+"""The moments at which memory may peak hold what is alive at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fttui.engine.config.memory.activation_memory import MicroBatchShape
+from fttui.engine.config.memory.architecture import Architecture
+from fttui.engine.config.schema import RunConfig
+
+ARCH = Architecture(64, 4, 4, 2, 16, 128, 1000, tied=True, name="llama")
+
+
+def shape(task: str = "sft", **train: Any) -> MicroBatchShape:
+    kind = {"contrastive": {"kind": "infonce"}} if task == "contrastive" else {}
+    config = msgspec.convert(
+        {
+            "model": {"id": "m", "quantize": "none"},
+            "task": task,
+            "data": {"train": "d", "max_length": 32},
+            "train": {"steps": 1, "batch": 2, "fast": "off", **train},
+            **kind,
+        },
+        RunConfig,
+    )
+    return MicroBatchShape(config, ARCH, number=2, adapter=4, adapter_elements=100, sequences=2)
+
+
+@pytest.mark.parametrize(("whole_layers", "keeps_all"), [(0, False), (1, True), (2, True)])
+def test_the_last_layer_keeps_everything_if_any_layer_does(
+    whole_layers: int, keeps_all: bool
+) -> None:
+    sized = shape(memory="lean", activation_checkpointing=True, whole_layers=whole_layers)
+    down, gate, *_ = (moment.activations for moment in sized._moments())
+    layer = sized._layer_bytes(whole=keeps_all)
+    assert layer != sized._layer_bytes(whole=not keeps_all)
+    gradients, inner = 64 * 2 * 2 * 64, 64 * 2 * 128
+    assert down == sized._below() + layer + gradients + inner
+    assert gate == down + inner
+
+
+def test_a_first_pass_runs_while_all_kept_graphs_are_alive() -> None:
+    sized = shape("contrastive", accumulate=8, activation_checkpointing=True)
+    assert sized._kept() == 8
+    first_pass = sized._moments()[-1].activations
+    assert first_pass == 8 * sized._kept_graph() + 64 * 2 * (4 * 128 + 6 * 64)
+    assert shape()._moments()[-1].activations == 64 * 2 * (4 * 128 + 6 * 64)
