@@ -58,46 +58,50 @@ LISTING = [{"name": "a", "sha": "0", "git_url": "g", "download_url": "d", "type"
 SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
 
 
+CASES = [
+    ("d.ods", zipped(mimetype=SPREADSHEET, **{"content.xml": b"<x/>"}), "save it as CSV"),
+    ("d.xlsx", zipped(**{"[Content_Types].xml": b"", "xl/a.xml": b""}), "save it as CSV"),
+    ("d.pt", zipped(**{"d/data.pkl": b"", "d/version": b"3"}), "PyTorch"),
+    ("d.npz", zipped(**{"a.npy": b"\x93NUMPY"}), "NumPy"),
+    ("d.zip", zipped(**{"a.jsonl": ROW, "b.jsonl": ROW}), r"2 files \(a.jsonl, b.jsonl\)"),
+    ("d.zip", zipped(), "0 files"),
+    ("d.zip", zipped(**{"a.jsonl.gz": gzip.compress(ROW)}), "compressed twice"),
+    ("d.zip", encrypted(), "encrypted"),
+    ("d.tar", tarred("w"), "tar archive; unpack it"),
+    ("d.tar.gz", tarred("w:gz"), "tar archive; unpack it"),
+    ("d.jsonl.gz", gzip.compress(ROW * 999)[:40], "file is complete"),
+    ("d.jsonl.bz2", bz2.compress(ROW * 999)[:40], "file is complete"),
+    ("d.jsonl.xz", lzma.compress(ROW * 999)[:60], "file is complete"),
+    ("d.jsonl.gz", gzip.compress(ROW) + b"junk", "file is complete"),
+    *(("d.pkl", pickle.dumps(["a"], protocol), "pickle") for protocol in range(6)),
+    ("d.npy", b"\x93NUMPY\x01\x00v\x00{}", "NumPy"),
+    ("d.avro", b"Obj\x01\x04\x16", "Avro"),
+    ("d.gguf", b"GGUF\x03\x00\x00\x00", "weights"),
+    ("d.safetensors", b"\x40" + b"\0" * 7 + b'{"w": {"dtype": "F32"}}', "weights"),
+    ("d.rar", b"Rar!\x1a\x07\x01\x00", "RAR archive"),
+    ("d.csv", b"<!-- a -->\n<html>", "web page"),
+    ("d.json", b"<div>listing</div>", "web page"),
+    ("d.jsonl", b"\n<title>Index of /data</title>", "web page"),
+    ("d.jsonl", b"404: Not Found", "answer of a server"),
+    ("d.csv", b"Invalid username or password.", "answer of a server"),
+    ("d.json", b'{"error": "Repository not found"}', "answer of a server"),
+    ("d.json", json.dumps(LISTING).encode(), "list of files of a folder"),
+    ("d.yaml", b"- text: a\n", "convert it to JSON lines"),
+    ("d.txt", b"{\\rtf1 hi}", "plain text"),
+    ("d.csv", b"../.git/annex/objects/x", "no records"),
+    ("d.csv", b"/annex/objects/SHA256E-s1--a.csv\n", "git annex get"),
+    ("d.parquet", b"", "no records"),
+    ("d.csv", b"", "no records"),
+    ("d.json", b"{}", "no records"),
+    ("d.json", b"[]", "no records"),
+    ("d.csv", b"a,a\n1,2\n", "two columns have the name 'a'"),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "step"),
-    [
-        ("d.ods", zipped(mimetype=SPREADSHEET, **{"content.xml": b"<x/>"}), "save it as CSV"),
-        ("d.xlsx", zipped(**{"[Content_Types].xml": b"", "xl/a.xml": b""}), "save it as CSV"),
-        ("d.pt", zipped(**{"d/data.pkl": b"", "d/version": b"3"}), "PyTorch"),
-        ("d.npz", zipped(**{"a.npy": b"\x93NUMPY"}), "NumPy"),
-        ("d.zip", zipped(**{"a.jsonl": ROW, "b.jsonl": ROW}), r"2 files \(a.jsonl, b.jsonl\)"),
-        ("d.zip", zipped(), "0 files"),
-        ("d.zip", zipped(**{"a.jsonl.gz": gzip.compress(ROW)}), "compressed twice"),
-        ("d.zip", encrypted(), "encrypted"),
-        ("d.tar", tarred("w"), "tar archive; unpack it"),
-        ("d.tar.gz", tarred("w:gz"), "tar archive; unpack it"),
-        ("d.jsonl.gz", gzip.compress(ROW * 999)[:40], "file is complete"),
-        ("d.jsonl.bz2", bz2.compress(ROW * 999)[:40], "file is complete"),
-        ("d.jsonl.xz", lzma.compress(ROW * 999)[:60], "file is complete"),
-        ("d.jsonl.gz", gzip.compress(ROW) + b"junk", "file is complete"),
-        *(("d.pkl", pickle.dumps(["a"], protocol), "pickle") for protocol in range(6)),
-        ("d.npy", b"\x93NUMPY\x01\x00v\x00{}", "NumPy"),
-        ("d.avro", b"Obj\x01\x04\x16", "Avro"),
-        ("d.gguf", b"GGUF\x03\x00\x00\x00", "weights"),
-        ("d.safetensors", b"\x40" + b"\0" * 7 + b'{"w": {"dtype": "F32"}}', "weights"),
-        ("d.rar", b"Rar!\x1a\x07\x01\x00", "RAR archive"),
-        ("d.csv", b"<!-- a -->\n<html>", "web page"),
-        ("d.json", b"<div>listing</div>", "web page"),
-        ("d.jsonl", b"\n<title>Index of /data</title>", "web page"),
-        ("d.jsonl", b"404: Not Found", "answer of a server"),
-        ("d.csv", b"Invalid username or password.", "answer of a server"),
-        ("d.json", b'{"error": "Repository not found"}', "answer of a server"),
-        ("d.json", json.dumps(LISTING).encode(), "list of files of a folder"),
-        ("d.yaml", b"- text: a\n", "convert it to JSON lines"),
-        ("d.txt", b"{\\rtf1 hi}", "plain text"),
-        ("d.csv", b"../.git/annex/objects/x", "no records"),
-        ("d.csv", b"/annex/objects/SHA256E-s1--a.csv\n", "git annex get"),
-        ("d.parquet", b"", "no records"),
-        ("d.csv", b"", "no records"),
-        ("d.json", b"{}", "no records"),
-        ("d.json", b"[]", "no records"),
-        ("d.csv", b"a,a\n1,2\n", "two columns have the name 'a'"),
-    ],
+    CASES,
+    ids=[f"{number} {name}" for number, (name, _, _) in enumerate(CASES)],  # content has the time
 )
 def test_what_holds_no_records_is_named(
     tmp_path: Path, name: str, content: bytes, step: str
@@ -111,7 +115,7 @@ def test_texts_that_begin_with_brackets_are_texts(tmp_path: Path, start: str) ->
     assert read(tmp_path, "d.txt", f"{start}\nmore\n".encode())[0] == [start, "more"]
 
 
-@pytest.mark.parametrize("content", [b'{"text": "a\x00"}\n', b"\x00" * 512])
+@pytest.mark.parametrize("content", [b'{"text": "a\x00"}\n', b"\x00" * 512], ids=["one", "many"])
 @pytest.mark.parametrize("rows", [10, 9000])
 def test_zero_bytes_break_only_their_rows(tmp_path: Path, content: bytes, rows: int) -> None:
     texts, findings = read(tmp_path, "d.jsonl", ROW * rows + content)
