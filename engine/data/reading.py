@@ -154,12 +154,12 @@ def _read(
     reader = RecordReader(config, source, findings)
     records, decision = records_of(reader, source, rows)
     reader.use.note(findings)
-    _note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
+    note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
     progress(label, 1, 1)
     return records, decision.form
 
 
-def _note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findings) -> None:
+def note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findings) -> None:
     """Note the rows whose label is NaN, which is read as no label."""
     for row in rows:
         label = row.values.get(column)

@@ -21,7 +21,7 @@ from ..errors import DataError, FttuiError, ModelError
 from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
 from .findings import Findings
-from .reading import Progress, records_of
+from .reading import Progress, note_nan_labels, records_of
 from .records.formats import Record
 from .records.reader import RecordReader
 from .sources import SourceRecord, read_rows
@@ -67,6 +67,7 @@ def summarize(
     config, records, unused = read.config, read.records, read.reader.use.unused
     findings.add(read.findings)
     read.reader.use.note(findings)
+    note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
     texts = [list(_texts(record)) for record in records]
     summary = replace(
         summary,

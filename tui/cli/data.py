@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,10 +11,13 @@ import msgspec
 from fttui.engine.errors import DataError
 from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
 
+from ..text.format import clip_to, plural
 from .options import Commands, say, say_json, warn
 
 _LONGEST_TEXT = 300
 """Characters of a text of the first record that are printed."""
+_LONGEST_NAME = 40
+_MOST_COLUMNS = 20
 
 
 def add_commands(commands: Commands) -> None:
@@ -80,16 +83,16 @@ def _print_json(messages: Iterator[object]) -> int:
 
 def summary_lines(summary: DataSummary) -> Iterator[str]:
     """Yield the lines of a summary."""
-    yield f"{summary.source}: {summary.records:,} records"
+    yield f"{summary.source}: {plural(summary.records, 'record')}"
     if not summary.format:
-        yield f"columns: {', '.join(summary.unused)}"
+        yield f"columns: {_names(summary.unused)}"
         return
     yield f"format: {summary.format.replace('_', ' + ')} (task {summary.task})"
     if summary.decision:
         yield f"format decided by: {summary.decision}"
-    yield f"columns used: {', '.join(summary.used)}"
+    yield f"columns used: {_names(summary.used)}"
     if summary.unused:
-        yield f"columns not used: {', '.join(summary.unused)}"
+        yield f"columns not used: {_names(summary.unused)}"
     if summary.characters:
         yield f"characters per record: {_lengths(summary.characters)}"
     if summary.tokens:
@@ -102,6 +105,13 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
     if not summary.sample:
         yield "first record:"
         yield from (f"  [{name}] {_shortened(text)}" for name, text in summary.first)
+
+
+def _names(columns: Sequence[str]) -> str:
+    """Return the names of columns; `--format json` has all of them in full."""
+    shown = ", ".join(clip_to(name, _LONGEST_NAME) for name in columns[:_MOST_COLUMNS])
+    more = len(columns) - _MOST_COLUMNS
+    return shown + (f" and {more:,} more" if more > 0 else "")
 
 
 def _lengths(found: Lengths) -> str:

@@ -97,6 +97,14 @@ def test_rows_that_cannot_be_read_are_a_share_of_all_rows(
     assert (broken.count, broken.total) == (1, 5)
 
 
+def test_labels_that_are_nan_are_counted(tmp_path: Path) -> None:
+    rows = [{"anchor": f"a{n}", "positive": f"p{n}", "label": label} for n, label in
+            enumerate([1, float("nan"), 2, float("nan")])]  # fmt: skip
+    [found] = [one for one in summarized(tmp_path, rows).findings if one.reason == "nan-label"]
+    assert (found.count, found.total) == (2, 4)
+    assert found.place.endswith("d.jsonl:2")
+
+
 def test_columns_without_a_format_are_a_problem_with_their_names(tmp_path: Path) -> None:
     found = summarized(tmp_path, [{"words": "a", "more": 1}])
     assert (found.format, found.unused) == ("", ["words", "more"])

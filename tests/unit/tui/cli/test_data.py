@@ -107,3 +107,13 @@ def test_hostile_columns_texts_and_findings_are_shown_as_escapes(answer, capsys)
         assert not unsafe(shown.out + shown.err)
         assert "]52;" in shown.out
         assert "]52;" in shown.err
+
+
+def test_many_columns_and_long_names_are_shortened_in_text(answer, capsys) -> None:
+    names = [f"{n} {500 * 'x'}" for n in range(300)]
+    answer(replace(SUMMARY, records=1, used=names, unused=names))
+    assert main(["data", "d.jsonl"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "d.jsonl: 1 record"
+    assert shown[2].endswith("… and 280 more")
+    assert max(map(len, shown)) < 1000
