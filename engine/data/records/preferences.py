@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ...errors import DataError
@@ -16,6 +16,8 @@ REJECTED = ("rejected_response", "response_rejected", "reject")
 RATED_LABELS = ("label", "kto_tag", "desirable")
 COMPLETIONS = ("completion", "response", "answer", "output")
 """Columns of a rated answer beside a question."""
+ANSWERS = ("chosen", "rejected", "completion")
+"""Columns of completions."""
 _SIGNS = re.compile(r"\n*(?:^|\n\n)(Human|Assistant): ?")
 """Beginnings of the turns of a transcript in one text."""
 
@@ -45,8 +47,18 @@ def as_preference(
         if ratings is None:
             return values
         values = _rated(values, ratings, place)
-    values = _with_prompt_turns(values, rules, place)
-    return _with_question(values, rules, place)
+    values = _with_question(_with_prompt_turns(values, rules, place), rules, place)
+    return with_turns(values, ("prompt", "chosen", "rejected", "completion"))
+
+
+def with_turns(values: Values, columns: Collection[str]) -> Values:
+    """Return a prompt and its answers as messages if one of these columns holds messages."""
+    if not any(isinstance(values.get(name), list | Mapping) for name in columns):
+        return values
+    found = _as_turns(values, columns)
+    if isinstance(found.get("completion"), list) and isinstance(found.get("prompt"), str):
+        found["prompt"] = [{"role": "user", "content": found["prompt"]}]
+    return found
 
 
 def _with_sides(values: Values) -> Values:
@@ -201,10 +213,10 @@ def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
     return _as_turns({**rest, "prompt": list(question_of(values, asked, place, rules))})
 
 
-def _as_turns(values: Values) -> Values:
+def _as_turns(values: Values, columns: Collection[str] = ANSWERS) -> Values:
     """Return completions of a conversation as messages."""
     found = dict(values)
-    for name in ("chosen", "rejected", "completion"):
+    for name in (one for one in ANSWERS if one in columns):
         value = found.get(name)
         if isinstance(value, str):
             found[name] = [{"role": "assistant", "content": value}]

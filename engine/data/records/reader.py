@@ -42,7 +42,7 @@ from .mapping import (
 )
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
-from .preferences import as_preference
+from .preferences import as_preference, with_turns
 from .turns import CONVERSATIONS
 
 SAMPLE_ROWS = 1000
@@ -128,6 +128,8 @@ class _RowPreparer:
         values |= {name: decoded(values[name]) for name in _DECODED if name in values}
         if self._task == "sft":
             values = with_answer(values, self._data.label, place)
+            if {"prompt", "completion"} <= values.keys():
+                values = with_turns(values, ("prompt", "completion"))
             return replace(found, values=self._context.of_conversation(values, place))
         values = as_preference(values, self._ratings, self._rules, place)
         return replace(found, values=self._context.of_preference(values, place))

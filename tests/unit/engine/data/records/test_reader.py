@@ -240,6 +240,20 @@ def test_a_refusal_names_the_columns_of_the_file_and_asks_for_no_rating_of_other
         read("dpo", row)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "good", "bad"),
+    [([ASKED], "g", "b"), ([ASKED], GOOD, "b"), ("q", "g", [BAD]), ("q", [GOOD], "b")],
+)
+def test_texts_beside_messages_are_turns(prompt, good, bad):
+    text, other = (CompletionRecord("d:1", (ASKED,), (one,)) for one in (GOOD, BAD))
+    compared = {"prompt": prompt, "chosen": good, "rejected": bad}
+    assert read("dpo", compared) == [PreferenceRecord("d:1", text, other)]
+    if good != "g" or prompt != "q":
+        answered = {"prompt": prompt, "completion": good}
+        assert read("sft", answered) == [text]
+        assert read("kto", {**answered, "label": 1}) == [RatedRecord("d:1", text, True)]
+
+
 # Nulls of columnar files
 
 
