@@ -245,9 +245,10 @@ class _Search:
             length = self._first_mark(tail)
         if length:
             return length, self._has_end_mark(turn, tail[:length])
-        length = self._worded_end(turn, shared, alone)
         if last.kind == "call":
+            length = len(shared.rstrip()) if alone is not None else 0
             return length, self._has_end_mark(turn, tail[:length])
+        length = self._worded_end(turn, shared, alone)
         return length, bool(self._text[last.end : end + length].strip())
 
     def _shared(self, tail: str, alone: str | None) -> str:
@@ -309,7 +310,7 @@ class _Search:
         if turn == len(self._turns) - 1 and alone.strip():
             shared = common(shared, self._continued(turn) or shared)
         if len(shared) < len(alone.rstrip()):  # the rest of the line may begin another turn
-            shared = shared[: shared.rfind("\n") + 1]
+            shared = shared[: max(shared.rfind(closes) for closes in "\n>]") + 1]
         return len(shared.rstrip())
 
     def _continued(self, turn: int) -> str | None:

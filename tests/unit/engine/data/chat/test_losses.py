@@ -334,15 +334,26 @@ def test_the_token_that_always_asks_for_an_answer_ends_no_turn() -> None:
     assert findings.count(reasons.NO_END_MARK) == 3
 
 
-@pytest.mark.parametrize(("end", "learned_end"), [("", ""), ("\n@@@", "\n@@@")])
-def test_words_that_always_ask_for_an_answer_end_no_turn(end: str, learned_end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "line"), [("", "\n"), ("\n@@@", "\n"), (" <step>", "\n"), (" <step>", " ")]
+)
+def test_words_that_always_ask_for_an_answer_end_no_turn(end: str, line: str) -> None:
     template = (
-        "{%- for m in messages -%}{{- '### ' + m.role + ':\\n' + m.content + 'END\\n' -}}"
+        "{%- for m in messages -%}{{- '### ' + m.role + ':\\n' + m.content + 'END' -}}"
         "{%- endfor -%}{{- '### assistant:\\n' -}}"
-    ).replace("END", end.replace("\n", "\\n"))
+    ).replace("END", f"{end}{line}".replace("\n", "\\n"))
     runs, findings = learned(template, THREE)
-    assert runs == [f"{word}{learned_end}" for word in ("one", "two", "three")]
+    assert runs == [f"{word}{end}" for word in ("one", "two", "three")]
     assert findings.count(reasons.NO_END_MARK) == (0 if end else 3)
+
+
+def test_what_closes_a_call_is_learned_where_end_marks_differ() -> None:
+    template = calls("'<CALL>' + c.name + '</CALL>'").replace(
+        "{%- endfor -%}{{- '<|im_end|>\\n' -}}",
+        "{%- endfor -%}{{- ' @1' if loop.last else '\\n@2\\n' -}}",
+    )
+    runs, _ = learned(template, CALLING)
+    assert runs[0] == "<CALL>area</CALL>"
 
 
 def test_a_call_without_an_end_mark_is_counted() -> None:
