@@ -45,6 +45,7 @@ from .view_model.connection_port import Delivery, Session
 from .view_model.interventions import Phase
 from .view_model.plot_view import PlotView
 from .widgets.ascii_filter import AsciiFilter
+from .widgets.visible_filter import VisibleFilter
 
 SLICE = 500
 """Records folded at a time, so that the event loop stays responsive."""
@@ -114,6 +115,7 @@ class FttuiApp(AppBase):
         self.theme = self.preferences.theme
         self.stylesheet.set_variables(self.get_css_variables())
         self._restyled = False
+        self._filters.append(VisibleFilter())
         if self.ascii_only:
             self._filters.append(AsciiFilter())
 

@@ -19,6 +19,7 @@ from fttui.engine.protocol.data_messages import (
 )
 
 from ..text.visible import visible
+from .output import styled
 
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
 """Errors of the process that keep their class; all others concern the data."""
@@ -68,7 +69,7 @@ class ProgressLine:
     """Shows progress on one line of a terminal; elsewhere it shows nothing."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream if stream.isatty() else None
+        self._stream = styled(stream) if stream.isatty() else None
         self._shown = False
 
     def show(self, progress: ReadingProgress) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ..text.visible import visible
 from .options import say
+from .output import styled
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -26,7 +28,7 @@ def print_record(record: SampleRecord) -> None:
     """Print a record; a terminal without NO_COLOR shows targets in colour."""
     from rich.console import Console  # deferred: only this output needs it
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, file=styled(sys.stdout))
     coloured = console.color_system is not None and not os.environ.get("NO_COLOR")
     for line in record_text(record, marks=not coloured):
         if coloured:
@@ -52,7 +54,7 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
         yield Text("   this record is not learned")
     for text in record.texts:
         share = f"{text.learned:,} of {text.tokens:,} tokens are targets"
-        yield Text(f"[{text.name}] {share}")
+        yield Text(visible(f"[{text.name}] {share}"))
         yield _spans(text, marks=marks)
         if text.token_list:
             yield _tokens(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from fttui.engine.errors import ConfigError
@@ -14,7 +15,7 @@ from fttui.engine.run.identity.content import parse_accepted
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from .options import Commands, add_accept_changed, add_runs_dir, name_and_step
+from .options import Commands, add_accept_changed, add_runs_dir, name_and_step, say
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
@@ -66,7 +67,22 @@ def _export(options: argparse.Namespace) -> int:
     command += ["--ema"] * options.ema
     if accept := parse_accepted(options.accept_changed):
         command += ["--accept-changed", ",".join(sorted(accept))]
-    return subprocess.run(command, check=False).returncode
+    return _relayed(command)
+
+
+def _relayed(command: list[str]) -> int:
+    """Run a command and print its lines; text of the run in them must not reach the terminal."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        errors = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
+        errors.start()
+        for line in process.stdout:
+            say(line.removesuffix("\n"))
+        errors.join()
+    return process.returncode
 
 
 def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:

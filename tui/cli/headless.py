@@ -22,6 +22,7 @@ from fttui.engine.run.journal import FrameReader
 from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..text import format as fmt
+from ..text.visible import one_line
 from ..view_model.command_effect import change, effect, holds
 
 _POLL_S = 0.1
@@ -211,7 +212,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
                 say(line)
             for record in records:
                 for line in lines.lines(record, time.monotonic()):
-                    say(line)
+                    say(one_line(line))
                 if isinstance(record.event, ev.RunEnded):
                     _see_off(engine)
                     return record.event.exit_code

@@ -21,6 +21,7 @@ from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_roo
 from fttui.engine.run.run_index import RunSummary, list_runs, unreadable_runs
 
 from ..text import format as fmt
+from ..text.visible import one_line
 from .options import (
     Commands,
     add_remote_cmd,
@@ -92,6 +93,7 @@ def _list_there(options: argparse.Namespace) -> int:
 def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
     """Print a table of runs, cut to the terminal's width if output goes to a terminal."""
     now = time.time()
+    runs = [replace(run, id=one_line(run.id), error=one_line(_first(run.error))) for run in runs]
     width = max((len(run.id) for run in runs), default=3)
     gap = " " * 4 if numbered else ""
     say(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
@@ -101,10 +103,14 @@ def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
         say(fmt.clip_to(f"{place}{_row(run, width, now)}", room))
 
 
+def _first(text: str) -> str:
+    return next(iter(text.splitlines()), "")
+
+
 def _row(run: RunSummary, width: int, now: float) -> str:
     step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
     last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none"
-    error = f"  {run.error.splitlines()[0]}" if run.error else ""
+    error = f"  {run.error}" if run.error else ""
     loss = fmt.number(run.loss)
     return f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
 

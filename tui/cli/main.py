@@ -23,6 +23,7 @@ from . import (
     run,
 )
 from .options import Parser, say, warn
+from .output import visible_output
 
 INTERRUPTED = 130
 
@@ -92,6 +93,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
+    with visible_output():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     handler: Callable[[argparse.Namespace], int] = options.handler
     try:

@@ -7,20 +7,36 @@ Characters that change the direction of text or take no room make a text look li
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _UNSAFE = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed
-    "\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible
+    "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\ufff0-\ufff8\ufffe\uffff"  # drawn as nothing
+    "\xad\u061c\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible
     "\ud800-\udfff"  # halves of characters, which no encoding can write
-    "\U000e0000-\U000e007f"  # tags, an invisible alphabet
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"  # tags, an invisible alphabet
     "]"
 )
+_UNSAFE_IN_LINE = re.compile(f"{_UNSAFE.pattern}|[\n\t]")
 
 
 def visible(text: str) -> str:
     r"""Return a text with its control characters and invisible characters as escapes (`\x1b`)."""
     return _UNSAFE.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as `visible` does, on one line: newlines and tabs are escapes too."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def replace_unsafe(text: str, replacement: Callable[[str], str]) -> str:
+    """Return a text with what `visible` shows as escapes replaced, and newlines and tabs too."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE_IN_LINE.sub(lambda found: replacement(found[0]), text)
 
 
 def visible_json(text: str) -> str:

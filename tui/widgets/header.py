@@ -59,7 +59,7 @@ def _progress(state: AppState, *, brief: bool) -> Content:
         pieces.append(f"  ETA {fmt.duration(run.eta_s)}")
     elif run.started_at and run.time and state.state.ended:
         pieces.append((f"  after {fmt.duration(run.time - run.started_at)}", DIM))
-    return Content.assemble(*pieces)
+    return assemble(*pieces)
 
 
 def link_text(state: AppState, now: float) -> Content:

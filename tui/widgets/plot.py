@@ -26,6 +26,7 @@ from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.axis import place_of, place_of_mark, step_of
 from ..view_model.run_view import Mark
+from .text_line import assemble
 
 GUTTER = 8
 """Cells to the left of the canvas, for axis labels and the axis."""
@@ -103,7 +104,7 @@ class Plot(Widget, can_focus=True):
         """Draw the state, unless the result would look the same."""
         self._state = state
         name, rest = self.panel.title_of(state)
-        self._title(Content.assemble((name, "bold"), rest), self.panel.subtitle(state))
+        self._title(assemble((name, "bold"), rest), self.panel.subtitle(state))
         key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
         if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:

@@ -12,7 +12,6 @@ from ..actions import key_of, keyed
 from ..dialogs.command_text import name_of, recommended
 from ..text import format as fmt
 from ..text.glyphs import STATE_SHAPE
-from ..text.visible import visible
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
 from ..view_model.disk_warning import DiskWarning
@@ -60,10 +59,8 @@ def _stage(state: AppState, width: int) -> Content:
     progress = state.run.progress
     if progress is not None and progress.total > 0:
         share = progress.done / progress.total
-        label = fmt.clip_to(visible(progress.label), max(10, width - 34))
-        return Content.assemble(
-            bar(share, min(24, width // 3)), f" {fmt.percent(share, 0):>5}  ", label
-        )
+        label = fmt.clip_to(progress.label, max(10, width - 34))
+        return assemble(bar(share, min(24, width // 3)), f" {fmt.percent(share, 0):>5}  ", label)
     words = progress.label if progress else state.run.detail
     if not words and state.link.link is Link.CONNECTING:
         words = "connecting to the run"

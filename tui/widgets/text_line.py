@@ -39,7 +39,7 @@ class TextLine(Static):
             self.update(content, layout=taller)
 
 
-def assemble(*pieces: Piece) -> Content:
+def assemble(*pieces: Piece | Content) -> Content:
     """Return the pieces as one text; control characters in them are shown as escapes."""
     return Content.assemble(*map(_visible, pieces))
 
@@ -49,7 +49,9 @@ def plain(text: str) -> Content:
     return Content(visible(text))
 
 
-def _visible(piece: Piece) -> Piece:
+def _visible(piece: Piece | Content) -> Piece | Content:
+    if isinstance(piece, Content):
+        return piece
     return visible(piece) if isinstance(piece, str) else (visible(piece[0]), piece[1])
 
 

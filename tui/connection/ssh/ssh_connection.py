@@ -130,7 +130,9 @@ class SshConnection:
         if data:
             self._stderr = (self._stderr + data)[-_KEPT_ERROR_BYTES:]
             if self._echo:
-                os.write(sys.stderr.fileno(), data)
+                # Not to the descriptor: the command line makes printable what it prints.
+                sys.stderr.write(data.decode(errors="replace"))
+                sys.stderr.flush()
         elif data is not None and self._loop is not None:
             self._loop.remove_reader(self._err)
 

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Input
 from ...actions import ACTION_OF, bindings, keyed, why_not
 from ...view_model.app_state import AppState
 from ...widgets.table import TableRow, fill
-from ...widgets.text_line import TextLine, lines
+from ...widgets.text_line import TextLine, lines, plain
 from ..base import RunScreen
 from .details import DETAILS
 
@@ -72,7 +72,7 @@ class TableScreen(RunScreen):
         if self._filter:
             keys = keyed("{list.filter} change   {app.back} clear", state)
             hint = f"{len(rows)} of {len(everything)} match “{self._filter}”   {keys}"
-        self.query_one("#hint", TextLine).put(Content(hint))
+        self.query_one("#hint", TextLine).put(plain(hint))
         self._refill(rows)
         key = self.key_under_cursor()
         if self.DETAIL and self.has_class("-wide"):

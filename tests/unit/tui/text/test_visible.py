@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.tui.text.visible import visible, visible_json
+from fttui.tui.text.visible import one_line, visible, visible_json
 
 HOSTILE = "\x1b]52;c;aGk=\x07\x9b31m\x1b[2J\r\u202egnp\u200b\ud800\U000e0041"
 """A clipboard command, colours, a cleared screen, reversed text, and invisible characters."""
@@ -41,6 +41,10 @@ def unsafe(text: str) -> list[str]:
 )
 def test_only_what_is_unsafe_is_shown_as_an_escape(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+def test_one_line_stays_one_line() -> None:
+    assert one_line("a\nb\tc\r\nd\u2028e") == r"a\nb\tc\r\nd\u2028e"
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=60))
