@@ -28,7 +28,7 @@ from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
-from .run.files import last_lines, process_started
+from .run.files import last_lines
 from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
@@ -255,20 +255,21 @@ def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -
         versions={"fttui": version("fttui"), "torch": version("torch")},
     )
     if int(os.environ.get("RANK", "0")) == 0:
-        _mark(run, started.incarnation, launched="TORCHELASTIC_RUN_ID" in os.environ)
+        after = history.newest.seq if history.newest else 0
+        _mark(run, started.incarnation, after, launched="TORCHELASTIC_RUN_ID" in os.environ)
     event_log.record(started)
     return started
 
 
-def _mark(run: RunDirectory, incarnation: int, *, launched: bool) -> None:
+def _mark(run: RunDirectory, incarnation: int, after_seq: int, *, launched: bool) -> None:
     mine = ProcessMark.current()
-    parent = os.getppid()
-    launcher = ProcessMark(pid=parent, started=process_started(parent) or 0.0)
     mark = EngineMark(
         pid=mine.pid,
         started=mine.started,
+        identity=mine.identity,
         incarnation=incarnation,
-        launcher=launcher if launched else None,
+        after_seq=after_seq,
+        launcher=ProcessMark.of(os.getppid()) if launched else None,
     )
     write_mark(run.engine, mark)
 

@@ -93,7 +93,9 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     try:
         hub = Hub(run, control, sockets, idle_seconds(run))
         me = ProcessMark.current()
-        endpoint = Endpoint(pid=me.pid, started=me.started, folder=str(folder))
+        endpoint = Endpoint(
+            pid=me.pid, started=me.started, identity=me.identity, folder=str(folder)
+        )
         write_mark(run.endpoint, endpoint)
         remember_run(run)
         _log.info("serving %s from %s", run.path, folder)

@@ -7,6 +7,7 @@ sockets and reads no clock.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,24 @@ class ControlLog(Protocol):
         Raises:
             OSError: the entry is not stored.
         """
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The present, by the clock of the day and by the one that no change of it moves."""
+
+    time: float
+    """Unix seconds."""
+    boot_s: float = 0.0
+    """Seconds since the machine started."""
+    boot: str = ""
+    """The id of that start."""
+
+    def expired_s(self, message: SubmitCommand) -> float | None:
+        """Return for how long a command has been expired; None if it has no limit."""
+        if message.expires_boot_s is not None and message.boot and message.boot == self.boot:
+            return self.boot_s - message.expires_boot_s
+        return None if message.expires_at is None else self.time - message.expires_at
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +111,10 @@ class Intake:
         announced = spec.kind == "setting" and event.id in self._decided
         return spec.versioned and not announced
 
-    def submit(self, message: SubmitCommand, *, state: RunState, now: float) -> Accepted | Rejected:
-        """Accept or reject a command; `now` is Unix seconds."""
+    def submit(
+        self, message: SubmitCommand, *, state: RunState, now: Moment
+    ) -> Accepted | Rejected:
+        """Accept or reject a command."""
         known = self._decided.get(message.id)
         if known is None:
             entry = self._store(self._decide(message, state, now))
@@ -107,11 +128,11 @@ class Intake:
             return Rejected(ref=message.ref, id=message.id, reason=reason)
         return _answer(known, message.ref)
 
-    def _decide(self, message: SubmitCommand, state: RunState, now: float) -> ControlEntry:
+    def _decide(self, message: SubmitCommand, state: RunState, now: Moment) -> ControlEntry:
         refusal = self._why_not(message, state, now)
         entry = ControlEntry(
             seq=self._log.last_seq + 1,
-            time=now,
+            time=now.time,
             id=message.id,
             command=message.command,
             issuer=message.issuer,
@@ -122,10 +143,10 @@ class Intake:
         generation = self.generation + _changes_settings(entry)
         return msgspec.structs.replace(entry, generation=generation)
 
-    def _why_not(self, message: SubmitCommand, state: RunState, now: float) -> str | None:
+    def _why_not(self, message: SubmitCommand, state: RunState, now: Moment) -> str | None:
         holder = self.controller
-        if message.expires_at is not None and now > message.expires_at:
-            return f"it expired {now - message.expires_at:.1f} s before it arrived"
+        if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
+            return f"it expired {expired_s:.1f} s before it arrived"
         if holder is not None and holder.viewer != message.viewer:
             return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):

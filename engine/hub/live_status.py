@@ -27,7 +27,7 @@ class LiveStatus:
             return
         record = decode_readable(payload)
         if record is not None:
-            self._lifecycle.add(record.event, record.time)
+            self._lifecycle.add(record.event, record.time, record.seq)
 
     def update_engine(self, engine: EngineStatus) -> None:
         """Note the engine process as it is now."""

@@ -33,10 +33,11 @@ from ..protocol.requests import (
 )
 from ..run.control_log import ControlWriter
 from ..run.heartbeat import HubStatus, build_beat
+from ..run.process_identity import boot_id, boot_seconds
 from ..run.process_marks import read_engine_status
 from ..run.run_dir import RunDirectory
 from .file_requests import answer_from_folder
-from .intake import Intake
+from .intake import Intake, Moment
 from .journal_index import JournalIndex
 from .live_status import LiveStatus
 from .sockets import HubSockets
@@ -191,7 +192,8 @@ class Hub:
         # Accept commands for an engine that started since the last heartbeat.
         self._update_engine()
         before = self._intake.controller
-        reply = self._intake.submit(message, state=self._status.state, now=time.time())
+        now = Moment(time.time(), boot_seconds(), boot_id())
+        reply = self._intake.submit(message, state=self._status.state, now=now)
         if self._intake.controller != before:
             self._next_beat = 0.0
         return reply

@@ -43,7 +43,14 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     issuer: str
     reason: str = ""
     expires_at: float | None = None
-    """Unix seconds after which the command is refused; None for no limit."""
+    """Unix seconds after which the command is refused; None for no limit.
+
+    It counts only if the hub cannot use `expires_boot_s`, which no change of a clock moves.
+    """
+    expires_boot_s: float | None = None
+    """Seconds since the hub's machine started after which the command is refused."""
+    boot: str = ""
+    """The start of the machine that `expires_boot_s` counts from; empty if it is not known."""
     if_generation: int | None = None
     """Settings generation that a relative change was made for; refused at any other."""
     one_shot: bool = False

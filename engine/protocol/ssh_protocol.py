@@ -115,6 +115,10 @@ class Opened(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Opened"):
     """The clock of the remote host, in Unix seconds."""
     why_read_only: str = ""
     """Why this viewer may not send commands; empty if it may."""
+    boot: str = ""
+    """The id of the start of the remote host; empty from older versions."""
+    boot_s: float = 0.0
+    """Seconds since the remote host started."""
 
 
 class Failed(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Failed"):

@@ -42,7 +42,7 @@ class JournalSummary:
         self.newest = record
         if record.timeline > self.timeline:
             self.timeline, self.step = record.timeline, record.step
-        self.status.add(record.event, record.time)
+        self.status.add(record.event, record.time, record.seq)
         match record.event:
             case RunStarted(total_steps=total_steps):
                 self.total_steps = total_steps

@@ -18,6 +18,7 @@ import msgspec
 from ..errors import NotOwner
 from .files import is_alive, process_started
 from .folder.open_folder import OpenFolder, read_plain
+from .process_identity import Presence, ProcessIdentity, identity_of
 from .run_dir import SMALL_FILE_BYTES, RunDirectory
 from .run_status import EngineStatus
 
@@ -25,23 +26,41 @@ MAX_SOCKET_PATH_BYTES = 107
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a process: its pid and start time, because pids are reused."""
+    """A process: its pid, and what tells it from a later process of the same pid."""
 
     pid: int
     started: float
-    """Unix seconds."""
+    """Unix seconds; for versions that know no `identity`."""
+    identity: ProcessIdentity | None = None
+    """None in the marks of older versions."""
     place: str = ""
     """Device and inode of the run folder: a renamed folder keeps them, a copied one does not."""
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
-        return is_alive(self.pid, self.started)
+        """Whether the process runs on this machine."""
+        return self.presence() is Presence.RUNS
+
+    @property
+    def host(self) -> str:
+        """The name of the machine that it was started on; empty if it is not known."""
+        return self.identity.host if self.identity else ""
+
+    def presence(self, lock: Path | None = None) -> Presence:
+        """Return whether the process still runs; `lock` is a file that it locks while it does."""
+        if self.identity is not None:
+            return self.identity.presence(self.pid, lock)
+        return Presence.RUNS if is_alive(self.pid, self.started) else Presence.GONE
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessMark:
+        """Return the mark of a process of this machine."""
+        return cls(pid=pid, started=process_started(pid) or 0.0, identity=identity_of(pid))
 
     @classmethod
     def current(cls) -> ProcessMark:
-        """Return the identity of this process."""
-        return cls(pid=os.getpid(), started=process_started(os.getpid()) or 0.0)
+        """Return the mark of this process."""
+        return cls.of(os.getpid())
 
 
 _Mark = TypeVar("_Mark", bound=ProcessMark)
@@ -51,6 +70,8 @@ class EngineMark(ProcessMark, frozen=True, kw_only=True):
     """The engine process of rank 0, and the launcher that started it under torchrun."""
 
     incarnation: int = 1
+    after_seq: int | None = None
+    """The newest record before this engine; None in the marks of older versions."""
     launcher: ProcessMark | None = None
     """The process that owns all ranks and takes signals for the whole run; None for one rank."""
 
@@ -125,7 +146,16 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
     mark = read_engine(run)
     if mark is None:
         return EngineStatus()
-    return EngineStatus(mark.pid, mark.incarnation, mark.started, mark.alive)
+    presence = mark.presence(run.journal_lock)
+    elsewhere = presence is Presence.ELSEWHERE
+    return EngineStatus(
+        mark.pid,
+        mark.incarnation,
+        mark.started,
+        alive=presence is not Presence.GONE,
+        host=mark.host if elsewhere else "",
+        after_seq=mark.after_seq,
+    )
 
 
 def read_endpoint(run: RunDirectory) -> Endpoint | None:

@@ -42,6 +42,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_time: float | None = None
     """Unix time of the newest record; None if the journal is empty."""
     error: str = ""
+    host: str = ""
+    """The other machine that the engine was started on; empty if that is the machine that lists."""
 
 
 def list_runs(root: Path) -> list[RunSummary]:
@@ -146,12 +148,15 @@ def summarize(run: RunDirectory) -> RunSummary:
     identity = run.identity()
     journal = summarize_records(read_ends(run.journal))
     newest = journal.newest
+    engine = read_engine_status(run)
+    state = journal.status.state(engine)
     return RunSummary(
         id=run.id,
         name=identity.name,
         path=str(run.path),
         created=identity.created,
-        state=journal.status.state(read_engine_status(run)),
+        state=state,
+        host="" if state.ended else engine.host,
         step=newest.step if newest else 0,
         total_steps=journal.total_steps,
         timeline=journal.timeline,

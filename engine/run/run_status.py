@@ -23,6 +23,11 @@ class EngineStatus:
     started: float = 0.0
     """When the process started, in Unix seconds."""
     alive: bool = False
+    """Whether the process still runs; also if it is on another machine, which alone can tell."""
+    host: str = ""
+    """The other machine that the engine was started on; empty if that is this one."""
+    after_seq: int | None = None
+    """The newest record before this engine; None if that is not known."""
 
     @property
     def known(self) -> bool:
@@ -56,11 +61,12 @@ class LifecycleStatus:
         self.error = ""
         """The error that ended the newest incarnation; empty if there was none."""
         self._ended_at = 0.0
+        self._ended_seq = 0
         self._incarnation_known = True
         self._after_gap = False
 
-    def add(self, event: AnyEvent, time: float) -> None:
-        """Take in the next event and the Unix time of its record; most kinds change nothing."""
+    def add(self, event: AnyEvent, time: float, seq: int = 0) -> None:
+        """Take in the next event with time and number of its record; most kinds change nothing."""
         match event:
             case RunStarted(incarnation=incarnation):
                 self.incarnation = max(self.incarnation, incarnation)
@@ -70,7 +76,8 @@ class LifecycleStatus:
                 self._report(state)
             case RunEnded(state=state):
                 self._report(state)
-                self.exit_code, self.error, self._ended_at = event.exit_code, event.error, time
+                self.exit_code, self.error = event.exit_code, event.error
+                self._ended_at, self._ended_seq = time, seq
             case StepFinished() if self._after_gap:
                 self._report(RunState.RUNNING)
             case _:
@@ -98,4 +105,6 @@ class LifecycleStatus:
         if not engine.known or self._incarnation_known:
             return engine.incarnation > self.incarnation
         ended = self.reported is not None and self.reported.ended
+        if engine.after_seq is not None:
+            return ended and self._ended_seq <= engine.after_seq
         return ended and engine.started > self._ended_at

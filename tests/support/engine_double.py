@@ -69,7 +69,8 @@ class EngineDouble:
 
     def mark(self) -> None:
         me = ProcessMark.current()
-        write_mark(self.run.engine, EngineMark(pid=me.pid, started=me.started))
+        mark = EngineMark(pid=me.pid, started=me.started, identity=me.identity)
+        write_mark(self.run.engine, mark)
 
     def emit(self, *events: AnyEvent, at: float | None = None) -> None:
         payloads = []

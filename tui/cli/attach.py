@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fttui.engine.errors import ConfigError, NoSuchRun
+from fttui.engine.errors import ConfigError, EngineGone, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.run.run_index import RunSummary
+from fttui.engine.run.run_index import RunSummary, summarize
 
 from .ls import print_runs
 from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say, warn
@@ -97,6 +97,8 @@ def _at_terminal() -> bool:
 
 def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     """Show a run of this machine in the app until the user leaves; return the exit code."""
+    if not read_only:
+        require_here(run)
     require_terminal(f"to follow the run without one, use: fttui events {run.id} --follow")
     gc.disable()  # objects made at start are permanent; the app enables the collector later
     from ..app import run_app
@@ -110,6 +112,21 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     else:
         say(f"open the run again with: fttui show {run.id}")
     return app.return_value or 0
+
+
+def require_here(run: RunDirectory) -> None:
+    """Check that the engine of a run was not started on another machine.
+
+    Raises:
+        EngineGone: it was; the text says how to attach there.
+    """
+    summary = summarize(run)
+    if summary.host:
+        raise EngineGone(
+            f"{run.id} was started on {summary.host}; attach to it there with: fttui attach "
+            f"{summary.host}:{run.path}, or view what it has written so far with: fttui show "
+            f"{run.path}"
+        )
 
 
 def _open_listed(item: RunListing, *, read_only: bool) -> int:

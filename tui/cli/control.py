@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
-from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.process_marks import read_engine, read_engine_status
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -90,7 +90,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
         return _session_there(words, options.remote_cmd)
     run, command = _addressed(words, runs_root(options.runs_dir))
-    _require_engine(run)
+    require_engine(run)
     from ..connection.local import LocalSession
 
     return LocalSession(run, one_shot=True), command
@@ -163,7 +163,17 @@ def _parsed(words: list[str]) -> AnyCommand:
         raise ConfigError(textwrap.fill(str(error), 100)) from None
 
 
-def _require_engine(run: RunDirectory) -> None:
+def require_engine(run: RunDirectory) -> None:
+    """Check that an engine of this machine works on a run.
+
+    Raises:
+        EngineGone: none does, or the run was started on another machine.
+    """
+    if host := read_engine_status(run).host:
+        raise EngineGone(
+            f"{run.id} was started on {host}; send the command there with: "
+            f"fttui ctl {host}:{run.path} COMMAND"
+        )
     engine = read_engine(run)
     if engine is None or not engine.alive:
         raise EngineGone(

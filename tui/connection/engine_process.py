@@ -78,6 +78,12 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
         FttuiError: an engine still works on the run.
         CheckpointError: there is no complete checkpoint of that name, or it is damaged.
     """
+    summary = summarize(run)
+    if summary.host:
+        raise FttuiError(
+            f"{run.id} was started on {summary.host} and has not ended, as far as this machine can "
+            f"tell; resume it there, or, if no engine works on it there, remove {run.engine} first"
+        )
     engine = read_engine(run)
     if engine is not None and engine.alive:
         raise FttuiError(
@@ -86,7 +92,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
         )
     ledger = CheckpointStore(run)
     if not wanted and not ledger.all():
-        if summarize(run).step == 0:
+        if summary.step == 0:
             return None
         raise CheckpointError(
             f"{run.id} has no complete checkpoint to resume from; start a new run with: "

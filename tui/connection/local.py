@@ -16,6 +16,7 @@ from contextlib import suppress
 from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
 from fttui.engine.protocol.requests import ClientMessage
 from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.process_identity import boot_id
 from fttui.engine.run.process_marks import Endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
@@ -55,10 +56,12 @@ class HubTransport:
     peer = "the hub"
     reply_timeout_s = REPLY_S
     clock_offset_s = 0.0
+    boot_offset_s = 0.0
 
     def __init__(self, run: RunDirectory, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Make a transport for a run; `monotonic` returns monotonic seconds."""
         self._run = run
+        self.boot = boot_id()
         self._monotonic = monotonic
         self._starting_until = monotonic() + LOST_S
         """Until then a hub that was never reached counts as coming up, not as lost."""

@@ -128,6 +128,16 @@ class SshTransport:
         """The remote host's clock minus the one of this machine."""
         return self.remote_run.clock_offset_s
 
+    @property
+    def boot(self) -> str:
+        """The id of the start of the remote host."""
+        return self.remote_run.boot
+
+    @property
+    def boot_offset_s(self) -> float:
+        """The seconds since that start minus those since the start of this machine."""
+        return self.remote_run.boot_offset_s
+
     def send(self, message: ClientMessage) -> None:
         """Send without waiting; the message is lost if there is no connection now."""
         if self._stream is not None and self._stream.receiving:

@@ -23,6 +23,7 @@ from ...protocol.ssh_protocol import (
 from ...run.heartbeat import beat_from_folder
 from ...run.journal_preview import MinMaxSampler, sample_records
 from ...run.journal_summary import summarize_records
+from ...run.process_identity import boot_id, boot_seconds
 from ...run.process_marks import read_engine_status
 from ...run.run_dir import RunDirectory
 from ...run.run_index import read_ends
@@ -94,6 +95,8 @@ class BridgeSession:
             engine_alive=self._hub.engine_alive,
             time=time.time(),
             why_read_only=why_read_only,
+            boot=boot_id(),
+            boot_s=boot_seconds(),
         )
 
     def turn(self) -> bool:

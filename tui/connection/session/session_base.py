@@ -25,6 +25,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
+from fttui.engine.run.process_identity import boot_seconds
 
 from ...view_model.connection_port import BeatArrived, CommandAnswered, Deliver
 from ..viewer_identity import issuer, new_command_id, new_viewer
@@ -54,6 +55,14 @@ class Transport(Protocol):
     @property
     def clock_offset_s(self) -> float:
         """The wall clock of the run's machine minus the one of this machine, in seconds."""
+
+    @property
+    def boot(self) -> str:
+        """The id of the start of the run's machine; empty if it is not known."""
+
+    @property
+    def boot_offset_s(self) -> float:
+        """The seconds since that start minus those since the start of this machine."""
 
     async def run(self, session: SessionBase) -> None:
         """Receive for the session, reconnecting as needed, until it is closed or the run ended."""
@@ -129,6 +138,8 @@ class SessionBase:
             issuer=self.issuer,
             reason=reason,
             expires_at=self._clock() + self._transport.clock_offset_s + EXPIRES_S,
+            expires_boot_s=boot_seconds() + self._transport.boot_offset_s + EXPIRES_S,
+            boot=self._transport.boot,
             if_generation=if_generation,
             one_shot=self.one_shot,
         )

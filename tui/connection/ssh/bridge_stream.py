@@ -24,6 +24,7 @@ from fttui.engine.protocol.ssh_protocol import (
     Records,
     decode_bridge_message,
 )
+from fttui.engine.run.process_identity import boot_seconds
 
 from ...view_model.connection_port import HistoryProgressed, Link, PreviewArrived, RecordsArrived
 from ..session.record_merger import deliveries
@@ -50,6 +51,10 @@ class RemoteRun:
     """The newest sequence number in the journal."""
     clock_offset_s: float = 0.0
     """The remote host's clock minus the one of this machine."""
+    boot: str = ""
+    """The id of the start of the remote host; empty if its bridge does not tell."""
+    boot_offset_s: float = 0.0
+    """The seconds since that start minus those since the start of this machine."""
     received: JournalPosition | None = None
     """The newest record delivered, after which the next connection continues."""
 
@@ -59,6 +64,8 @@ class RemoteRun:
         self.engine_alive = self.served = opened.engine_alive
         self.head_seq = opened.last_seq
         self.clock_offset_s = opened.time - now
+        self.boot = opened.boot
+        self.boot_offset_s = opened.boot_s - boot_seconds()
 
     def pulse(self, pulse: Pulse, now: float) -> None:
         """Take over the regular report of the bridge, received at Unix seconds `now`."""

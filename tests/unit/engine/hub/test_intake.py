@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from fttui.engine.hub.intake import Intake
+from fttui.engine.hub.intake import Intake, Moment
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import (
     AddNote,
@@ -21,6 +22,7 @@ from fttui.engine.protocol.states import RunState
 from tests.support.control_log import MemoryLog
 
 HALVE = ScaleLr(factor=0.5)
+BOOT = "this start of the machine"
 
 
 def message(
@@ -61,8 +63,9 @@ def submit(
     *,
     state: RunState = RunState.RUNNING,
     now: float = 100.0,
+    boot_s: float = 0.0,
 ) -> Accepted | Rejected:
-    return intake.submit(message, state=state, now=now)
+    return intake.submit(message, state=state, now=Moment(now, boot_s, BOOT))
 
 
 def recorded(event: AnyEvent) -> bytes:
@@ -249,3 +252,23 @@ def test_a_record_of_an_unknown_command_counts_and_other_records_do_not(intake: 
     assert intake.generation == 0
     intake.observe(recorded(CommandApplied(id="x", command="teleport", old="", new="")))
     assert intake.generation == 1
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, -1.0, 1.0, 86_400.0])
+def test_a_change_of_the_clock_expires_nothing_and_saves_nothing(
+    intake: Intake, step_s: float
+) -> None:
+    timed = msgspec.structs.replace(message("a", expires_at=130.0), expires_boot_s=40.0, boot=BOOT)
+    assert isinstance(submit(intake, timed, now=100.0 + step_s, boot_s=39.0), Accepted)
+    late = msgspec.structs.replace(timed, id="b")
+    assert "expired 2.5 s" in refused(submit(intake, late, now=100.0 + step_s, boot_s=42.5))
+
+
+def test_seconds_since_another_start_of_the_machine_do_not_count(intake: Intake) -> None:
+    other = msgspec.structs.replace(
+        message("a", expires_at=130.0), expires_boot_s=1.0, boot="other"
+    )
+    assert isinstance(submit(intake, other, now=100.0, boot_s=50.0), Accepted)
+    assert "expired 1.0 s" in refused(
+        submit(intake, msgspec.structs.replace(other, id="b"), now=131.0, boot_s=0.0)
+    )

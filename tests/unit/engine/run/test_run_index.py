@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from fttui.engine.errors import NoSuchRun
+from fttui.engine.errors import FttuiError, NoSuchRun
 from fttui.engine.protocol.events import LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run import run_index
@@ -30,6 +31,11 @@ from fttui.engine.run.run_index import (
     read_ends,
     summarize,
 )
+from fttui.tui.cli.attach import require_here
+from fttui.tui.cli.control import require_engine
+from fttui.tui.connection.engine_process import checkpoint_to_resume
+from fttui.tui.connection.factory import open_session
+from fttui.tui.connection.offline import OfflineSession
 from tests.support.engine_double import EngineDouble, make_run
 
 
@@ -93,6 +99,46 @@ def test_an_engine_started_after_the_end_is_starting_again(tmp_path: Path) -> No
     engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0), at=me.started + 0.5)
     write_mark(engine.run.engine, late)
     assert summarize(engine.run).state is RunState.STARTING
+
+
+def test_after_a_change_of_the_clock_the_engine_is_the_same(tmp_path: Path) -> None:
+    """The start times of the marks and of the processes differ by the change."""
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    me = ProcessMark.current()
+    for step_s in (-86_400.0, -1.0, 2.0, 86_400.0):
+        mark = EngineMark(pid=me.pid, started=me.started + step_s, identity=me.identity)
+        write_mark(engine.run.engine, mark)
+        assert summarize(engine.run).state is RunState.RUNNING
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0), at=me.started + 86_400.0)
+    again = EngineMark(
+        pid=me.pid, started=me.started, identity=me.identity, incarnation=2, after_seq=engine.seq
+    )
+    write_mark(engine.run.engine, again)
+    assert summarize(engine.run).state is RunState.STARTING, "it ended in the future, before"
+
+
+def test_a_run_of_another_machine_is_named_and_never_lost(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    engine.go(RunState.RUNNING)
+    me = ProcessMark.current()
+    assert me.identity is not None
+    there = msgspec.structs.replace(me.identity, host="gpu-box", boot="x")
+    write_mark(engine.run.engine, EngineMark(pid=2**22 + 1, started=0.0, identity=there))
+    summary = summarize(engine.run)
+    assert (summary.state, summary.host) == (RunState.RUNNING, "gpu-box")
+    for forbidden in (
+        lambda: checkpoint_to_resume(engine.run, None),
+        lambda: require_here(engine.run),
+        lambda: require_engine(engine.run),
+    ):
+        with pytest.raises(FttuiError, match="was started on gpu-box"):
+            forbidden()
+    assert isinstance(open_session(engine.run), OfflineSession)
+    engine.emit(RunEnded(state=RunState.FINISHED, exit_code=0))
+    summary = summarize(engine.run)
+    assert (summary.state, summary.host) == (RunState.FINISHED, "")
 
 
 def test_frames_that_are_no_records_are_passed_over(tmp_path: Path) -> None:

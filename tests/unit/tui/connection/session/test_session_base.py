@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import EngineGone, FttuiError
@@ -27,6 +28,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
+from fttui.engine.run.process_identity import boot_seconds
 from fttui.tui.connection.session.session_base import EXPIRES_S, SessionBase
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
@@ -49,6 +51,8 @@ class FakeTransport:
     def __init__(self) -> None:
         self.ready = True
         self.clock_offset_s = 0.0
+        self.boot = "b"
+        self.boot_offset_s = 0.0
         self.sent: list[ClientMessage] = []
         self.final: CommandAnswered | None = None
         self.reply: Reply = lambda _: None
@@ -132,9 +136,12 @@ async def test_a_command_is_sent_once_and_answered_once(listening: Listening) ->
     id_ = session.submit(Pause(), reason="r", if_generation=7)
     session.submit(AddNote(text="x"))
     sent = transport.sent[0]
-    assert sent == SubmitCommand(
+    assert isinstance(sent, SubmitCommand)
+    left_s = (sent.expires_boot_s or 0.0) - boot_seconds()
+    assert EXPIRES_S - 5 < left_s <= EXPIRES_S
+    assert msgspec.structs.replace(sent, expires_boot_s=None) == SubmitCommand(
         ref=0, id=id_, command=Pause(), viewer=session.viewer, issuer=session.issuer,
-        reason="r", expires_at=1_000.0 + EXPIRES_S, if_generation=7,
+        reason="r", expires_at=1_000.0 + EXPIRES_S, if_generation=7, boot="b",
     )  # fmt: skip
     assert len(transport.sent) == 2, "the first one is not sent again by the second"
     session.on_reply(Accepted(ref=0, id=id_))
@@ -145,10 +152,13 @@ async def test_a_command_is_sent_once_and_answered_once(listening: Listening) ->
 
 async def test_commands_expire_by_the_clock_of_the_runs_machine(listening: Listening) -> None:
     listening.transport.clock_offset_s = -40.0
+    listening.transport.boot_offset_s = 5_000.0
     listening.session.submit(Pause())
     [message] = listening.transport.sent
     assert isinstance(message, SubmitCommand)
     assert message.expires_at == 1_000.0 - 40.0 + EXPIRES_S
+    left_s = (message.expires_boot_s or 0.0) - boot_seconds() - 5_000.0
+    assert EXPIRES_S - 5 < left_s <= EXPIRES_S
 
 
 async def test_pending_commands_are_sent_again_under_their_id_after_a_lost_connection(

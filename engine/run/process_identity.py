@@ -1,0 +1,165 @@
+"""The identity of a process by what a change of the clock does not move, with its machine.
+
+A pid is reused, and a start time in Unix seconds is computed from a clock that may be set. The
+kernel counts from its own start instead: start ticks of a process, the id of this start of the
+machine, and the seconds since then. One function per platform: engines run on Linux, viewers on
+macOS too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE_ID = Path("/etc/machine-id")
+_START_FIELD, _STATE_FIELD = 22, 3
+"""Fields of /proc/PID/stat, counted from 1."""
+_ASK_S = 5.0
+_LOCK = struct.Struct("@hhlli")
+"""`struct flock` of Linux: type, whence, start, length, pid."""
+
+
+class Presence(Enum):
+    """Whether a process still runs, as far as this machine can tell."""
+
+    RUNS = "runs"
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+    """It was started on another machine, which knows; this one cannot."""
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of one start of one machine."""
+
+    start: str
+    """When it started, as the kernel counts."""
+    boot: str
+    """The id of the start of the machine."""
+    space: str
+    """The namespace of its pid: a container has its own."""
+    host: str
+    """Name of the machine."""
+    machine: str
+    """Id of the machine; empty if it has none."""
+
+    def presence(self, pid: int, lock: Path | None = None) -> Presence:
+        """Return whether this process still runs under a pid.
+
+        Args:
+            pid: its process id.
+            lock: a file that it locks as long as it runs, for a process in another container.
+        """
+        here = current_identity()
+        if self.boot != here.boot:
+            return Presence.GONE if self._same_machine(here) else Presence.ELSEWHERE
+        if self.space == here.space:
+            return Presence.RUNS if _start_of(pid) == self.start else Presence.GONE
+        if lock is not None and (held := is_locked(lock)) is not None:
+            return Presence.RUNS if held else Presence.GONE
+        return Presence.ELSEWHERE
+
+    def _same_machine(self, here: ProcessIdentity) -> bool:
+        same_id = not (self.machine and here.machine) or self.machine == here.machine
+        return self.host == here.host and same_id
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """Return the identity of a running process of this machine; None if there is none."""
+    start = _start_of(pid)
+    here = _machine()
+    return None if start is None else msgspec.structs.replace(here, start=start)
+
+
+def current_identity() -> ProcessIdentity:
+    """Return the identity of this process."""
+    return identity_of(os.getpid()) or _machine()
+
+
+def boot_id() -> str:
+    """Return the id of this start of the machine; empty if the machine does not tell."""
+    return _machine().boot
+
+
+def boot_seconds() -> float:
+    """Return the seconds since the machine started, also those that it slept."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def is_locked(file: Path) -> bool | None:
+    """Whether another process holds the lock of a file; None if that cannot be told.
+
+    Asking takes no lock, so it disturbs nobody. A process must not ask about its own lock: closing
+    the file would release it.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        return bool(_LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _machine() -> ProcessIdentity:
+    boot, space = "", ""
+    if sys.platform == "darwin":
+        boot = _answer("sysctl", "-n", "kern.bootsessionuuid")
+    with suppress(OSError):
+        boot = _BOOT_ID.read_text().strip()
+        space = os.readlink("/proc/self/ns/pid")
+    machine = ""
+    with suppress(OSError):
+        machine = _MACHINE_ID.read_text().strip()
+    return ProcessIdentity(
+        start="", boot=boot, space=space, host=socket.gethostname(), machine=machine
+    )
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process started; None if there is none, or only its exit code is left."""
+    return _start_on_macos(pid) if sys.platform == "darwin" else _start_on_linux(pid)
+
+
+def _start_on_linux(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The second field is the name in parentheses, which may hold spaces and parentheses.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[_STATE_FIELD - 3] in (b"Z", b"X"):
+        return None
+    return fields[_START_FIELD - 3].decode()
+
+
+def _start_on_macos(pid: int) -> str | None:
+    state, _, start = _answer("ps", "-o", "state=,lstart=", "-p", str(pid)).strip().partition(" ")
+    return start.strip() if start and not state.startswith("Z") else None
+
+
+def _answer(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
