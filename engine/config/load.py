@@ -24,7 +24,7 @@ from .messages import (
     suggest_value,
 )
 from .schema import DataSource, RunConfig, Section
-from .yaml_tree import Value, parse_scalar, parse_yaml
+from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,11 @@ def _insert(root: Value, keys: list[str], value: Value) -> Value:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ConfigError(too_large(str(path), max(len(data), path.stat().st_size)))
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
             f"{path}: no such file; check the path (examples are in configs/)"

@@ -14,6 +14,18 @@ import yaml
 
 from ..errors import ConfigError
 
+MOST_BYTES = 2**18
+"""Largest size of a configuration."""
+MOST_VALUES = 5_000
+"""Most values of a configuration, each use of an alias counted as what it stands for."""
+MOST_DEPTH = 40
+"""Most levels of a configuration inside each other."""
+
+_TOO_MUCH = (
+    f"got more than {MOST_VALUES:,} values, with what aliases stand for, or more than {MOST_DEPTH} "
+    "levels; expected a configuration such as those in configs/"
+)
+
 Scalar = str | int | float | bool | None
 
 
@@ -40,10 +52,12 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     """Parse a YAML document called `name`; recoverable errors are appended to `problems`.
 
     Raises:
-        ConfigError: The text is not one YAML document.
+        ConfigError: The text is not one YAML document, or larger or deeper than any configuration.
     """
+    if len(text) > MOST_BYTES:
+        raise ConfigError(too_large(name, len(text)))
     try:
-        node = yaml.compose(text, Loader=yaml.BaseLoader)
+        node = yaml.compose(text, Loader=_BoundedLoader)
         if node is None:
             return Value(None, name)
         return _TreeBuilder(name, problems).build(node)
@@ -53,6 +67,14 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
         raise ConfigError(f"{name}: not valid YAML: {_one_line(error)}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply, or an alias contains itself") from None
+
+
+def too_large(name: str, size_bytes: int) -> str:
+    """Return the error for a file that is larger than any configuration."""
+    return (
+        f"{name}: got {size_bytes:,} bytes, expected a configuration of at most {MOST_BYTES:,}; "
+        "name the YAML file of a run, such as those in configs/"
+    )
 
 
 def parse_scalar(text: str) -> Scalar:
@@ -72,24 +94,51 @@ _INT = re.compile(r"[-+]?\d{1,4000}")
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
 
 
+class _BoundedLoader(yaml.BaseLoader):
+    """Composes nodes up to the limits; PyYAML would take minutes and its recursion no more."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > 2 * MOST_VALUES or self._depth > MOST_DEPTH:
+            line = self.line + 1
+            raise yaml.YAMLError(f"line {line}: {_TOO_MUCH}")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
 class _TreeBuilder:
     """Converts the nodes of PyYAML to values."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
         self._name = name
         self._problems = problems
+        self._values = 0
 
-    def build(self, node: yaml.Node) -> Value:
-        """Convert a node and its children."""
+    def build(self, node: yaml.Node, depth: int = 0) -> Value:
+        """Convert a node and its children.
+
+        Raises:
+            ConfigError: there are more values or levels than in any configuration.
+        """
         place = self._place(node)
+        self._values += 1
+        if self._values > MOST_VALUES or depth > MOST_DEPTH:
+            raise ConfigError(f"{place}: {_TOO_MUCH}")
         if isinstance(node, yaml.MappingNode):
-            return Value(self._mapping(node), place)
+            return Value(self._mapping(node, depth + 1), place)
         if isinstance(node, yaml.SequenceNode):
-            return Value([self.build(child) for child in node.value], place)
+            return Value([self.build(child, depth + 1) for child in node.value], place)
         quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
         return Value(node.value if quoted else parse_scalar(node.value), place, node.value)
 
-    def _mapping(self, node: yaml.MappingNode) -> dict[str, Value]:
+    def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Value]:
         mapping: dict[str, Value] = {}
         for key_node, value_node in node.value:
             place = self._place(key_node)
@@ -103,7 +152,7 @@ class _TreeBuilder:
                     "keep one of them"
                 )
                 continue
-            child = self.build(value_node)
+            child = self.build(value_node, depth)
             mapping[key] = Value(child.data, place, child.text)
         return mapping
 

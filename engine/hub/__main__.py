@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-import yaml
-
+from ..config.yaml_tree import parse_yaml
 from ..errors import FttuiError
 from ..run.control_log import ControlWriter
 from ..run.folder.links import require_plain
+from ..run.folder.open_folder import read_plain
 from ..run.journal import JournalLocked
 from ..run.known_runs import remember_run
 from ..run.process_marks import (
@@ -26,7 +26,7 @@ from ..run.process_marks import (
     runtime_folder,
     write_mark,
 )
-from ..run.run_dir import RunDirectory
+from ..run.run_dir import SMALL_FILE_BYTES, RunDirectory
 from .server import Hub
 from .sockets import HubSockets
 
@@ -165,9 +165,10 @@ def _bound_resources() -> None:
 def idle_seconds(run: RunDirectory) -> float:
     """Return `hub.idle_s` of the run's configuration, or the default if it cannot be read."""
     try:
-        config = yaml.safe_load(run.config.read_text())
+        text = read_plain(run.config, SMALL_FILE_BYTES).decode()
+        config = parse_yaml(text, run.config.name, []).plain()
         return float(config["hub"]["idle_s"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+    except (OSError, FttuiError, KeyError, TypeError, ValueError):
         return _DEFAULT_IDLE_S
 
 

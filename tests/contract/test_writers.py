@@ -15,6 +15,7 @@ WRITERS = {
     "engine/run/files.py": "write_atomically, for the folders of the user",
     "engine/run/run_dir.py": "creates the runs folder and the folder of a new run",
     "engine/run/known_runs.py": "the state folder of the user",
+    "engine/run/identity/trusted_code.py": "the state folder of the user",
     "engine/run/identity/hash_cache.py": "the cache of the user",
     "engine/run/process_marks.py": "the runtime folder of the user",
     "engine/run/journal.py": "truncates its own file by descriptor",

@@ -76,6 +76,16 @@ def add_accept_changed(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust_code(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust-code`."""
+    parser.add_argument(
+        "--trust-code",
+        metavar="HASH",
+        default="",
+        help="consent to execute the Python code of the run's model that has this hash",
+    )
+
+
 def say(text: str, *, flush: bool = True) -> None:
     """Print a text; control characters in it are shown as escapes."""
     print(visible(text), flush=flush)

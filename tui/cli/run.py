@@ -13,7 +13,7 @@ from fttui.engine.run.run_index import find_run
 
 from .attach import open_app, require_terminal
 from .check import fitted, look_into_data
-from .options import Commands, add_accept_changed, add_runs_dir, name_and_step, say
+from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -53,6 +53,7 @@ def add_commands(commands: Commands) -> None:
         help="resume a run from its last checkpoint, or from the one at STEP",
     )
     add_accept_changed(run)
+    add_trust_code(run)
     run.set_defaults(handler=_run)
 
 
@@ -76,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _started(options: argparse.Namespace) -> StartedEngine:
+    from fttui.engine.run.identity.trusted_code import record_consent
+
     from ..connection.engine_process import new_run, start_engine
 
     if options.config is None:
@@ -90,6 +93,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
     loaded = preflight(options.config, overrides, force=options.force, say=say)
+    record_consent(loaded.config)
     run = new_run(root, options.config, loaded, overrides)
     train = loaded.config.train
     return start_engine(run, train.devices, restarts=train.restarts)
@@ -100,6 +104,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     from fttui.engine.config.load import data_keys, parse_resolved
     from fttui.engine.config.memory.planning import with_config, with_earlier_decisions
     from fttui.engine.run.identity.content import parse_accepted
+    from fttui.engine.run.identity.trusted_code import record_consent, require_consent
 
     from ..connection.engine_process import (
         checkpoint_to_resume,
@@ -117,6 +122,9 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         resolved = run.config.read_text()
         loaded = with_earlier_decisions(loaded, parse_resolved(resolved, str(run.config)))
         loaded = with_config(loaded, read_as_before(loaded.config, data_keys(resolved)))
+        if options.config:
+            record_consent(loaded.config)
+        require_consent(loaded.config, options.trust_code, f"fttui run --resume {options.resume}")
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         train = loaded.config.train

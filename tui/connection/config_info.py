@@ -18,11 +18,12 @@ def config_view(files: ConfigTexts) -> ConfigView:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    import yaml  # here, because the first screen is drawn without it
+    # Imported here, because the first screen is drawn without it.
+    from fttui.engine.config.yaml_tree import parse_yaml
 
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
+        found = parse_yaml(text, "config.yaml", []).plain()
+    except FttuiError:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,0 +1,147 @@
+"""Consent to run the Python code that a model brings along, kept in the state folder of the user.
+
+A configuration with `model.trust_remote_code: true` that a user starts is a consent. The same line
+in the folder of a run is none: the folder may come from somebody else. So the consent is kept by
+the hash of the code, and resume and export of a run look it up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ...config.schema import RunConfig
+from ...errors import ConfigError
+from ..files import hash_file, write_atomically
+from ..known_runs import state_folder
+from .content import hash_parts
+from .model_content import PACKAGE_PREFIX, model_folder
+
+_NAMING_CODE = ("config.json", "tokenizer_config.json", "processor_config.json")
+"""Files that name the code to run, also code of another repository, in `auto_map`."""
+_SHOWN_DIGITS = 16
+_FEWEST_DIGITS = 8
+_SHOWN_FILES = 5
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """The codes of one model that the user has consented to run."""
+
+    model: str
+    revision: str
+    digests: list[str] = []
+    before_download: bool = False
+    """Whether a run of the user's own was started before the code was on this machine."""
+
+
+@dataclass(frozen=True)
+class ModelCode:
+    """The code of a model, as far as it is on this machine."""
+
+    model: str
+    revision: str
+    files: tuple[str, ...]
+    digest: str
+    """Hash of the files and of what names code elsewhere; empty if the model is not here yet."""
+    folder: Path | None
+
+
+def code_of(config: RunConfig) -> ModelCode | None:
+    """Return the code that loading the model would run; None if it runs none of its own."""
+    model = config.model
+    if not model.trust_remote_code or model.id.startswith(PACKAGE_PREFIX):
+        return None
+    revision = model.revision or ""
+    folder, _ = model_folder(config)
+    if folder is None:
+        return ModelCode(model.id, revision, (), "", None)
+    files = sorted(file for file in folder.rglob("*.py") if file.is_file())
+    names = tuple(str(file.relative_to(folder)) for file in files)
+    parts = {name: hash_file(file) for name, file in zip(names, files, strict=True)}
+    for name in _NAMING_CODE:
+        with suppress(OSError, ValueError, AttributeError):
+            named = json.loads((folder / name).read_bytes()).get("auto_map")
+            parts[f"auto_map of {name}"] = json.dumps(named, sort_keys=True)
+    return ModelCode(model.id, revision, names, hash_parts(parts), folder)
+
+
+def record_consent(config: RunConfig) -> None:
+    """Record that the user starts a configuration of their own that trusts the model's code.
+
+    Nothing is recorded if the home folder cannot be written: a resume then asks for consent.
+    """
+    code = code_of(config)
+    if code is not None:
+        with suppress(OSError, RuntimeError):
+            _store(code)
+
+
+def require_consent(config: RunConfig, given: str, command: str) -> None:
+    """Check that the user has consented to run the code of a model that a run folder names.
+
+    Args:
+        config: the configuration in the run folder.
+        given: the hash, or its first digits, that the user consents to now; may be empty.
+        command: the command to repeat with the consent.
+
+    Raises:
+        ConfigError: the user has not; the text names the code and its hash.
+    """
+    code = code_of(config)
+    if code is None or _is_known(code):
+        return
+    if code.digest and len(given) >= _FEWEST_DIGITS and code.digest.startswith(given):
+        _store(code)
+        return
+    raise ConfigError(_refusal(code, given, command))
+
+
+def _refusal(code: ModelCode, given: str, command: str) -> str:
+    what = f"the run wants to execute Python code of the model {code.model}"
+    if not code.digest:
+        return (
+            f"{what}, which is not on this machine yet; download the model, review its code, then "
+            "repeat the command"
+        )
+    named = ", ".join(code.files[:_SHOWN_FILES]) or "code of another repository, see config.json"
+    more = ", …" if len(code.files) > _SHOWN_FILES else ""
+    other = f"; got --trust-code {given}, which is another code" if given else ""
+    return (
+        f"{what} ({named}{more} in {code.folder}), to which you have not consented{other}; review "
+        f"it, then use: {command} --trust-code {code.digest[:_SHOWN_DIGITS]}"
+    )
+
+
+def _file(code: ModelCode) -> Path:
+    name = hashlib.sha256(f"{code.model}\0{code.revision}".encode()).hexdigest()[:32]
+    return state_folder() / "trusted-code" / f"{name}.json"
+
+
+def _read(code: ModelCode) -> Consent:
+    try:
+        return msgspec.json.decode(_file(code).read_bytes(), type=Consent)
+    except (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError):
+        return Consent(model=code.model, revision=code.revision)
+
+
+def _is_known(code: ModelCode) -> bool:
+    known = _read(code)
+    return known.before_download or code.digest in known.digests
+
+
+def _store(code: ModelCode) -> None:
+    known = _read(code)
+    digests = {*known.digests, *([code.digest] if code.digest else [])}
+    changed = msgspec.structs.replace(
+        known,
+        digests=sorted(digests),
+        before_download=known.before_download or not code.digest,
+    )
+    file = _file(code)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, msgspec.json.encode(changed))
