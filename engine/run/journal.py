@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,6 +61,36 @@ def frames_after_damage(tail: bytes) -> Iterator[bytes]:
 
 def _opened(path: Path) -> BinaryIO:
     return os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb")
+
+
+@dataclass(frozen=True)
+class DamagedPart:
+    """A part of a journal that holds no whole frames."""
+
+    offset: int
+    size_bytes: int
+
+
+def read_past_damage(path: Path, offset: int) -> Iterator[bytes | DamagedPart]:
+    """Yield what follows a place at which a reader stopped: payloads, and the damaged parts.
+
+    Only for a journal that nobody writes any more: in another one, the end may be incomplete.
+    """
+    with _opened(path) as file:
+        file.seek(offset)
+        tail = file.read()
+    at = whole = 0
+    while at + _HEAD.size < len(tail):
+        found = next(valid_frames(tail, at), None)
+        if found is None:
+            at += 1
+            continue
+        if at > whole:
+            yield DamagedPart(offset + whole, at - whole)
+        at = whole = found[0]
+        yield found[1]
+    if whole < len(tail):
+        yield DamagedPart(offset + whole, len(tail) - whole)
 
 
 class FrameReader:

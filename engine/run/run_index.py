@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from ..protocol.codec import decode_readable
 from ..protocol.events import Record
 from ..protocol.states import RunState
 from .folder.open_folder import open_plain
-from .journal import FrameReader, valid_frames
+from .journal import FrameReader, read_past_damage, valid_frames
 from .journal_summary import summarize_records
 from .known_runs import known_runs
 from .process_marks import read_engine_status
@@ -44,6 +45,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     host: str = ""
     """The other machine that the engine was started on; empty if that is the machine that lists."""
+    unreadable: str = ""
+    """Why nothing is known about the run; empty if it could be read."""
 
 
 def list_runs(root: Path) -> list[RunSummary]:
@@ -73,10 +76,25 @@ def _summaries(runs: Iterable[RunDirectory]) -> list[RunSummary]:
     summaries = []
     for run in runs:
         try:
+            str(run.path).encode()
             summaries.append(summarize(run))
-        except (NoSuchRun, PermissionError):
-            continue
-    return sorted(summaries, key=lambda s: s.created, reverse=True)
+        except Exception as error:  # noqa: BLE001 -- whatever is in one folder hides no other run
+            summaries.append(_unreadable(run, error))
+    return sorted(summaries, key=lambda s: _finite(s.created), reverse=True)
+
+
+def _unreadable(run: RunDirectory, error: Exception) -> RunSummary:
+    why = "its name is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+    path = str(run.path).encode(errors="backslashreplace").decode()
+    name = Path(path).name
+    return RunSummary(
+        id=name, name=name, path=path, created=0.0, state=RunState.LOST, unreadable=why
+    )
+
+
+def _finite(value: float) -> float:
+    """Return a time to sort by; one that is none comes last."""
+    return value if math.isfinite(value) else 0.0
 
 
 def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirectory:
@@ -105,8 +123,12 @@ def choose_run(
     Raises:
         NoSuchRun: no run or several runs match; the text names `place`, where the runs are.
     """
+    broken = [s for s in runs if s.unreadable]
+    runs = [s for s in runs if not s.unreadable]
     if not wanted:
         return _newest(place, runs, live=live)
+    if (named := [s for s in broken if s.id == wanted]) and wanted not in {s.id for s in runs}:
+        raise NoSuchRun(f"{named[0].path} cannot be read: {named[0].unreadable}")
     exact = [s for s in runs if s.id == wanted]
     matching = exact or [s for s in runs if s.id.startswith(wanted)]
     if len(matching) == 1:
@@ -172,10 +194,12 @@ def read_ends(path: Path) -> list[Record]:
         size = path.stat().st_size
     except FileNotFoundError:
         return []
-    head = FrameReader(path).read(limit_bytes=64 * 1024)
-    payloads = [payload for _, payload in head]
+    reader = FrameReader(path)
+    payloads = [payload for _, payload in reader.read(limit_bytes=64 * 1024)]
     if size > 64 * 1024:
         payloads += read_tail(path)[0]
+    elif size > reader.offset > 0:
+        payloads += [p for p in read_past_damage(path, reader.offset) if isinstance(p, bytes)]
     unique = {record.seq: record for record in map(decode_readable, payloads) if record is not None}
     return [unique[seq] for seq in sorted(unique)]
 
@@ -189,8 +213,17 @@ def read_tail(path: Path) -> tuple[list[bytes], int]:
             data = file.read()
     except FileNotFoundError:
         return [], 0
-    for at in range(min(len(data), 65536)):
+    frames = _chain(data, 0)
+    # Damage in the middle ends a chain of frames; those after it are newer.
+    while frames and frames[-1][0] < len(data) and (later := _chain(data, frames[-1][0] + 1)):
+        frames = later
+    return [payload for _, payload in frames], start + frames[-1][0] if frames else 0
+
+
+def _chain(data: bytes, after: int) -> list[tuple[int, bytes]]:
+    """Return the frames that follow each other from the first place at which there are some."""
+    for at in range(after, min(len(data), after + 65536)):
         frames = list(valid_frames(data, at))
         if len(frames) > 1 or (frames and frames[-1][0] == len(data)):
-            return [payload for _, payload in frames], start + frames[-1][0]
-    return [], 0
+            return frames
+    return []

@@ -8,17 +8,18 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
 from fttui.engine.run.process_marks import read_engine
 from fttui.engine.run.reports import read_report, report_names
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
-from fttui.engine.run.run_index import RunSummary, list_runs, unreadable_runs
+from fttui.engine.run.run_index import RunSummary, list_runs
 
 from ..text import format as fmt
 from ..text.visible import one_line
@@ -68,8 +69,6 @@ def _list(options: argparse.Namespace) -> int:
         say(f"no runs in {root}; start one with: fttui run CONFIG")
     else:
         print_runs(runs)
-    for file in unreadable_runs(root):
-        warn(f"fttui: {file} cannot be read; its run is not listed")
     return 0
 
 
@@ -108,6 +107,8 @@ def _first(text: str) -> str:
 
 
 def _row(run: RunSummary, width: int, now: float) -> str:
+    if run.unreadable:
+        return f"{run.id:<{width}}  {'unreadable':<12}  {one_line(run.unreadable)}"
     step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
     last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none"
     error = f"  {run.error}" if run.error else ""
@@ -123,17 +124,56 @@ def _plain(summary: RunSummary) -> Any:
 def _events(options: argparse.Namespace) -> int:
     run = chosen_run(options, live=False)
     reader = FrameReader(run.journal)
+    printed = _EventPrinter(options.since, flush=options.follow)
     for payload in _payloads(run, reader, follow=options.follow):
-        line = event_line(payload)
-        if line["seq"] > options.since:
-            say_json(line, flush=options.follow)
-    if _ended(run) and (left := run.journal.stat().st_size - reader.offset):
+        printed.print(payload)
+    if _ended(run):
+        for part in _rest(run, reader.offset):
+            if isinstance(part, bytes):
+                printed.print(part)
+            else:
+                printed.note_damage(run, part)
+    printed.conclude(run)
+    return 0
+
+
+class _EventPrinter:
+    """Prints records as JSON, and counts what is none."""
+
+    def __init__(self, since: int, *, flush: bool) -> None:
+        self._since = since
+        self._flush = flush
+        self._others = 0
+
+    def print(self, payload: bytes) -> None:
+        """Print one record, or count a frame that is none."""
+        try:
+            line = event_line(payload)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self._others += 1
+            return
+        if line["seq"] > self._since:
+            say_json(line, flush=self._flush)
+
+    def note_damage(self, run: RunDirectory, part: DamagedPart) -> None:
+        """Print where the journal is damaged."""
         sys.stdout.flush()
         warn(
-            f"fttui: the last {left:,} bytes of {run.journal}, from byte {reader.offset:,}, are "
-            f"damaged; resuming sets them aside and continues: fttui run --resume {run.id}"
+            f"fttui: {part.size_bytes:,} bytes of {run.journal}, from byte {part.offset:,}, are "
+            f"damaged and left out; resuming sets them aside: fttui run --resume {run.id}"
         )
-    return 0
+
+    def conclude(self, run: RunDirectory) -> None:
+        """Print how many frames were left out."""
+        if self._others:
+            sys.stdout.flush()
+            warn(f"fttui: {self._others:,} frames of {run.journal} are no records and left out")
+
+
+def _rest(run: RunDirectory, offset: int) -> Iterator[bytes | DamagedPart]:
+    """Yield what is behind damage in the journal of an ended run."""
+    with suppress(FileNotFoundError):
+        yield from read_past_damage(run.journal, offset)
 
 
 def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterator[bytes]:
@@ -149,7 +189,7 @@ def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterat
 def event_line(payload: bytes) -> dict[str, Any]:
     """Return a journal record as flat JSON values, also one of an unknown event kind."""
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
-    place = {"seq": seq, "time": when, "step": step, "timeline": timeline}
+    place = {"seq": int(seq), "time": finite(when), "step": step, "timeline": timeline}
     fields = {key: finite(value) for key, value in event.items() if key != "k"}
     return {**place, "type": event["k"], **fields}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _DECIMAL = ("", "k", "M", "G", "T")
@@ -108,6 +109,14 @@ def age(seconds: float | None) -> str:
     if text.endswith("ms"):
         return "0.1 s"  # an age that changes all the time keeps its unit
     return text if text == "–" else " ".join(text.split()[:2])
+
+
+def clock(time_s: float) -> str:
+    """Format Unix seconds as local time of day, `12:04:33`; a time that is none is `–`."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(time_s))
+    except (ValueError, OverflowError, OSError):
+        return "–"
 
 
 def tick(value: float, span: float) -> str:

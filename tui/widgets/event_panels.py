@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from textual.content import Content
@@ -53,7 +52,7 @@ def intervention_line(item: Intervention, width: int) -> Content:
 
 def log_line(line: LogLine, width: int) -> Content:
     """Return a log line as `12:04:33  text`, in the colour of its level."""
-    clock = time.strftime("%H:%M:%S", time.localtime(line.time))
+    clock = fmt.clock(line.time)
     text = line.text.replace("\n", " ")
     colour = _LEVEL_COLOUR.get(line.level, "")
     body: Piece = (text, colour) if colour else text

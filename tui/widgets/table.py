@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
 from textual.widgets import DataTable
 
+from ..text import format as fmt
 from .text_line import Piece, assemble
 
 
@@ -44,7 +44,7 @@ def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[TableRo
 
 def clock_time(time_s: float | None) -> str:
     """Return Unix seconds as local time of day, `12:04:33`; empty for None."""
-    return "" if time_s is None else time.strftime("%H:%M:%S", time.localtime(time_s))
+    return "" if time_s is None else fmt.clock(time_s)
 
 
 def one_line(text: str) -> str:

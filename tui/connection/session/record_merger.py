@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fttui.engine.protocol.codec import decode_readable, peek_seq
+from fttui.engine.protocol.codec import DecodeError, decode_readable, peek_seq
 
 from ...view_model.connection_port import RecordsArrived
 
@@ -39,7 +39,10 @@ class RecordMerger:
         """Add records pulled from the journal, where a missing number is a missing record."""
         released = []
         for payload in payloads:
-            seq = peek_seq(payload)
+            try:
+                seq = peek_seq(payload)
+            except DecodeError:
+                continue  # a frame that is no record, in a journal from elsewhere
             if seq > self.last_seq:
                 self._held.pop(seq, None)
                 self.last_seq = seq

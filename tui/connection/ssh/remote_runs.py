@@ -9,7 +9,7 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.run.run_index import RunSummary
 
 from .remote_host import RemoteHost, Unreachable, parse_target
-from .ssh_connection import HANDSHAKE_S, SshConnection
+from .ssh_connection import HANDSHAKE_S, RemoteFailed, SshConnection
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,7 @@ async def list_runs_on(remote: RemoteHost, *, may_prompt: bool) -> list[RunSumma
         return Unreachable(f"{remote.host} did not answer within {HANDSHAKE_S:g} s")
     except FttuiError as error:
         return error
+    except (ValueError, OSError, RecursionError) as error:
+        return RemoteFailed(f"{remote.host} answered with what is no list of runs: {error}", 1)
     finally:
         await connection.close()

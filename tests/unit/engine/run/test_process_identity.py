@@ -115,7 +115,7 @@ def test_asking_for_a_lock_does_not_take_it(tmp_path: Path) -> None:
 
 def test_on_macos_the_system_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"ps": "S    Mon Jul  7 10:00:00 2025\n", "sysctl": "B0-07\n"}
-    monkeypatch.setattr(process_identity.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(process_identity, "_BOOT_ID", Path("/none"))
     monkeypatch.setattr(process_identity, "_answer", lambda *command: answers[command[0]].strip())
     process_identity._machine.cache_clear()
