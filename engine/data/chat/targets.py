@@ -21,7 +21,10 @@ from .placement import Placement
 from .template import ChatTemplate, Rendered, Tools
 
 Span = tuple[int, int]
-_WORDED = re.compile(r"<\|[^<>|\s]{1,60}\|>|<｜[^<>｜\s]{1,60}｜>|</?s>|<(?:start|end)_of_turn>")
+_WORDED = re.compile(
+    r"<\|[^<>|\s]{1,60}\|>|<｜[^<>｜\s]{1,60}｜>|</?s>|<(?:start|end)_of_turn>"
+    r"|<\|[a-z_]{1,40}>|<[a-z_]{1,40}\|>"
+)
 """End marks and headers of common templates, also where the tokenizer has no token for them."""
 _OPENS = re.compile(r"start|begin|header|user|human|assistant|system|bos|\[INST\]|^<s>$", re.I)
 """Names of tokens that open a turn."""
@@ -244,6 +247,8 @@ class _Search:
         if not length and not stops_alike:
             length = self._first_mark(tail)
         if length:
+            if last.kind == "call" and not tail[:length].endswith(self._finder.eos):
+                length = max(length, self._worded_end(turn, shared, alone))
             return length, self._has_end_mark(turn, tail[:length])
         if last.kind == "call":
             length = len(shared.rstrip()) if alone is not None else 0

@@ -356,6 +356,14 @@ def test_what_closes_a_call_is_learned_where_end_marks_differ() -> None:
     assert runs[0] == "<CALL>area</CALL>"
 
 
+def test_what_closes_a_call_is_learned_where_no_token_does() -> None:
+    template = calls("'call:' + c.name + '{of:<|q|>' + c.arguments.of + '<|q|>}[end]'").replace(
+        "{%- endfor -%}{{- '<|im_end|>\\n' -}}", "{%- endfor -%}{{- '\\n' -}}"
+    )
+    runs, _ = learned(template, CALLING, tokens=("<|q|>",))
+    assert runs[0] == "call:area{of:<|q|>disc<|q|>}[end]"
+
+
 def test_a_call_without_an_end_mark_is_counted() -> None:
     template = INST_CALLS.replace("{%- endfor -%}{{- '</s>' -}}", "{%- endfor -%}")
     _, findings = learned(
