@@ -16,6 +16,7 @@ from ..protocol.codec import DecodeError, decode_record
 from ..protocol.command_args import CommandError
 from ..protocol.commands import (
     AnyCommand,
+    Stop,
     describe_command,
     parse_command,
     spec_of,
@@ -79,6 +80,8 @@ class Intake:
         self._decided = {entry.id: entry for entry in log.entries}
         self._accepted = sum(_changes_settings(entry) for entry in log.entries)
         """Number of accepted commands that change settings."""
+        self._unjournaled: dict[str, str] = {}
+        """Ids of stops that could not be stored → why; they are obeyed all the same."""
         self._recorded = 0
         """Number of changes that only the journal shows."""
         self.controller: Controller | None = None
@@ -120,13 +123,13 @@ class Intake:
             entry = self._store(self._decide(message, state, now))
             if entry.rejected is None and not message.one_shot:
                 self.take(message.viewer, message.issuer)
-            return _answer(entry, message.ref)
+            return self._answer(entry, message.ref)
         if known.command != message.command:
             reason = (
                 f"id {message.id} was used for another command: {describe_command(known.command)}"
             )
             return Rejected(ref=message.ref, id=message.id, reason=reason)
-        return _answer(known, message.ref)
+        return self._answer(known, message.ref)
 
     def _decide(self, message: SubmitCommand, state: RunState, now: Moment) -> ControlEntry:
         refusal = self._why_not(message, state, now)
@@ -161,10 +164,22 @@ class Intake:
             self._log.append(entry)
             self._accepted += _changes_settings(entry)
         except OSError as error:
+            if entry.rejected is None and isinstance(entry.command, Stop):
+                self._unjournaled[entry.id] = (
+                    f"obeyed, but not recorded: the control journal cannot be written ({error})"
+                )
+                self._decided[entry.id] = entry
+                return entry
             reason = entry.rejected or f"disk: the control journal cannot be written ({error})"
             entry = msgspec.structs.replace(entry, rejected=reason)
         self._decided[entry.id] = entry
         return entry
+
+    def _answer(self, entry: ControlEntry, ref: int) -> Accepted | Rejected:
+        if entry.rejected is None:
+            unjournaled = self._unjournaled.get(entry.id, "")
+            return Accepted(ref=ref, id=entry.id, unjournaled=unjournaled)
+        return Rejected(ref=ref, id=entry.id, reason=entry.rejected)
 
     def take(self, viewer: str, issuer: str) -> None:
         """Make a viewer the controller in place of any other."""
@@ -178,12 +193,6 @@ class Intake:
 
 def _changes_settings(entry: ControlEntry) -> bool:
     return entry.rejected is None and spec_of(entry.command).versioned
-
-
-def _answer(entry: ControlEntry, ref: int) -> Accepted | Rejected:
-    if entry.rejected is None:
-        return Accepted(ref=ref, id=entry.id)
-    return Rejected(ref=ref, id=entry.id, reason=entry.rejected)
 
 
 def _why_malformed(command: AnyCommand) -> str | None:

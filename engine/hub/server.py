@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..protocol.codec import (
@@ -14,6 +17,7 @@ from ..protocol.codec import (
     encode,
 )
 from ..protocol.requests import (
+    Accepted,
     AnyClientMessage,
     AnyHubMessage,
     ControlGiven,
@@ -72,6 +76,8 @@ class Hub:
         self._viewers = Viewers(time.monotonic())
         self._next_beat = 0.0
         self._busy_until = 0.0
+        self._signalled: int | None = None
+        """The incarnation of the engine that was told to stop by a signal."""
         self.counters = ErrorCounts()
         while records := self._index.advance():
             self._observe(records)
@@ -196,7 +202,18 @@ class Hub:
         reply = self._intake.submit(message, state=self._status.state, now=now)
         if self._intake.controller != before:
             self._next_beat = 0.0
+        if isinstance(reply, Accepted) and reply.unjournaled:
+            self._stop_by_signal()
         return reply
+
+    def _stop_by_signal(self) -> None:
+        """Tell the engine to stop, once: a second signal would end it without a checkpoint."""
+        engine = self._status.engine
+        if engine.pid is None or engine.host or self._signalled == engine.incarnation:
+            return
+        self._signalled = engine.incarnation
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(engine.pid, signal.SIGINT)
 
     def _welcome(self, connection: bytes, hello: Hello) -> AnyHubMessage:
         if hello.version[0] != PROTOCOL_VERSION[0]:

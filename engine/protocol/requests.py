@@ -139,6 +139,11 @@ class Accepted(HubMessage, frozen=True, kw_only=True, tag="Accepted"):
     """The command is stored durably in the control journal; an event reports its effect."""
 
     id: str
+    unjournaled: str = ""
+    """Why the command is obeyed without the control journal; empty if it is stored there.
+
+    Only a stop is, because a run on a full disk must be able to end. No event reports its effect.
+    """
 
 
 class Rejected(HubMessage, frozen=True, kw_only=True, tag="Rejected"):

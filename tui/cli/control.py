@@ -186,6 +186,7 @@ def sentence(command: AnyCommand, outcome: CommandOutcome) -> str:
     """Return the outcome of a command as one line."""
     if outcome.status == "applied":
         what = effect(command, outcome.step or 0, "step {}")
-        return f"{what}: {outcome.command}{change(command, outcome.old, outcome.new)}"
+        why = f"; {outcome.reason}" if outcome.reason else ""
+        return f"{what}: {outcome.command}{change(command, outcome.old, outcome.new)}{why}"
     at = f" at step {outcome.step}" if outcome.step is not None else ""
     return f"{outcome.status}{at}: {outcome.command}: {outcome.reason}"

@@ -78,6 +78,8 @@ class _CommandWait:
         self._take = take
         self._id = ""
         self._accepted = False
+        self._unjournaled = ""
+        """Why the hub obeys the command without recording it, so that no event reports it."""
         self._applying: CommandOutcome | None = None
         """A pause that was applied during a step, and takes effect at the end of that step."""
         self._applying_since = 0.0
@@ -121,7 +123,7 @@ class _CommandWait:
             case LinkChanged(detail=detail):
                 self._detail = detail
             case CommandAnswered(id=id_, accepted=accepted, reason=reason) if id_ == self._id:
-                self._accepted = accepted
+                self._accepted, self._unjournaled = accepted, reason if accepted else ""
                 if not accepted:
                     self._finish(self._result("rejected", reason=reason))
             case BeatArrived(beat=beat):
@@ -142,6 +144,8 @@ class _CommandWait:
                 self._finish(self._result("failed", record=record, reason=reason))
             case CommandFailed(id=id_, reason=reason) if id_ == self._id:
                 self._finish(self._result("failed", record=record, reason=reason))
+            case RunEnded() if self._unjournaled:
+                self._finish(self._result("applied", record=record, reason=self._unjournaled))
             case RunEnded(state=state) if self._accepted:
                 reason = f"the run ended ({state.value}) before it took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
@@ -160,6 +164,8 @@ class _CommandWait:
 
     def _on_beat(self, alive: bool) -> None:
         self._dead_beats = 0 if alive else self._dead_beats + 1
+        if self._unjournaled and self._dead_beats >= _DEAD_BEATS:
+            self._finish(self._result("applied", reason=self._unjournaled))
         if self._accepted and self._dead_beats >= _DEAD_BEATS:
             reason = "the engine process ended without an outcome of the command"
             self._finish(self._result("failed", reason=reason))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.requests import ConfigTexts
 
 from ..view_model.config_view import ConfigView, resolved_keys
+
+if TYPE_CHECKING:
+    from fttui.engine.config.yaml_tree import Value
 
 
 def config_view(files: ConfigTexts) -> ConfigView:
@@ -22,10 +25,21 @@ def _tree(text: str) -> dict[str, Any]:
     from fttui.engine.config.yaml_tree import parse_yaml
 
     try:
-        found = parse_yaml(text, "config.yaml", []).plain()
+        found = _as_written(parse_yaml(text, "config.yaml", []))
     except FttuiError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _as_written(value: Value) -> Any:
+    """Return the values; a number with an exponent, such as 1e-4, as the text that was written."""
+    data = value.data
+    if isinstance(data, dict):
+        return {key: _as_written(child) for key, child in data.items()}
+    if isinstance(data, list):
+        return [_as_written(child) for child in data]
+    written = value.text or ""
+    return written if isinstance(data, float) and "e" in written.lower() else data
 
 
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:

@@ -23,6 +23,13 @@ from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.run.run_index import summarize
 
 _POLL_S = 0.05
+_OF_A_LAUNCHER = frozenset(
+    {
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    }
+)  # fmt: skip
+"""Variables that tell a process which rank of how many it is."""
 _LOG_LINES = 15
 _SAVING_S = "120"
 """Seconds that torchrun gives the ranks to save a checkpoint after it received SIGTERM."""
@@ -176,9 +183,22 @@ def start_engine(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S, **os.environ},
+            env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S, **_own_environment()},
         )
     return StartedEngine(run, process, before, journal.offset)
+
+
+def _own_environment() -> dict[str, str]:
+    """Return the environment without what a launcher left in it.
+
+    Ranks are started here, each with values of its own. Values that an earlier launcher or a shell
+    left behind would make an engine wait for ranks that do not exist, and obey no signal meanwhile.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_A_LAUNCHER and not name.startswith("TORCHELASTIC_")
+    }
 
 
 @contextmanager

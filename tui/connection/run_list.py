@@ -35,7 +35,7 @@ class RunListing:
 
 def local_runs(root: Path) -> list[RunListing]:
     """Return the runs in the runs folder and known ones in other folders, newest first."""
-    found = {summary.path: summary for summary in list_runs(root)}
+    found = {s.path: s for s in list_runs(root) if not s.unreadable}
     for run in known_runs():
         if str(run.path) not in found and str(run.path.absolute()) not in found:
             try:

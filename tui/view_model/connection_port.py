@@ -95,7 +95,10 @@ class HistoryProgressed:
 
 @dataclass(frozen=True)
 class CommandAnswered:
-    """The hub accepted or rejected a command; `reason` is empty if it accepted."""
+    """The hub accepted or rejected a command.
+
+    If it accepted, `reason` is empty, or says why a stop is obeyed without being recorded.
+    """
 
     id: str
     accepted: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from fttui.engine.protocol.events import RunEnded
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.process_marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.waiting import until
@@ -112,6 +114,24 @@ def test_a_rejected_command_names_the_reason(start_run: StartRun) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_on_a_full_disk_a_stop_alone_is_obeyed_and_the_answer_says_so(start_run: StartRun) -> None:
+    run, process = start_run()
+    assert fttui("ctl", run.id, "note", "before").returncode == 0
+    endpoint = read_endpoint(run)
+    assert endpoint is not None
+    full = run.control.stat().st_size
+    resource.prlimit(endpoint.pid, resource.RLIMIT_FSIZE, (full, full))
+    refused = fttui("ctl", run.id, "pause")
+    assert refused.returncode == 7
+    assert "disk: the control journal cannot be written" in refused.stderr
+    done = fttui("ctl", run.id, "stop")
+    assert done.returncode == 0, done.stderr
+    assert "not recorded: the control journal cannot be written" in done.stdout
+    assert process.wait(30) == 0
+    ended = [json.loads(line) for line in fttui("events", run.id).stdout.splitlines()][-1]
+    assert (ended["type"], ended["state"]) == ("RunEnded", "stopped")
+
+
 def test_no_outcome_in_time_is_told_apart_from_a_refusal(start_run: StartRun) -> None:
     run, process = start_run()
     os.kill(process.pid, signal.SIGSTOP)
@@ -191,8 +211,9 @@ def test_a_run_that_cannot_be_listed_is_named(runs: Path) -> None:
     damaged.identity_file.write_text("{{{")
     done = fttui("ls")
     assert kept.id in done.stdout
-    assert damaged.id not in done.stdout
-    assert f"{damaged.identity_file} cannot be read" in done.stderr
+    [row] = [line for line in done.stdout.splitlines() if line.startswith(damaged.id + " ")]
+    assert "unreadable" in row
+    assert "is not a run folder: JSON is malformed" in row
 
 
 def test_events_behind_a_damaged_one_are_not_left_out_in_silence(runs: Path) -> None:
@@ -204,8 +225,8 @@ def test_events_behind_a_damaged_one_are_not_left_out_in_silence(runs: Path) -> 
     data[len(data) // 2] ^= 1
     engine.run.journal.write_bytes(data)
     done = fttui("events")
-    assert 0 < len(done.stdout.splitlines()) < 40
-    assert "are damaged" in done.stderr
+    assert len(done.stdout.splitlines()) == 41, "all of 42 records but the damaged one"
+    assert "are damaged and left out" in done.stderr
 
 
 def test_events_can_be_followed_to_the_end(start_run: StartRun) -> None:

@@ -215,8 +215,8 @@ class SessionBase:
         match reply:
             case Welcome():
                 self.on_welcome(reply)
-            case Accepted(id=id_):
-                self._deliver_answer(CommandAnswered(id=id_, accepted=True))
+            case Accepted(id=id_, unjournaled=reason):
+                self._deliver_answer(CommandAnswered(id=id_, accepted=True, reason=reason))
             case Rejected(id=id_, reason=reason):
                 self._deliver_answer(CommandAnswered(id=id_, accepted=False, reason=reason))
 

@@ -272,3 +272,21 @@ def test_seconds_since_another_start_of_the_machine_do_not_count(intake: Intake)
     assert "expired 1.0 s" in refused(
         submit(intake, msgspec.structs.replace(other, id="b"), now=131.0, boot_s=0.0)
     )
+
+
+def test_only_a_stop_is_obeyed_on_a_full_disk_and_its_answer_says_so(
+    intake: Intake, log: MemoryLog
+) -> None:
+    log.broken = True
+    first = submit(intake, message("stop", Stop()))
+    assert isinstance(first, Accepted)
+    assert "not recorded" in first.unjournaled
+    assert "No space left" in first.unjournaled
+    assert submit(intake, message("stop", Stop())) == first, "a repeated id repeats the answer"
+    for other in (HALVE, Pause(), AddNote(text="x")):
+        assert refused(submit(intake, message(f"o{other}", other))).startswith("disk")
+    refused(submit(intake, message("late", Stop()), state=RunState.FINISHED))
+    log.broken = False
+    later = submit(intake, message("again", Stop()))
+    assert isinstance(later, Accepted)
+    assert later.unjournaled == ""

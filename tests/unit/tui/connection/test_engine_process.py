@@ -150,3 +150,26 @@ def test_two_starts_of_one_run_do_not_mix(tmp_path: Path) -> None:
         pass
     with start_lock(run):
         pass
+
+
+def test_what_a_launcher_left_in_the_environment_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = {
+        "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "2",
+    }  # fmt: skip
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    seen: list[dict[str, str]] = []
+
+    class Recorder:
+        def __init__(self, command: list[str], *, env: dict[str, str], **_: object) -> None:
+            seen.append(env)
+
+    monkeypatch.setattr("fttui.tui.connection.engine_process.subprocess.Popen", Recorder)
+    start_engine(make_run(tmp_path), 1)
+    assert not left.keys() & seen[0].keys()
+    assert seen[0]["CUDA_VISIBLE_DEVICES"] == "1"
