@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..config.memory.limits import LOGITS_AT_ONCE
-from .numerics import widened
+from .numerics import in_weight_dtype, widened
 from .sliced import sliced_log_probs, sliced_of
 
 IGNORED = -100
@@ -173,12 +173,13 @@ def _vocabulary(lm_head: nn.Module) -> int:
 
 
 def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module, smoothing: float) -> Tensor:
-    logits = widened(lm_head(states))
+    logits = widened(lm_head(in_weight_dtype(states, lm_head)))
     return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
 
 
 def _chunk_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
-    return -F.cross_entropy(widened(lm_head(states)), targets, reduction="none")
+    logits = widened(lm_head(in_weight_dtype(states, lm_head)))
+    return -F.cross_entropy(logits, targets, reduction="none")
 
 
 def _chunks(states: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -23,6 +23,9 @@ Source: peft, `tuners_utils._check_lora_target_modules_mamba`.
 """
 
 
+_READ_BY_STATE_SPACES = frozenset({"x_proj", "dt_proj", "out_proj"})
+
+
 def attach_adapters(
     base: nn.Module, adapter: AdapterConfig, rows: NewRows, seed: int, device: torch.device
 ) -> PeftModel:
@@ -65,6 +68,20 @@ def untargeted(base: nn.Module) -> list[str]:
     """Return the linear layers that `all-linear` leaves out, by the last parts of their names."""
     routers = {name.rpartition(".")[2] for name in router_layers(base)}
     return sorted(routers | (_fused(base) & linear_names(base)))
+
+
+def unquantized_layers(model: nn.Module) -> list[str]:
+    """Return the names of the linear layers whose weights the model's code reads directly.
+
+    State-space models multiply by these weights themselves, so they cannot be in 4 bits.
+    """
+    return [
+        f"{name}.{part}"
+        for name, module in model.named_modules()
+        if "mamba" in type(module).__name__.lower()
+        for part, layer in module.named_children()
+        if part in _READ_BY_STATE_SPACES and isinstance(layer, nn.Linear)
+    ]
 
 
 def _fused(base: nn.Module) -> frozenset[str]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import ModelError
+from ..losses.numerics import in_weight_dtype
 from .hidden import HiddenStates, backbone_of, lm_head_of
 
 _TOKENS = 4
@@ -47,12 +48,27 @@ def _compare(base: Any, ids: torch.Tensor, dtype: torch.dtype) -> None:
     except (AttributeError, TypeError) as error:
         raise ModelError(f"{name} cannot be trained: {error}. Choose another model.") from error
     head: nn.Module = lm_head_of(base)
-    with HiddenStates(base) as hidden:
-        logits = base(input_ids=ids, use_cache=False).logits.float()
-        found = head(hidden.take()).float()
+    try:
+        with HiddenStates(base) as hidden:
+            logits = base(input_ids=ids, use_cache=False).logits.float()
+            found = head(in_weight_dtype(hidden.take(), head)).float()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise ModelError(_cannot_run(base, error)) from error
     close = _CLOSE.get(dtype, _CLOSE_OTHERWISE)
     if found.shape != logits.shape or not (found - logits).norm() <= close * logits.norm():
         raise ModelError(
             f"{name} changes its logits in a way that fttui does not know, so its loss would be "
             f"wrong. Choose another model."
         )
+
+
+def _cannot_run(base: Any, error: Exception) -> str:
+    line = next(iter(str(error).splitlines()), "")
+    step = "Choose another model."
+    if getattr(base, "is_quantized", False):
+        step = "Set model.quantize: none, because its own code may need unquantized weights."
+    return (
+        f"{type(base).__name__} cannot run on this machine: {type(error).__name__}: {line}. {step}"
+    )

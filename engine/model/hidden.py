@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ..losses.numerics import in_weight_dtype
+
 
 class HiddenStates:
     """Captures the last hidden states [B, T, H] of each forward pass.
@@ -104,6 +106,24 @@ def lm_head_of(model: nn.Module) -> nn.Module:
     cap = getattr(config, "final_logit_softcapping", None)
     cap = cap or getattr(config, "logits_soft_cap", None)
     return head if scale == 1.0 and cap is None else ShapedHead(head, scale, cap)
+
+
+def give_states_for_head(model: nn.Module) -> None:
+    """Let the backbone return its hidden states in the dtype of the output head's weights.
+
+    Layer norms and residuals in fp32 make them fp32 in mixed precision, while a head with 16-bit
+    weights may be called where no autocast converts them.
+    """
+    base: Any = base_model_of(model)
+    head = base.get_output_embeddings()
+
+    def converted(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (in_weight_dtype(output[0], head), *output[1:])
+        output.last_hidden_state = in_weight_dtype(output.last_hidden_state, head)
+        return output
+
+    backbone_of(model).register_forward_hook(converted)
 
 
 class ShapedHead(nn.Module):

@@ -105,6 +105,12 @@ def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
     return parameter
 
 
+def skeleton_of(settings: Any, **hub: Any) -> Any:
+    """Return the model of a transformers configuration without any weight in memory."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(settings, **hub)
+
+
 def ends_on_host(settings: Any, device: torch.device, **hub: Any) -> dict[str, Any]:
     """Return the device map that loads embedding and head on the host, the rest on `device`.
 
@@ -113,8 +119,7 @@ def ends_on_host(settings: Any, device: torch.device, **hub: Any) -> dict[str, A
         device: Device of the other modules.
         hub: Arguments for building the model, such as `trust_remote_code`.
     """
-    with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(settings, **hub)
+    skeleton = skeleton_of(settings, **hub)
     return _places(skeleton, "", _ends(skeleton), device)
 
 

@@ -16,19 +16,20 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.utils import is_flash_attn_2_available
 
 from ..config.checks import check_model, require
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
-from .adapters import adapter_fact, attach_adapters, cast_trainable
+from .adapters import adapter_fact, attach_adapters, cast_trainable, unquantized_layers
 from .completeness import require_complete
-from .experts import experts_fact
+from .experts import experts_fact, router_layers
 from .failures import readable_load_errors
 from .head_check import require_head
 from .hidden import backbone_of
 from .host_activations import HostActivations
-from .host_embedding import QuantizedHead, ends_on_host, make_lean
+from .host_embedding import QuantizedHead, ends_on_host, make_lean, skeleton_of
 from .new_tokens import adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
@@ -218,7 +219,10 @@ def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
         )
     if method is not None or model.quantize == "none":
         return None
+    skeleton = skeleton_of(settings, trust_remote_code=model.trust_remote_code)
+    kept = [*unquantized_layers(skeleton), *router_layers(skeleton)]
     return BitsAndBytesConfig(
+        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *kept] if kept else None,
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=model.double_quant,

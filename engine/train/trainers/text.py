@@ -16,7 +16,7 @@ from ...losses.contrastive import simctg
 from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
 from ...model.experts import balance_weight
-from ...model.hidden import HiddenStates, base_model_of, lm_head_of
+from ...model.hidden import HiddenStates, base_model_of, give_states_for_head, lm_head_of
 from ..forward import Forward, Want
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.mean import mean_over_step
@@ -53,6 +53,8 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         plain = head is base.get_output_embeddings()
         own = not plain or sliced_of(head) is not None or label_smoothing > 0 or balance_weight > 0
         self._own_head = head if own else None
+        if self._own_head is None:
+            give_states_for_head(self.model)  # TRL's head takes them as they are
         if config.kind == "simctg" or self._own_head is not None:
             self._hidden = HiddenStates(self.model).attach()
 
