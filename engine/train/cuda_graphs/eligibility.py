@@ -17,7 +17,7 @@ from ...errors import ConfigError
 from ...model.hidden import backbone_of, base_model_of
 from ..patches import without_own_noise
 from .graph_forward import GraphForward
-from .pointwise import kernels_for
+from .pointwise import Kernels, kernels_for
 from .static_forward import StaticForward
 from .trial import why_different
 
@@ -37,14 +37,16 @@ def fast_path(
         if mode == "on":
             raise ConfigError(f"train.fast: {refusal(reason)}")
         return None, fast_fact(config, reason)
-    program = _program(config, trainer, device, log)
-    reason = why_different(program, trainer.model, device, pad_id)
+    reason = _try_static_shapes(config, trainer, pad_id, device)
     if reason is not None:
-        program.undo()
         if mode == "on":
             raise ConfigError(f"train.fast: {refusal(reason)}")
         log("warning", f"fast mode is off: {reason}")
         return None, fast_fact(config, reason)
+    kernels, failed = kernels_for(device)
+    if failed:
+        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
+    program = _program(config, trainer, kernels)
     path = GraphForward(
         program,
         device,
@@ -58,13 +60,19 @@ def fast_path(
     return path, fast_fact(config, None)
 
 
-def _program(
-    config: RunConfig, trainer: Any, device: torch.device, log: Callable[[str, str], None]
-) -> StaticForward:
+def _try_static_shapes(
+    config: RunConfig, trainer: Any, pad_id: int, device: torch.device
+) -> str | None:
+    """Try static shapes with uncompiled kernels; return why they cannot be used, if so."""
+    program = _program(config, trainer, Kernels())
+    try:
+        return why_different(program, trainer.model, device, pad_id)
+    finally:
+        program.undo()
+
+
+def _program(config: RunConfig, trainer: Any, kernels: Kernels) -> StaticForward:
     no_cache = AutocastKwargs(enabled=True, cache_enabled=False)
-    kernels, failed = kernels_for(device)
-    if failed:
-        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
     return StaticForward(
         trainer.model,
         functools.partial(trainer.accelerator.autocast, no_cache),

@@ -90,7 +90,7 @@ class Captured:
         self._randomness: Tensor | None = None
         if batch.form.trained:  # the buffers may hold gradients of the previous step
             gradients.allocate()
-        with torch.random.fork_rng(devices=[self._device]):
+        with torch.random.fork_rng(devices=[self._device]), stream_restored(self._device):
             self._rehearse(program, graphs)
             self._record(program, graphs)
 
@@ -151,6 +151,22 @@ class Captured:
                     # Without a draw, the graph would not receive the state of the generator.
                     torch.rand(1, device=self._device)
         self._outputs = tuple(output.detach() for output in outputs)
+
+
+@contextmanager
+def stream_restored(device: torch.device) -> Iterator[None]:
+    """Return to the current stream after the block, whatever the code in it has made current.
+
+    Later work on another stream would not wait for copies that other threads start on this one.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.current_stream(device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(before)
 
 
 @contextmanager

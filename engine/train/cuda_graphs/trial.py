@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...model.hidden import HiddenStates
 from ..forward import Way
+from .graph_pass import stream_restored
 from .static_forward import Form, StaticBatch, StaticForward
 
 _ROWS, _LENGTH = 2, 16
@@ -26,7 +27,7 @@ def why_different(
     forward with it. The generators are restored.
     """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"):
+    with torch.random.fork_rng(devices=devices), stream_restored(device):
         try:
             with torch.no_grad():
                 own = _own_states(program, model, device)
