@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from bitsandbytes.nn.parametrize import Bnb4bitParametrization, replace_parameter_4bit
 from torch import nn
 
 from ..config.memory.architecture import EXPERTS
@@ -38,17 +39,25 @@ def router_layers(model: Any) -> list[str]:
     ]
 
 
-def stacked_experts(model: nn.Module) -> int:
-    """Return the number of parameters of experts that are stacked in one tensor per layer.
+def stacked_experts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """Return the experts that are stacked in one tensor [E, ., .] per layer, with their modules.
 
-    They are parameters of three dimensions, not linear layers, so bitsandbytes does not quantize
-    them and `all-linear` gives them no adapter.
+    They are no linear layers, so neither `all-linear` nor the quantization of transformers covers
+    them.
     """
-    return sum(
-        parameter.numel()
-        for name, parameter in model.named_parameters()
-        if "expert" in name and parameter.dim() == 3
-    )
+    return [
+        (module, name, parameter)
+        for path, module in model.named_modules()
+        if "expert" in path or "expert" in type(module).__name__.lower()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() == 3
+    ]
+
+
+def quantize_experts(model: nn.Module, *, double_quant: bool) -> None:
+    """Quantize stacked experts to NF4, in place; those of a layer are dequantized while it runs."""
+    for module, name, _ in stacked_experts(model):
+        replace_parameter_4bit(module, name, compress_statistics=double_quant, quant_type="nf4")
 
 
 def experts_fact(model: Any, asked: float | None) -> dict[str, str]:
@@ -61,10 +70,16 @@ def experts_fact(model: Any, asked: float | None) -> dict[str, str]:
     count = experts_per_layer(model)
     if count < 2:
         return {}
-    stacked = stacked_experts(model)
+    weights = sum(parameter.numel() for *_, parameter in stacked_experts(model))
+    packed = sum(
+        part.quant_state.shape.numel()
+        for part in model.modules()
+        if isinstance(part, Bnb4bitParametrization)
+    )
     text = f"{count} per layer"
-    if stacked:
-        text += f", {stacked / 1e6:,.0f} M weights of them not quantized and without adapters"
+    if weights or packed:
+        form = "in NF4" if packed else "not quantized"
+        text += f", {(weights + packed) / 1e6:,.1f} M weights of them {form}, without adapters"
     weight = balance_weight(model, asked)
     return {"experts": f"{text}; weight of the load balancing loss {weight:g}"}
 

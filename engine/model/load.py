@@ -24,7 +24,7 @@ from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .adapters import adapter_fact, attach_adapters, cast_trainable, unquantized_layers
 from .completeness import require_complete
-from .experts import experts_fact, router_layers
+from .experts import experts_fact, quantize_experts, router_layers
 from .failures import readable_load_errors
 from .head_check import require_head
 from .hidden import backbone_of
@@ -35,6 +35,9 @@ from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .weight_files import check_weight_files
+
+_RESCALED = frozenset({"rwkv"})
+"""Model types that change their frozen weights when they switch between training and evaluation."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,8 @@ def _load_base(
         )
     layers = int(getattr(settings.get_text_config(), "num_hidden_layers", 0))
     left_out = require_complete(loaded, model.id, layers)
+    if quantization is not None:
+        quantize_experts(base, double_quant=model.double_quant)
     for parameter in base.parameters():
         parameter.requires_grad_(False)
     return base, left_out
@@ -219,6 +224,11 @@ def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
         )
     if method is not None or model.quantize == "none":
         return None
+    if settings.model_type in _RESCALED:
+        raise ModelError(
+            f"{model.id} is of type {settings.model_type}, whose code rescales its weights while "
+            f"it runs, so they cannot be in 4 bits. Set model.quantize: none."
+        )
     skeleton = skeleton_of(settings, trust_remote_code=model.trust_remote_code)
     kept = [*unquantized_layers(skeleton), *router_layers(skeleton)]
     return BitsAndBytesConfig(

@@ -216,7 +216,7 @@ def tiny_model(architecture: str, folder: Path, seed: int = 0, **more: Any) -> P
 
 MODES = {"cpu": ("static", "off"), "cuda": ("auto", "off")}
 """Values of `train.fast` to compare on a kind of device."""
-TOLERANCE = {"cpu": 2e-5, "cuda": 2e-2}
+TOLERANCE = {"cpu": 2e-4, "cuda": 2e-2}
 """Largest difference of a loss from plain training; on a GPU both compute in bf16."""
 
 

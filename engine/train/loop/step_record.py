@@ -18,7 +18,7 @@ from .step_clock import StepClock
 from .step_metrics import RankStep, StepMetrics, StepTotals
 from .update_gate import Gradients
 
-_LOSS_PARTS = frozenset({"ce", "contrastive", "preference"})
+_LOSS_PARTS = frozenset({"ce", "contrastive", "preference", "balance"})
 
 
 @dataclass
