@@ -7,13 +7,19 @@ from .data import DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .machine import check_experts, check_hardware, check_model
 from .objective import OBJECTIVE
 from .problem import Problem, require
-from .source_paths import files_of_pattern, is_pattern
+from .source_paths import (
+    broken_links_of_pattern,
+    files_of_pattern,
+    is_broken_link,
+    is_pattern,
+)
 from .training import TRAINING
 
 __all__ = [
     "FIELDS",
     "FILE_SUFFIXES",
     "Problem",
+    "broken_links_of_pattern",
     "check_config",
     "check_experts",
     "check_hardware",
@@ -21,6 +27,7 @@ __all__ = [
     "check_sources",
     "describe_missing",
     "files_of_pattern",
+    "is_broken_link",
     "is_pattern",
     "require",
 ]

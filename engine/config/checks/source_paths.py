@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -12,6 +13,26 @@ def is_pattern(source: str) -> bool:
 
 
 def files_of_pattern(pattern: str) -> list[Path]:
-    """Return the files whose names match a pattern, sorted; `**` matches folders, also none."""
-    found = map(Path, glob.iglob(str(Path(pattern).expanduser()), recursive=True))
-    return sorted(file for file in found if file.is_file())
+    """Return the files whose names match a pattern, sorted; `**` matches folders, also none.
+
+    A file that several links lead to, such as a link to a folder above, is returned once.
+    """
+    found: dict[Path, Path] = {}
+    for file in sorted(_matching(pattern), key=lambda one: (len(one.parts), one)):
+        if file.is_file():
+            found.setdefault(file.resolve(), file)
+    return sorted(found.values())
+
+
+def broken_links_of_pattern(pattern: str) -> list[Path]:
+    """Return the links whose names match a pattern, but which lead to nothing."""
+    return sorted(one for one in _matching(pattern) if is_broken_link(one))
+
+
+def is_broken_link(file: Path) -> bool:
+    """Whether a path is a link that leads to nothing, or back to itself."""
+    return file.is_symlink() and not file.exists()
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    return map(Path, glob.iglob(str(Path(pattern).expanduser()), recursive=True))

@@ -16,8 +16,10 @@ from .tool_calls import nulls_in, parse_calls, parse_tools, without_nulls
 ROLE_KEYS = ("role", "from", "speaker", "author")
 CONTENT_KEYS = ("content", "value", "text", "message")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-WEIGHT_KEYS = ("weight", "loss", "train", "training")
+WEIGHT_KEYS = ("weight", "loss", "train", "training", "train_on_turn", "loss_mask")
 """Keys of a message that exclude it from the loss with 0 or false."""
+MASK_KEYS = ("mask", "masked", "ignore", "train_detail", "training_detail")
+"""Keys with which other tools mask a message or a part of it; their meanings differ."""
 ASKING = ("human", "user", "input", "question", "prompt", "instruction", "query")
 ANSWERING = ("assistant", "gpt", "bot", "output", "answer", "response", "completion", "model")
 CALLS = "tool_calls"
@@ -36,6 +38,8 @@ OTHERS = "*"
 """All other roles, as a key of `data.roles`; as a value, it keeps their names."""
 _FILE_OF_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?[:\[ ]")
 _MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+_MEDIA_KEY = re.compile(r"(image|audio|video)s?(_(url|path|data|file)s?)?")
+"""Keys of messages and their parts that hold images, audio or video."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +200,7 @@ class _Messages:
         self._move_reasoning(message, keys)
         self._move_calls(message, keys)
         self._move_weight(message, keys)
-        if any(keys.get(name) for name in _MEDIA):
-            raise self._media("images, audio or video")
+        self._refuse_media_in(keys, "images, audio or video")
         if content_key is None and not message.keys() & {"tool_calls", "reasoning_content"}:
             raise self.wrong(item, "{role, content}")
         return message | {key: part for key, part in keys.items() if key not in message}
@@ -225,6 +228,8 @@ class _Messages:
         if isinstance(part, str):
             return part
         kind = str(part.get("type") or "text") if isinstance(part, Mapping) else ""
+        if isinstance(part, Mapping):
+            self._refuse_media_in(part, "a part with images, audio or video")
         if any(media in kind for media in _MEDIA):
             raise self._media(f"a part of type {kind!r}")
         text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
@@ -248,12 +253,19 @@ class _Messages:
 
     def _move_weight(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
         """Mark an assistant turn whose weight is 0 as not learned."""
+        for key in MASK_KEYS:
+            if keys.get(key) and message["role"] == "assistant":
+                raise self.wrong(keys[key], f"no {key}; write weight: 0 for a turn to mask")
         for key in WEIGHT_KEYS:
             weight = keys.pop(key, None)
             if weight is not None and weight not in (0, 1):
                 raise self.wrong(weight, f"a {key} of 0 or 1 for a message")
             if weight is not None and not weight and message["role"] == "assistant":
                 message["learned"] = False
+
+    def _refuse_media_in(self, keys: Mapping[str, Any], what: str) -> None:
+        if any(value and _MEDIA_KEY.fullmatch(key) for key, value in keys.items()):
+            raise self._media(what)
 
     def _media(self, what: str) -> DataError:
         return DataError(

@@ -12,7 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from ...config.checks import FILE_SUFFIXES, describe_missing, files_of_pattern, is_pattern
+from ...config.checks import (
+    FILE_SUFFIXES,
+    broken_links_of_pattern,
+    describe_missing,
+    files_of_pattern,
+    is_pattern,
+)
 from ...config.data_reasons import ENCODING_GUESSED, UNREAD_FILES
 from ...config.schema import TextUnit
 from ...errors import DataError
@@ -20,7 +26,7 @@ from ..findings import Findings
 from .columnar import arrow_rows, parquet_rows
 from .csv_tables import csv_rows
 from .files import DataFile, encoding_of, open_file
-from .folders import FolderFiles, files_of_split, is_data
+from .folders import FolderFiles, files_of_split, is_data, refuse_broken_links
 from .hub import hub_rows
 from .json_text import json_rows
 from .json_values import BLANK
@@ -118,6 +124,7 @@ class _Reader:
         if path.is_dir():
             return self._rows_of_files(files_of_split(path, self._split), source)
         if is_pattern(source):
+            refuse_broken_links(broken_links_of_pattern(source), source)
             files = files_of_pattern(source)
             data = [one for one in files if is_data(one)] or files
             unread = [one for one in files if one not in data]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config.checks import FILE_SUFFIXES
+from ...config.checks import FILE_SUFFIXES, is_broken_link
 from ...errors import DataError
 
 _SPLITS = {
@@ -47,17 +47,22 @@ class FolderFiles:
     read: list[Path]
     """Those of the split, in their order."""
     unread: list[Path]
-    """Those that belong to no split or are of another kind."""
+    """Those that belong to no split or are of another kind, and links to folders."""
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:
     """Return the data files of a split; a folder without splits is all `train`.
 
     Raises:
-        DataError: The folder has no data files, or none of the split.
+        DataError: The folder has no data files, or none of the split; or a link leads to nothing.
     """
-    files = [one for one in sorted(folder.rglob("*")) if _is_visible_file(one, folder)]
+    visible = [one for one in sorted(folder.rglob("*")) if _is_visible(one, folder)]
+    refuse_broken_links(
+        [one for one in visible if is_data(one) and is_broken_link(one)], str(folder)
+    )
+    files = [one for one in visible if one.is_file()]
     other = [one for one in files if one.name.lower().endswith(_UNREADABLE)]
+    other += [one for one in visible if one.is_symlink() and one.is_dir()]  # links are not followed
     data = [one for one in files if is_data(one)]
     if not data:
         found = f"; found {', '.join(one.name for one in other[:5])}" if other else ""
@@ -89,9 +94,21 @@ def is_data(file: Path) -> bool:
     return name.endswith(FILE_SUFFIXES) and name not in _NOT_DATA and _PAPERS.match(name) is None
 
 
-def _is_visible_file(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
-    return file.is_file() and not hidden
+def refuse_broken_links(links: list[Path], source: str) -> None:
+    """Raise if there are links to files that are missing, because their records would be missed.
+
+    Raises:
+        DataError: There is such a link.
+    """
+    if links:
+        raise DataError(
+            f"{links[0]}: a link to {links[0].readlink()}, which does not exist "
+            f"({len(links)} such in {source}); fetch the file, or remove the link"
+        )
+
+
+def _is_visible(file: Path, folder: Path) -> bool:
+    return not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
 
 
 def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:

@@ -79,6 +79,15 @@ def test_parts_of_text_are_joined_and_others_refused():
         read({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})
 
 
+@pytest.mark.parametrize("key", ["image", "images", "image_url", "audio_path", "video_urls"])
+def test_media_under_a_key_of_a_message_or_a_part_are_refused(key):
+    with pytest.raises(DataError, match="a message has images, audio or video"):
+        read({"role": "user", "content": "a", key: "a.jpg"})
+    with pytest.raises(DataError, match="a message has a part with images, audio or video"):
+        read({"role": "user", "content": [{"text": "a", key: {"url": "a.jpg"}}]})
+    assert read({"role": "user", "content": [{"text": "a", key: None}], key: []})
+
+
 def test_images_beside_text_are_refused():
     row = {"messages": [{"role": "user", "content": "a"}], "images": ["a.jpg"]}
     with pytest.raises(DataError, match=r"d.jsonl:3: column 'images' .*text only"):
@@ -87,10 +96,20 @@ def test_images_beside_text_are_refused():
     assert isinstance(record, MessagesRecord)
 
 
+@pytest.mark.parametrize("key", ["mask", "masked", "ignore", "train_detail"])
+def test_a_mask_of_another_meaning_is_refused(key):
+    one = {"role": "assistant", "content": "a"}
+    with pytest.raises(DataError, match=f"expected no {key}; write weight: 0"):
+        read({**one, key: [1]})
+    assert read({**one, key: None}) == (one,)
+
+
 def test_a_turn_of_weight_zero_is_not_learned():
     one = {"role": "assistant", "content": "a"}
     assert read({**one, "weight": 0}) == ({**one, "learned": False},)
     assert read({**one, "weight": 1}) == (one,)
+    assert read({**one, "loss_mask": 0}) == ({**one, "learned": False},)
+    assert read({**one, "train_on_turn": False}) == ({**one, "learned": False},)
     with pytest.raises(DataError, match="a weight of 0 or 1"):
         read({**one, "weight": 0.5})
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -126,3 +127,36 @@ def test_a_folder_is_read_through_datasets(file, tmp_path, monkeypatch):
     (tmp_path / "set" / "train.jsonl").write_text('{"text": "a"}\n')
     rows = read_rows(str(tmp_path / "set"), "train")
     assert [row.values for row in rows] == [{"text": "a"}]
+
+
+def test_a_pattern_reads_a_file_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (folder / "b.jsonl").write_text('{"text": "b"}\n')
+    (folder / "loop").symlink_to(tmp_path)
+    rows = read_rows(str(tmp_path / "**/*.jsonl"), "train", None, Findings())
+    assert [row.values["text"] for row in rows] == ["a", "b"]
+    assert [row.place for row in rows] == [f"{tmp_path}/a.jsonl:1", f"{folder}/b.jsonl:1"]
+
+
+@pytest.mark.parametrize("source", ["", "*.jsonl"])
+@pytest.mark.parametrize("target", ["missing.jsonl", "gone.jsonl"])
+def test_a_link_to_a_missing_file_is_refused(tmp_path: Path, source: str, target: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "gone.jsonl").symlink_to(target)  # the second one leads to itself
+    with pytest.raises(DataError, match=rf"gone.jsonl: a link to {target}, which does not exist"):
+        read_rows(str(tmp_path / source), "train", None, Findings())
+
+
+def test_a_linked_subfolder_is_counted_because_it_is_not_read(tmp_path: Path) -> None:
+    folder, other = tmp_path / "data", tmp_path / "other"
+    for one in (folder, other):
+        one.mkdir()
+        (one / "a.jsonl").write_text('{"text": "a"}\n')
+    (folder / "sub").symlink_to(other)
+    findings = Findings()
+    assert len(read_rows(str(folder), "train", None, findings)) == 1
+    assert [(one.reason.name, one.count, one.place) for one in findings] == [
+        ("unread-files", 1, str(folder / "sub"))
+    ]
