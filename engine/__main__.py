@@ -22,7 +22,7 @@ import msgspec
 
 from .config.load import parse_resolved
 from .core.lr_range import LrRange
-from .errors import FttuiError, TrainingFailed
+from .errors import FttuiError, StateNotSaved, TrainingFailed
 from .hub.launch import launch_hub
 from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
 from .protocol.states import RunState
@@ -203,7 +203,12 @@ def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> Ru
     with _watched_ranks(run, event_log, place, start.attempt):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
-    return RunEnded(state=outcome.state, exit_code=0, checkpoint=outcome.checkpoint)
+    return RunEnded(
+        state=outcome.state,
+        exit_code=StateNotSaved.exit_code if outcome.unsaved else 0,
+        error=outcome.unsaved,
+        checkpoint=outcome.checkpoint,
+    )
 
 
 @contextmanager

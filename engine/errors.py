@@ -77,6 +77,12 @@ class TrainingFailed(FttuiError):
     exit_code = 11
 
 
+class StateNotSaved(FttuiError):
+    """The run has ended, but its last state could not be saved. Exit code 13."""
+
+    exit_code = 13
+
+
 class ContentChanged(CheckpointError):
     """Base model, tokenizer, chat template or data changed since the checkpoint. Exit code 12."""
 

@@ -7,7 +7,7 @@ from ..protocol.states import RunState
 _S = RunState
 _WORK = frozenset({_S.RUNNING, _S.PAUSED, _S.HALTED})
 _BUSY = frozenset({_S.EVALUATING, _S.SAVING, _S.ROLLING_BACK})
-_ENDS = frozenset({_S.STOPPING, _S.FINISHED, _S.STOPPED, _S.FAILED, _S.LOST})
+_ENDS = frozenset({_S.STOPPING, _S.FINISHED, _S.STOPPED, _S.FAILED, _S.UNSAVED, _S.LOST})
 _LIVE_NEXT = _WORK | _BUSY | _ENDS
 _RESTART = frozenset({_S.STARTING})
 
@@ -19,10 +19,11 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     _S.EVALUATING: (_LIVE_NEXT - {_S.EVALUATING}) | _RESTART,
     _S.SAVING: (_LIVE_NEXT - {_S.SAVING}) | _RESTART,
     _S.ROLLING_BACK: _LIVE_NEXT - {_S.ROLLING_BACK, _S.FINISHED},
-    _S.STOPPING: frozenset({_S.SAVING, _S.EVALUATING, _S.FINISHED, _S.STOPPED, _S.FAILED, _S.LOST}),
+    _S.STOPPING: (_ENDS - {_S.STOPPING}) | {_S.SAVING, _S.EVALUATING},
     _S.FINISHED: _RESTART,
     _S.STOPPED: _RESTART,
     _S.FAILED: _RESTART,
+    _S.UNSAVED: _RESTART,
     _S.LOST: _RESTART,
 }
 """State → states that may follow it.

@@ -18,13 +18,15 @@ class RunState(Enum):
     STOPPING = "stopping"
     """The engine writes the last checkpoint after it accepted a stop."""
     FINISHED = "finished"
-    """The run trained all planned steps."""
+    """The run trained all planned steps, and its last state is on disk."""
     STOPPED = "stopped"
-    """The run ended early on request and can be resumed."""
+    """The run ended early on request, saved as asked, and can be resumed."""
     HALTED = "halted"
     """A guard halted training; the engine waits for a rollback or a stop."""
     FAILED = "failed"
     """The engine ended with an error."""
+    UNSAVED = "unsaved"
+    """The run has ended, and its last state could not be saved; earlier checkpoints are there."""
     LOST = "lost"
     """The engine process ended without a `RunEnded` event."""
 
@@ -39,4 +41,6 @@ class RunState(Enum):
         return self in {RunState.EVALUATING, RunState.SAVING, RunState.ROLLING_BACK}
 
 
-_ENDED = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.FAILED, RunState.LOST})
+_ENDED = frozenset(
+    {RunState.FINISHED, RunState.STOPPED, RunState.FAILED, RunState.UNSAVED, RunState.LOST}
+)

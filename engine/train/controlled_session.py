@@ -45,6 +45,8 @@ class SessionOutcome:
     state: RunState
     checkpoint: str | None
     """Name of the newest complete checkpoint; None without one."""
+    unsaved: str = ""
+    """Why the last state could not be saved; empty if it is on disk or was not to be saved."""
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,12 @@ class ControlledSession:
             text = "all planned steps were already done; raise train.steps to continue"
             self._event_log.log("warning", text)
         state = RunState.STOPPED if control.ending else RunState.FINISHED
+        state = RunState.UNSAVED if executor.unsaved else state
         self._commands.refuse_rest(
             "the run was stopped" if control.ending else "the run has finished"
         )
         self._monitor.end()
-        return SessionOutcome(state, executor.newest)
+        return SessionOutcome(state, executor.newest, executor.unsaved)
 
 
 def open_control(

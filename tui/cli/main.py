@@ -46,6 +46,7 @@ exit codes:
   10   a checkpoint is missing or damaged
   11   training failed
   12   base model, tokenizer, chat template or data changed since the checkpoint
+  13   the run ended, but its last state could not be saved
   124  ctl: no outcome within --timeout
   127  fttui was not found on the remote host
   130  interrupted

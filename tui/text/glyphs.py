@@ -18,6 +18,7 @@ STATE_SHAPE: dict[RunState, str] = {
     RunState.STOPPED: "◼",
     RunState.HALTED: "▲",
     RunState.FAILED: "✗",
+    RunState.UNSAVED: "▲",
     RunState.LOST: "?",
 }
 
@@ -27,6 +28,7 @@ STATE_COLOUR: dict[RunState, str] = {
     RunState.PAUSED: "$warning",
     RunState.HALTED: "$error",
     RunState.FAILED: "$error",
+    RunState.UNSAVED: "$error",
     RunState.LOST: "$error",
 }
 """States without an entry are drawn in the plain text colour."""

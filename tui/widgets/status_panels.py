@@ -80,7 +80,12 @@ class OutcomePanel(TextLine):
         if state.fault:
             self._put("connection", _fault(state), alarming=True)
         elif over:
-            alarming = shown in {RunState.FAILED, RunState.LOST, RunState.HALTED}
+            alarming = shown in {
+                RunState.FAILED,
+                RunState.UNSAVED,
+                RunState.LOST,
+                RunState.HALTED,
+            }
             self._put(f"{STATE_SHAPE[shown]} {shown.value}", _ROWS[shown](state), alarming=alarming)
         elif trouble is not None:
             self._put(trouble.short, _trouble(trouble, state), alarming=trouble.full)
@@ -193,6 +198,7 @@ def _loss_ends(run: RunView) -> tuple[float, float] | None:
 
 _ROWS = {
     RunState.FAILED: _failed,
+    RunState.UNSAVED: _failed,
     RunState.LOST: _lost,
     RunState.HALTED: _halted,
     RunState.FINISHED: lambda state: _summary(state.run),

@@ -78,6 +78,8 @@ class CommandExecutor:
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
         self._owed_at = -1
+        self.unsaved = ""
+        """Why the last state of the run could not be saved; empty if it is on disk."""
         """Step of the scheduled evaluation that was interrupted; -1 if there is none."""
         self._saved_at = -1
         """Step of the newest checkpoint of this process, or of the one that was restored."""
@@ -146,7 +148,11 @@ class CommandExecutor:
         self.mark()
         if self._trainer.can_evaluate and not self._evaluate_scheduled():
             return False
-        self._save_scheduled()
+        try:
+            self._save()
+        except Impossible as error:
+            self._event_log.log("error", str(error))
+            self.unsaved = str(error)
         return True
 
     @property
@@ -352,5 +358,11 @@ class CommandExecutor:
             return "running", f"stopped at step {self._event_log.step}, nothing saved"
         if self._event_log.step == 0:
             return "running", "stopped before the first step, so there was nothing to save"
-        manifest = self._save()
+        try:
+            manifest = self._save()
+        except Impossible as error:
+            # A run that cannot save has to be able to end; its last state says so.
+            self.unsaved = str(error)
+            self._event_log.log("error", f"stopping without a checkpoint: {error}")
+            return "running", f"stopped at step {self._event_log.step}, not saved: {error}"
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"

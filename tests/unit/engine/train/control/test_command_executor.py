@@ -289,6 +289,29 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_goes_on
     assert bench.executor.newest is None
 
 
+def test_a_run_that_cannot_save_can_stop_and_says_that_it_is_not_saved(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    bench.trainer.unwritable = True
+    assert "stopped at step 4, not saved: checkpoint not written" in bench.do("stop")[1]
+    assert "no space left" in bench.executor.unsaved
+    bench.trainer.unwritable = False
+    assert bench.do("stop")[1] == "stopped at step 4, saved step-000004.2"
+
+
+def test_a_last_state_that_cannot_be_saved_is_remembered(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    bench.trainer.unwritable = True
+    assert bench.executor.finish()
+    assert "no space left" in bench.executor.unsaved
+
+
+def test_stopping_without_saving_leaves_nothing_unsaved(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    bench.trainer.unwritable = True
+    assert "nothing saved" in bench.do("stop no-save")[1]
+    assert bench.executor.unsaved == ""
+
+
 def test_scheduled_work_is_done_once_at_its_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path, eval={"every": 2}, checkpoint={"every": 4})
     for step in range(5):
