@@ -65,8 +65,10 @@ class IntakeMachine(RuleBasedStateMachine):
             assert told == self.durable[message.id]
         if any(entry.id == message.id for entry in self.log.entries):
             self.durable[message.id] = told
-        else:
-            assert not told[0], "accepted, but not in the control journal"
+        elif told[0]:
+            assert isinstance(answer, Accepted)
+            assert answer.unjournaled, "accepted, but not in the control journal, and not said"
+            assert isinstance(message.command, Stop)
 
     @rule(message=messages)
     def misuse(self, message: SubmitCommand) -> None:
