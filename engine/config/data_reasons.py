@@ -136,6 +136,20 @@ SPLIT_MARKS = Reason(
     "have marks of the chat template that are no tokens: each is split into several",
     "set data.special_tokens to these marks, unless the model was trained with them as text",
 )
+EMPTY_ANSWERS = Reason(
+    "empty-answers",
+    "records",
+    "have an empty answer, of which only the end mark or white space is learned",
+    "remove these records, or write weight: 0 in these turns",
+    limit=0.05,
+)
+MARKS_IN_TEXT = Reason(
+    "marks-in-text",
+    "records",
+    "have marks of the chat template in a message, which become its tokens",
+    "store messages without the template's marks, because the template writes them",
+    limit=0.3,
+)
 NO_OFFSETS = Reason(
     "no-offsets",
     "records",
@@ -370,6 +384,8 @@ REASONS: tuple[Reason, ...] = (
     ROLE_NOT_FOUND,
     NO_OFFSETS,
     SPLIT_MARKS,
+    MARKS_IN_TEXT,
+    EMPTY_ANSWERS,
     UNLEARNED_TURNS,
     NO_END_MARK,
     CALLS_LEFT_OUT,

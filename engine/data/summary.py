@@ -22,7 +22,7 @@ from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
 from .findings import Findings
 from .reading import Progress, note_nan_labels, records_of
-from .records.formats import Record
+from .records.formats import PairRecord, Record
 from .records.reader import RecordReader
 from .sources import SourceRecord, read_rows
 from .tokenized import DataTokenizer, learner, tokenize_options
@@ -80,7 +80,7 @@ def summarize(
         duplicates=len(records) - len({json.dumps(one) for one in texts}),
         empty=sum(any(not text.strip() for _, text in one) for one in texts),
         first=texts[0],
-        section=_section(config, source),
+        section=_section(config, source, records),
     )
     if tokenizer is not None:
         return _counted(config, records, tokenizer, progress, findings, summary)
@@ -189,9 +189,14 @@ def _counted(
     )
 
 
-def _section(config: RunConfig, source: str) -> str:
+def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
     """Return the part of a configuration that trains on the source."""
-    return f"task: {config.task}\ndata:\n  train: {json.dumps(source, ensure_ascii=False)}\n"
+    plain = f"task: {config.task}\ndata:\n  train: {json.dumps(source, ensure_ascii=False)}\n"
+    if config.task != "contrastive":
+        return plain
+    scored = any(isinstance(one, PairRecord) and one.score is not None for one in records)
+    kind = "cosent" if scored else "infonce"
+    return f"{plain}contrastive:\n  kind: {kind}\n"
 
 
 def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, ...]]:

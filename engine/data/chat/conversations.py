@@ -8,6 +8,7 @@ from typing import Literal
 
 from ...config.data_reasons import (
     CALLS_LEFT_OUT,
+    EMPTY_ANSWERS,
     LAST_REASONING_LEFT_OUT,
     MASKED_TURNS,
     MESSAGES_LEFT_OUT,
@@ -115,6 +116,7 @@ class ConversationReader:
         note = self._findings.note
         bare = [target for target in found.turns if not target.ended]
         note(NO_END_MARK, place, count=len(bare))
+        note(EMPTY_ANSWERS, place, count=any(_is_empty(turns[n]) for n in wanted))
         calls = {n for n, kinds in found.left_out.items() if "call" in kinds}
         note(CALLS_LEFT_OUT, place, count=len(calls))
         note(UNLEARNED_TURNS, place, count=len(set(found.lost) - calls))
@@ -130,6 +132,13 @@ class ConversationReader:
 def _is_last_answer(turns: Turns, number: int) -> bool:
     """Whether no user speaks behind a turn."""
     return all(turn.get("role") != "user" for turn in turns[number + 1 :])
+
+
+def _is_empty(turn: Message) -> bool:
+    """Whether a turn has no text but white space, no tool calls and no reasoning."""
+    content = turn.get("content") or ""
+    empty = isinstance(content, str) and not content.strip()
+    return empty and not (turn.get("tool_calls") or turn.get("reasoning_content"))
 
 
 def _roles(word: str, turns: Iterable[Message]) -> str:

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...config.contrastive_candidates import hard_negatives_used, pairs_compared
-from ...config.data_reasons import NO_CANDIDATE, NO_TARGET, SAME_TARGETS
+from ...config.data_reasons import (
+    MASKED_TURNS,
+    NO_CANDIDATE,
+    NO_TARGET,
+    ROLE_NOT_FOUND,
+    SAME_TARGETS,
+)
 from ...config.model_limits import ModelLimits
 from ...config.schema import RunConfig
 from ...config.tasks import SCORED_KINDS
@@ -71,9 +77,10 @@ def require_usable(config: RunConfig, examples: Sequence[Example], limits: Model
 
 def all_dropped(source: str, findings: Findings, max_length: int) -> str:
     """Return the error text for a source of which no record is left, with the causes."""
-    causes = [found for found in findings if found.reason.drops]
+    untaught = [found for found in findings if found.reason in (ROLE_NOT_FOUND, MASKED_TURNS)]
+    causes = [*untaught, *(found for found in findings if found.reason.drops)]
     listed = [f"{one.line}; {one.reason.remedy}" for one in causes]
-    if any(one.reason is NO_TARGET for one in causes):
+    if any(one.reason is NO_TARGET for one in causes) and not untaught:
         listed.append(
             f"a target must be among the first {max_length:,} tokens of its record; for task sft, "
             "data.completion_only: false makes all tokens targets"

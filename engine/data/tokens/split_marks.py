@@ -1,14 +1,14 @@
-"""Marks of a chat template that the tokenizer splits into several tokens."""
+"""Marks of a chat template that the tokenizer splits, and marks that messages have themselves."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from ...config.data_reasons import SPLIT_MARKS
+from ...config.data_reasons import MARKS_IN_TEXT, SPLIT_MARKS
 from ..findings import Findings
 
 _MARK = re.compile(
@@ -42,7 +42,7 @@ class MarkTokenizer(Protocol):
 
 
 class SplitMarks:
-    """Counts the conversations with marks of the template that are no tokens.
+    """Counts conversations whose marks are no tokens, or stand in their messages.
 
     Args:
         tokenizer: The tokenizer with its chat template.
@@ -52,18 +52,34 @@ class SplitMarks:
     def __init__(self, tokenizer: MarkTokenizer, findings: Findings) -> None:
         self._tokenizer = tokenizer
         self._findings = findings
+        self._looked_at = ""
+        """Place of the last record: both completions of a preference have the same one."""
 
     def note(self, text: str, place: str) -> None:
         """Note a rendered conversation if it has such a mark."""
         if any(mark in text for mark in self.marks):
             self._findings.note(SPLIT_MARKS, place, self._proposal)
 
+    def note_inside(self, turns: Sequence[Mapping[str, Any]], place: str) -> None:
+        """Note a conversation if one of its messages has a mark that the template writes."""
+        if place and place == self._looked_at:
+            return
+        self._looked_at = place
+        texts = [turn.get(key) for turn in turns for key in ("content", "reasoning_content")]
+        said = "\n".join(text for text in texts if isinstance(text, str))
+        inside = [mark for mark in self._all if mark in said and mark not in self.marks]
+        self._findings.note(MARKS_IN_TEXT, place, ", ".join(inside[:3]), count=bool(inside))
+
+    @cached_property
+    def _all(self) -> tuple[str, ...]:
+        """The marks of the template, in the order in which it writes them."""
+        return tuple(dict.fromkeys(_MARK.findall("\n".join(self._written()))))
+
     @cached_property
     def marks(self) -> tuple[str, ...]:
         """The marks of the template that are split, in the order in which it writes them."""
         vocabulary = self._tokenizer.get_vocab()
-        found = dict.fromkeys(_MARK.findall("\n".join(self._written())))
-        return tuple(mark for mark in found if not self._is_token(mark, vocabulary))
+        return tuple(mark for mark in self._all if not self._is_token(mark, vocabulary))
 
     @property
     def _proposal(self) -> str:

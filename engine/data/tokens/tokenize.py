@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from ...config.data_reasons import CUT, NO_OFFSETS, NO_SCORE, NO_TARGET, UNUSED_NEGATIVES
+from ...config.data_reasons import (
+    CUT,
+    EMPTY_ANSWERS,
+    NO_OFFSETS,
+    NO_SCORE,
+    NO_TARGET,
+    UNUSED_NEGATIVES,
+)
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
 from ..findings import Findings
 from ..records.formats import (
@@ -194,6 +201,8 @@ def _passage(record: Record, reading: _Reading) -> _Passage:
             text = prompt + completion
             start = len(prompt) if options.completion_only else 0
             targets = ((start, len(text)),) if completion else ()
+            blank = bool(completion) and not completion.strip()
+            reading.findings.note(EMPTY_ANSWERS, place_of(record), count=blank)
             return _Passage(identity, text, targets, special=True)
         case CompletionRecord(prompt=prompt, completion=completion):
             turns = (*prompt, *completion)
@@ -209,6 +218,7 @@ def _passage(record: Record, reading: _Reading) -> _Passage:
         text = reading.chat.whole(conversation)
         spans = ((0, len(text)),)
     reading.marks.note(text, conversation.place)
+    reading.marks.note_inside(turns, conversation.place)
     return _Passage(record.id, text, spans, special=False)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.config.load import dump_config
+from fttui.engine.config.load import dump_config, load_config
 from fttui.engine.data import summary as summarizing
 from fttui.engine.data.summary import summarize
 from fttui.engine.errors import DataError
@@ -39,6 +39,17 @@ def test_shape_lengths_duplicates_and_empty_records_are_found(tmp_path: Path) ->
     assert found.first == [("prompt", "p"), ("completion", "c")]
     assert found.section == f'task: sft\ndata:\n  train: "{tmp_path}/d.jsonl"\n'
     assert (found.tokens, found.sample, found.problem) == (None, [], "")
+
+
+@pytest.mark.parametrize(("score", "kind"), [({}, "infonce"), ({"score": 0.5}, "cosent")])
+def test_the_section_for_pairs_has_the_loss_that_reads_them(
+    tmp_path: Path, score: dict[str, float], kind: str
+) -> None:
+    rows = [{"anchor": f"a{n}", "positive": f"b{n}", **score} for n in range(3)]
+    section = summarized(tmp_path, rows).section
+    config = tmp_path / "c.yaml"
+    config.write_text(f"model: {{id: a/b}}\ntrain: {{steps: 1}}\n{section}")
+    assert load_config(config).config.contrastive.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,15 @@ import pytest
 
 from fttui.engine.config.data_reasons import (
     BEYOND_POSITIONS,
+    MASKED_TURNS,
     NO_CANDIDATE,
     NO_SCORE,
     NO_TARGET,
+    ROLE_NOT_FOUND,
     SAME_COMPLETIONS,
     SAME_TARGETS,
     UNLEARNED_TURNS,
+    Reason,
 )
 from fttui.engine.config.model_limits import UNLIMITED, ModelLimits
 from fttui.engine.config.schema import RunConfig
@@ -242,3 +245,15 @@ def test_an_error_for_data_of_which_all_is_dropped_names_every_cause() -> None:
     assert [line.strip().split(" of")[0] for line in lines[1:4]] == ["3", "1", "1"]
     assert "among the first 32 tokens" in lines[4]
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize("reason", [ROLE_NOT_FOUND, MASKED_TURNS])
+def test_records_without_a_turn_to_learn_are_not_explained_by_their_length(reason: Reason) -> None:
+    findings = Findings()
+    findings.counted("records", 3)
+    findings.note(NO_TARGET, "d.jsonl:1", count=3)
+    findings.note(reason, "d.jsonl:1", "roles user, bob", count=3)
+    lines = all_dropped("d.jsonl", findings, 32).splitlines()
+    assert reason.text in lines[1]
+    assert "roles user, bob" in lines[1]
+    assert not any("among the first" in line for line in lines)

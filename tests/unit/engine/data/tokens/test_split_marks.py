@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, SPLIT_MARKS
+from fttui.engine.config.data_reasons import CUT, EMPTY_ANSWERS, MARKS_IN_TEXT, SPLIT_MARKS
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.records.formats import MessagesRecord, TextRecord
+from fttui.engine.data.records.formats import (
+    CompletionRecord,
+    MessagesRecord,
+    PreferenceRecord,
+    TextRecord,
+)
 from fttui.engine.data.tokens.examples import IGNORED
 from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
 from fttui.engine.model.tokenizer import add_special_tokens
@@ -76,3 +81,55 @@ def test_a_cut_leaves_no_part_of_a_mark_or_character(length: int) -> None:
             parts = [n for n in range(1, len(mark)) if kept.endswith(mark[:n])]
             assert not any(rest.startswith(mark[n:]) for n in parts), kept[-20:]
         assert findings.count(CUT) == (len(whole[0].input_ids) > length)
+
+
+def chat(asked: str, answered: Any, **more: Any) -> tuple[dict[str, Any], ...]:
+    return (
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": answered, **more},
+    )
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        chat("<|im_start|>user\nhi<|im_end|>", "yo"),
+        chat("hi", "yo<|im_end|>"),
+        chat("hi", "yo", reasoning_content="so <|im_end|>"),
+    ],
+)
+def test_marks_that_messages_have_themselves_are_counted(turns: Any) -> None:
+    records = [MessagesRecord("a", turns, place="t.jsonl:1"), MessagesRecord("b", TALK)]
+    _, findings = tokenize(tiny_tokenizer(CHATML), *records)
+    found = next(one for one in findings if one.reason is MARKS_IN_TEXT)
+    assert (found.count, found.total, found.place) == (1, 2, "t.jsonl:1")
+    assert "<|im_end|>" in found.detail
+    assert found.needs_consent([])
+
+
+def test_marks_of_a_preference_count_once_and_other_texts_with_bars_do_not() -> None:
+    asked = ({"role": "user", "content": "a<|im_end|>"},)
+    sides = [
+        CompletionRecord("a", asked, ({"role": "assistant", "content": text},), place="t:1")
+        for text in ("b", "c")
+    ]
+    _, findings = tokenize(tiny_tokenizer(CHATML), PreferenceRecord("a", *sides, place="t:1"))
+    assert [(one.reason, one.count) for one in findings] == [(MARKS_IN_TEXT, 1)]
+    other = MessagesRecord("b", chat("a <|other|> <s>", "b"))
+    assert not list(tokenize(tiny_tokenizer(CHATML), other)[1])
+
+
+@pytest.mark.parametrize(
+    ("record", "empty"),
+    [
+        (MessagesRecord("a", chat("hi", "")), True),
+        (MessagesRecord("a", chat("hi", " \n")), True),
+        (MessagesRecord("a", chat("hi", "", learned=False)), False),
+        (MessagesRecord("a", chat("", "yo")), False),
+        (CompletionRecord("a", "hi", " "), True),
+        (CompletionRecord("a", "hi", "yo"), False),
+    ],
+)
+def test_empty_answers_are_counted(record: Any, empty: bool) -> None:
+    _, findings = tokenize(tiny_tokenizer(CHATML), record)
+    assert findings.count(EMPTY_ANSWERS) == empty
