@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..data_reasons import EVERYTHING, NAMES
@@ -241,8 +241,35 @@ def _check_meanings(data: DataConfig, task: str, path: str) -> Iterator[Problem]
         )
 
 
+STANDARD_ROLES = ("user", "assistant", "system", "tool")
+"""Roles of chat templates; further ones have names of their own."""
+_MISSPELT = 0.75
+"""Similarity from which another name is taken for a misspelt one."""
+
+
+def _check_roles(config: RunConfig) -> Iterator[Problem]:
+    """Yield roles that are probably misspelt, so that their turns would not be learned."""
+    for source in config.data.sources:
+        for name, role in config.data.of_source(source).roles.items():
+            meant = None if role == name else _meant(role.lower(), STANDARD_ROLES)
+            if meant:
+                yield Problem(
+                    "data.roles",
+                    f"got the role {role!r} for {name!r}; did you mean {meant}? A role of the chat "
+                    f"template keeps its name: {{{role}: {role}}}",
+                )
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name of which another one is a misspelling; None if there is none."""
+    if name in known:
+        return None
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MISSPELT)), None)
+
+
 DATA = (
     _check_columns,
+    _check_roles,
     _check_accept,
     _check_eval,
     _check_packing,

@@ -189,8 +189,10 @@ class _Messages:
     def _message(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         keys = {key: part for key, part in item.items() if part is not None}
         role_key = next(key for key in ROLE_KEYS if isinstance(keys.get(key), str))
+        self._refuse_two_meanings(keys)
         role = self._role(keys.pop(role_key))
-        content_key = next((key for key in CONTENT_KEYS if key in item), None)
+        content_key = next((key for key in CONTENT_KEYS if key in keys), None)
+        content_key = content_key or next((key for key in CONTENT_KEYS if key in item), None)
         content = None if content_key is None else keys.pop(content_key, None)
         message: dict[str, Any] = {"role": role}
         if role == CALLS:
@@ -204,6 +206,15 @@ class _Messages:
         if content_key is None and not message.keys() & {"tool_calls", "reasoning_content"}:
             raise self.wrong(item, "{role, content}")
         return message | {key: part for key, part in keys.items() if key not in message}
+
+    def _refuse_two_meanings(self, keys: Mapping[str, Any]) -> None:
+        """Raise if a message has two texts, or two roles, of which only one would be read."""
+        texts = {key: keys[key] for key in CONTENT_KEYS if isinstance(keys.get(key), str)}
+        names = {key: keys[key] for key in ("role", "from") if isinstance(keys.get(key), str)}
+        roles = {key: self.rules.role(name) for key, name in names.items()}
+        for found in (texts, roles):
+            if len(set(found.values())) > 1:
+                raise self.wrong(found, "one role and one text in a message")
 
     def _role(self, name: str) -> str:
         role = self.rules.role(name)

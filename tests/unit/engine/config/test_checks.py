@@ -389,3 +389,21 @@ def test_sources_in_the_home_folder_and_patterns_are_found(tmp_path, monkeypatch
     for source in ("~/trian.jsonl", "~/*.csv", "./none", "~/none"):
         (problem,) = check_sources(config({"data": {"train": source}}))
         assert problem.text.startswith(str(Path(source).expanduser()))
+
+
+@pytest.mark.parametrize(
+    ("roles", "meant"),
+    [
+        ({"bob": "asistant"}, "assistant"),
+        ({"bob": "Assitant"}, "assistant"),
+        ({"a": "user", "bob": "usr"}, "user"),
+        ({"bob": "assistant", "ann": "assistant"}, None),
+        ({"bob": "Assistant", "ann": "gpt"}, None),
+        ({"tools": "tools", "bob": "critic", "*": "*"}, None),
+    ],
+)
+def test_a_misspelt_role_is_named(roles, meant):
+    own = {"path": "d.jsonl", "roles": roles}
+    for data in ({"train": "d.jsonl", "roles": roles}, {"train": [own]}):
+        found = [one for one in check_config(config({"data": data})) if one.key == "data.roles"]
+        assert [f"did you mean {meant}?" in one.text for one in found] == [True] * bool(meant)

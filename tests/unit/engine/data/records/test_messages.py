@@ -88,6 +88,23 @@ def test_media_under_a_key_of_a_message_or_a_part_are_refused(key):
     assert read({"role": "user", "content": [{"text": "a", key: None}], key: []})
 
 
+@pytest.mark.parametrize("more", [{"value": "b"}, {"text": "b"}, {"message": "b"}, {"from": "gpt"}])
+def test_a_message_with_two_texts_or_roles_is_refused(more):
+    with pytest.raises(DataError, match="expected one role and one text in a message"):
+        read({"role": "user", "content": "a", **more})
+
+
+@pytest.mark.parametrize(
+    "more", [{"value": "a"}, {"text": None}, {"from": "human"}, {"author": "Bob"}]
+)
+def test_a_second_key_that_says_the_same_is_accepted(more):
+    assert read({"role": "user", "content": "a", **more})[0]["content"] == "a"
+
+
+def test_a_text_beside_null_content_is_read():
+    assert read({"role": "user", "content": None, "text": "b"})[0]["content"] == "b"
+
+
 def test_images_beside_text_are_refused():
     row = {"messages": [{"role": "user", "content": "a"}], "images": ["a.jpg"]}
     with pytest.raises(DataError, match=r"d.jsonl:3: column 'images' .*text only"):
