@@ -57,7 +57,7 @@ SAME_COMPLETIONS = Reason(
 NO_SCORE = Reason(
     "no-score",
     "records",
-    "dropped: the pair has no score, or NaN",
+    "dropped: the pair has no score, or none that is finite",
     "add a column score, or set contrastive.kind: infonce if all pairs match",
     limit=0.05,
     drops=True,

@@ -256,15 +256,15 @@ class _Row:
         return bool(value)
 
     def number(self, name: str) -> float | None:
-        """Return the number in a column; None if the row has none, or NaN, there."""
+        """Return the number in a column; None if the row has none there that is finite."""
         value = self.values.get(name)
         if value is None or value == "":
             return None
         try:
             found = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise DataError(self._wrong(name, value, "a number")) from None
-        return None if math.isnan(found) else found
+        return found if math.isfinite(found) else None
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text."""

@@ -209,3 +209,16 @@ def test_unknown_columns_are_refused_with_a_setting_to_paste():
     with pytest.raises(DataError, match=r"data.columns: {instruction: COLUMN, output: COLUMN}"):
         read({"ask": "q", "tell": "g"}, "sft")
     read({"ask": "q", "tell": "g"}, "sft", columns={"instruction": "ask", "output": "tell"})
+
+
+@pytest.mark.parametrize(
+    "score", [float("inf"), float("-inf"), "inf", "1e999", float("nan"), "NaN"]
+)
+def test_a_score_that_is_not_finite_is_none(score):
+    (found,) = read({"anchor": "a", "positive": "b", "score": score}, "contrastive")
+    assert found.score is None
+
+
+def test_a_score_beyond_all_floats_is_refused():
+    with pytest.raises(DataError, match="column 'score': got int"):
+        read({"anchor": "a", "positive": "b", "score": 10**400}, "contrastive")
