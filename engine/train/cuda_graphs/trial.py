@@ -29,13 +29,16 @@ def why_different(
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), stream_restored(device):
         try:
+            trained = program(_batch(program, device, pad_id, "trained"))
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            program.differentiate(trained, parameters, [torch.zeros_like(o) for o in trained])
+            del trained
+            # The passes without gradients come last: hooks keep the hidden states of the newest
+            # pass, and a capture fails while the autograd nodes of another stream are alive.
             with torch.no_grad():
                 own = _own_states(program, model, device)
                 (found,) = program(_batch(program, device, pad_id, "still"))
             difference = float((found - own).norm() / own.norm().clamp(min=1e-6))
-            trained = program(_batch(program, device, pad_id, "trained"))
-            parameters = [p for p in model.parameters() if p.requires_grad]
-            program.differentiate(trained, parameters, [torch.zeros_like(o) for o in trained])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 -- a model's own code may raise anything

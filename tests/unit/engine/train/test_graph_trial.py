@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import LogEmitted, RunStarted
 from fttui.engine.train.cuda_graphs import fusion
 from fttui.engine.train.cuda_graphs.pointwise import Kernels
+from tests.support.tiny import tiny_llama
 from tests.support.training import new_run, play
 
 SETS: dict[str, Any] = {"train__steps": 2, "checkpoint__every": 0, "adapter__dropout": 0.0}
@@ -76,3 +80,18 @@ def test_the_layers_get_their_own_forward_pass_again(tmp_path: Path) -> None:
     assert mlp.forward != own
     fusion.separate(fused)
     assert mlp.forward == own
+
+
+def test_the_trial_leaves_no_autograd_nodes_behind(tmp_path: Path) -> None:
+    from fttui.engine.model.hidden import HiddenStates
+    from fttui.engine.train.cuda_graphs.static_forward import StaticForward
+    from fttui.engine.train.cuda_graphs.trial import why_different
+
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path)),
+        LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"),
+    )
+    hidden = HiddenStates(model).attach()
+    program = StaticForward(model, nullcontext)
+    assert why_different(program, model, torch.device("cpu"), 0) is None
+    assert not hidden.take().requires_grad
