@@ -33,7 +33,7 @@ from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
-from .run.process_marks import EngineMark, ProcessMark, write_mark
+from .run.processes.marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.distributed.elastic import LaunchAttempt

@@ -19,8 +19,8 @@ from transformers.utils import logging
 from ..config.load import dump_config
 from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError
+from ..model.files.package_model import PREFIX
 from ..model.load import load_model
-from ..model.package_model import PREFIX
 from ..model.tokenizer import load_tokenizer
 from .card import BaseModel, ModelCard, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles

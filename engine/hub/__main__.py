@@ -19,7 +19,7 @@ from ..run.folder.links import require_plain
 from ..run.folder.open_folder import read_plain
 from ..run.journal import JournalLocked
 from ..run.known_runs import remember_run
-from ..run.process_marks import (
+from ..run.processes.marks import (
     Endpoint,
     ProcessMark,
     read_endpoint,

@@ -9,7 +9,7 @@ import time
 
 from ..errors import FttuiError
 from ..run.files import last_lines
-from ..run.process_marks import Endpoint, read_endpoint
+from ..run.processes.marks import Endpoint, read_endpoint
 from ..run.run_dir import RunDirectory
 
 _POLL_S = 0.02

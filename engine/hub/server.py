@@ -36,9 +36,9 @@ from ..protocol.requests import (
     Welcome,
 )
 from ..run.control_log import ControlWriter
-from ..run.heartbeat import HubStatus, build_beat
-from ..run.process_identity import boot_id, boot_seconds
-from ..run.process_marks import read_engine_status
+from ..run.processes.heartbeat import HubStatus, build_beat
+from ..run.processes.identity import boot_id, boot_seconds
+from ..run.processes.marks import read_engine_status
 from ..run.run_dir import RunDirectory
 from .file_requests import answer_from_folder
 from .intake import Intake, Moment

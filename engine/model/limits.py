@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from ..config.model_limits import ModelLimits
 from ..config.schema import ModelConfig
-from .failures import readable_load_errors
+from .files.failures import readable_load_errors
 from .progress import Progress
 from .tokenizer import hub_arguments, resolve_model
 

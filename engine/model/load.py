@@ -23,9 +23,10 @@ from ..config.checks import check_model, require
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .adapters import adapter_fact, attach_adapters, cast_trainable, unquantized_layers
-from .completeness import require_complete
 from .experts import experts_fact, quantize_experts, router_layers
-from .failures import readable_load_errors
+from .files.completeness import require_complete
+from .files.failures import readable_load_errors
+from .files.weight_files import check_weight_files
 from .head_check import require_head
 from .hidden import backbone_of
 from .host_activations import HostActivations
@@ -34,7 +35,6 @@ from .new_tokens import adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
-from .weight_files import check_weight_files
 
 _RESCALED = frozenset({"rwkv"})
 """Model types that change their frozen weights when they switch between training and evaluation."""

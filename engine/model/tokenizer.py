@@ -12,8 +12,8 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 from ..config.schema import DataConfig, ModelConfig
 from ..errors import ConfigError, ModelError
 from ..run.identity.model_content import configured_template
-from .failures import readable_load_errors
-from .package_model import PREFIX, package_model
+from .files.failures import readable_load_errors
+from .files.package_model import PREFIX, package_model
 from .progress import Progress
 
 _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>")

@@ -19,7 +19,7 @@ from .folder.open_folder import open_plain
 from .journal import FrameReader, read_past_damage, valid_frames
 from .journal_summary import summarize_records
 from .known_runs import known_runs
-from .process_marks import read_engine_status
+from .processes.marks import read_engine_status
 from .run_dir import RunDirectory, require_runs_folder
 
 _TAIL_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ from contextlib import suppress
 from ..protocol.codec import DecodeError, decode_record, encode, peek_seq
 from ..protocol.events import AnyEvent, LogEmitted, Record
 from ..run.journal import FrameWriter
-from ..run.process_marks import read_endpoint
+from ..run.processes.marks import read_endpoint
 from ..run.run_dir import RunDirectory
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from fttui.engine.config.schema import RunConfig
 from fttui.engine.data.validate import check_data
 from fttui.engine.model.tokenizer import load_tokenizer
 from fttui.engine.protocol.data_messages import DataLine, ShownRecords
-from fttui.tui.cli.data_text import record_text
+from fttui.tui.cli.data_check.text import record_text
 
 WIDTH = 92
 GROUND = "#101216"

@@ -38,7 +38,7 @@ def test_only_styled_output_goes_around_it() -> None:
         for place, call in _calls("tui")
         if ast.unparse(call.func) == "styled"
     }
-    assert found == {"tui/cli/data_text.py", "tui/cli/data_process.py"}
+    assert found == {"tui/cli/data_check/text.py", "tui/cli/data_check/process.py"}
 
 
 def test_texts_of_the_app_are_made_by_two_functions() -> None:

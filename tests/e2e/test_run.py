@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from fttui.engine.run.process_marks import EngineMark
+from fttui.engine.run.processes.marks import EngineMark
 from tests.support.cli import events, fttui, only_run, start
 from tests.support.training import write_config
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunS
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.journal_summary import summarize_records
-from fttui.engine.run.process_marks import read_engine_status
+from fttui.engine.run.processes.marks import read_engine_status
 
 from .book import Box, Figures, fault, spread
 from .invariants import check_run, require

@@ -20,7 +20,7 @@ from fttui.engine.protocol.events import StepFinished
 from fttui.engine.protocol.requests import Hello
 from fttui.engine.run.control_log import Doorbell
 from fttui.engine.run.files import write_atomically
-from fttui.engine.run.process_marks import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run
 from tests.support.waiting import until

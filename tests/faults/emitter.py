@@ -9,7 +9,7 @@ from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import Doorbell
 from fttui.engine.run.journal_summary import summarize_journal
-from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.journal_writer import JournalWriter
 from tests.support.engine_double import step_event

@@ -19,7 +19,7 @@ from fttui.engine.errors import NotOwner
 from fttui.engine.hub.launch import launch_hub
 from fttui.engine.protocol.events import Record, StepFinished
 from fttui.engine.protocol.requests import Accepted
-from fttui.engine.run.process_marks import (
+from fttui.engine.run.processes.marks import (
     Endpoint,
     EngineMark,
     ProcessMark,

@@ -22,7 +22,7 @@ import zmq
 from fttui.engine.errors import ProtocolMismatch
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, decode_record, encode
 from fttui.engine.protocol.requests import Hello, Ping, Pong, Refused, Welcome
-from fttui.engine.run.process_marks import Endpoint, read_endpoint
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import hub_stream
 from fttui.tui.connection.local import LocalSession

@@ -24,7 +24,7 @@ import psutil
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote
-from fttui.engine.run.process_marks import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.view_model.connection_port import Session
 from tests.support.engine_double import make_run

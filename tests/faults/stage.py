@@ -26,7 +26,7 @@ from fttui.engine.protocol.events import AnyEvent, Event, Record, StateChanged, 
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.process_marks import Endpoint, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import Endpoint, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from tests.support.waiting import until
 

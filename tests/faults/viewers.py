@@ -13,7 +13,7 @@ from fttui.engine.protocol.codec import decode_hub, encode
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Accepted, Beat, Rejected, SubmitCommand
-from fttui.engine.run.process_marks import Endpoint, read_endpoint
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.local import LocalSession
 from fttui.tui.view_model.connection_port import (

@@ -15,7 +15,7 @@ from fttui.engine.core.lr_range import LrRange
 from fttui.engine.protocol.events import CheckpointSaved, EvalFinished, LrRangeTested, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.trainers.text import TextTrainer
-from fttui.tui.cli.lr_find import plot, summary
+from fttui.tui.cli.temporary_runs.lr_find import plot, summary
 from tests.support.training import new_run, play, write_config
 
 SWEEP = {

@@ -31,7 +31,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
 
 

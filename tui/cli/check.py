@@ -107,8 +107,8 @@ def look_into_data(
     Raises:
         DataError: the data cannot be used, or what would be changed in them needs consent.
     """
-    from .data_process import data_messages, print_lines
-    from .data_text import print_record
+    from .data_check.process import data_messages, print_lines
+    from .data_check.text import print_record
 
     arguments = [f"--show={show}", *(["--tokens"] if tokens else [])]
     for message in print_lines(data_messages("validate", arguments, resolved), say):

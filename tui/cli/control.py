@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
-from fttui.engine.run.process_marks import read_engine, read_engine_status
+from fttui.engine.run.processes.marks import read_engine, read_engine_status
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 

@@ -40,8 +40,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from .data_process import data_messages, print_lines
-    from .data_text import print_record
+    from .data_check.process import data_messages, print_lines
+    from .data_check.text import print_record
 
     given = ""
     if options.config is not None:

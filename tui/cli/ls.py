@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
-from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.processes.marks import read_engine
 from fttui.engine.run.reports import read_report, report_names
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.run.run_index import RunSummary, list_runs

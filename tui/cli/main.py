@@ -17,13 +17,12 @@ from . import (
     data,
     doctor,
     export,
-    lr_find,
     ls,
-    profile,
     run,
 )
 from .options import Parser, say, warn
 from .output import visible_output
+from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
 

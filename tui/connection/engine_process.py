@@ -18,7 +18,7 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.process_marks import EngineMark, read_endpoint, read_engine
+from fttui.engine.run.processes.marks import EngineMark, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.run.run_index import summarize
 

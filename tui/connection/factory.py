@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fttui.engine.run.process_marks import read_endpoint, read_engine
+from fttui.engine.run.processes.marks import read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Session

@@ -13,7 +13,7 @@ import zmq.asyncio
 from fttui.engine.hub.launch import ensure_hub
 from fttui.engine.protocol.codec import DecodeError, decode_hub, encode
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
-from fttui.engine.run.process_marks import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
 HUB_STARTS_IN_S = 10.0

@@ -29,7 +29,7 @@ from fttui.engine.protocol.requests import (
     Ping,
     Welcome,
 )
-from fttui.engine.run.process_marks import read_endpoint, read_engine
+from fttui.engine.run.processes.marks import read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import HistoryProgressed, Link

@@ -16,8 +16,8 @@ from contextlib import suppress
 from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
 from fttui.engine.protocol.requests import ClientMessage
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.process_identity import boot_id
-from fttui.engine.run.process_marks import Endpoint, read_engine
+from fttui.engine.run.processes.identity import boot_id
+from fttui.engine.run.processes.marks import Endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import CommandAnswered, Link

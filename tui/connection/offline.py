@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.control_log import find_decision
-from fttui.engine.run.heartbeat import beat_from_folder
 from fttui.engine.run.journal import FrameReader, read_past_damage
+from fttui.engine.run.processes.heartbeat import beat_from_folder
 from fttui.engine.run.reports import read_report
 from fttui.engine.run.run_dir import RunDirectory
 

@@ -9,7 +9,7 @@ import zmq
 
 from ...protocol.codec import BEAT_TOPIC, DecodeError, decode_hub, encode
 from ...protocol.requests import AnyHubMessage, ClientMessage, Hello, Ping, Refused, Welcome
-from ...run.process_marks import Endpoint, read_endpoint, read_engine
+from ...run.processes.marks import Endpoint, read_endpoint, read_engine
 from ...run.run_dir import RunDirectory
 from ..launch import launch_hub
 

@@ -20,11 +20,11 @@ from ...protocol.ssh_protocol import (
     Received,
     Records,
 )
-from ...run.heartbeat import beat_from_folder
 from ...run.journal_preview import MinMaxSampler, sample_records
 from ...run.journal_summary import summarize_records
-from ...run.process_identity import boot_id, boot_seconds
-from ...run.process_marks import read_engine_status
+from ...run.processes.heartbeat import beat_from_folder
+from ...run.processes.identity import boot_id, boot_seconds
+from ...run.processes.marks import read_engine_status
 from ...run.run_dir import RunDirectory
 from ...run.run_index import read_ends
 from .flow_control import SendWindow

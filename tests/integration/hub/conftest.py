@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.run.process_marks import read_endpoint
+from fttui.engine.run.processes.marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support import engine_double
 from tests.support.engine_double import make_run

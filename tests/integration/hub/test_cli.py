@@ -14,7 +14,7 @@ import pytest
 
 from fttui.engine.protocol.events import RunEnded
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.process_marks import read_endpoint
+from fttui.engine.run.processes.marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.run.process_marks import read_endpoint, read_engine
+from fttui.engine.run.processes.marks import read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run
 from tests.support.waiting import until

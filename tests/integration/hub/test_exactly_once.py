@@ -49,7 +49,7 @@ from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run, step_event
 from tests.support.loopback import Loopback

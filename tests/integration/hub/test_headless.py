@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.run.process_marks import read_engine
+from fttui.engine.run.processes.marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import find_run
 from tests.support.waiting import until

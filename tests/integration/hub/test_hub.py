@@ -46,7 +46,7 @@ from fttui.engine.protocol.requests import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader
-from fttui.engine.run.process_marks import Endpoint, read_endpoint, write_mark
+from fttui.engine.run.processes.marks import Endpoint, read_endpoint, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import EngineDouble, journal_payloads, make_run
 from tests.support.waiting import until

@@ -21,7 +21,7 @@ from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
-from fttui.engine.run.process_marks import read_endpoint
+from fttui.engine.run.processes.marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import hub_stream, local
 from fttui.tui.connection.factory import open_session

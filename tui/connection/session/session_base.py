@@ -25,7 +25,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.engine.run.process_identity import boot_seconds
+from fttui.engine.run.processes.identity import boot_seconds
 
 from ...view_model.connection_port import BeatArrived, CommandAnswered, Deliver
 from ..viewer_identity import issuer, new_command_id, new_viewer

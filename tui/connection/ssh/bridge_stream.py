@@ -24,7 +24,7 @@ from fttui.engine.protocol.ssh_protocol import (
     Records,
     decode_bridge_message,
 )
-from fttui.engine.run.process_identity import boot_seconds
+from fttui.engine.run.processes.identity import boot_seconds
 
 from ...view_model.connection_port import HistoryProgressed, Link, PreviewArrived, RecordsArrived
 from ..session.record_merger import deliveries

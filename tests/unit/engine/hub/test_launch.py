@@ -9,7 +9,7 @@ import pytest
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.hub import launch
-from fttui.engine.run.process_marks import Endpoint, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import Endpoint, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run
 

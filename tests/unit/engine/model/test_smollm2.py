@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
+from fttui.engine.model.files.package_model import package_model
 from fttui.engine.model.load import load_model, weights_bytes
-from fttui.engine.model.package_model import package_model
 from fttui.engine.model.progress import ignore_progress
 from tests.support.smollm2 import model_cache, needs_smollm2
 

@@ -13,7 +13,7 @@ from fttui.engine.protocol.events import LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run import run_index
 from fttui.engine.run.journal import FrameWriter
-from fttui.engine.run.process_marks import (
+from fttui.engine.run.processes.marks import (
     Endpoint,
     EngineMark,
     ProcessMark,

@@ -16,7 +16,7 @@ from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleTe
 from fttui.engine.protocol.events import Record
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli import attach, main
-from fttui.tui.cli.data_text import print_record
+from fttui.tui.cli.data_check.text import print_record
 from fttui.tui.cli.headless import HeadlessLog
 from fttui.tui.cli.options import say, say_json
 from fttui.tui.cli.output import styled, visible_output

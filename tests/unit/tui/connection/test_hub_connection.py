@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage, Ping, Pong
-from fttui.engine.run.process_marks import Endpoint
+from fttui.engine.run.processes.marks import Endpoint
 from fttui.tui.connection.hub_connection import HubConnection
 from fttui.tui.connection.session.correlator import ConnectionLost, RequestCorrelator
 

@@ -11,7 +11,7 @@ from fttui.engine.hub.ssh_bridge import hub_client
 from fttui.engine.hub.ssh_bridge.hub_client import HubClient
 from fttui.engine.protocol.codec import PROTOCOL_VERSION
 from fttui.engine.protocol.requests import Hello
-from fttui.engine.run.process_marks import Endpoint, EngineMark, ProcessMark, write_mark
+from fttui.engine.run.processes.marks import Endpoint, EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import make_run
 

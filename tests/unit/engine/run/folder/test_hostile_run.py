@@ -27,7 +27,7 @@ from fttui.engine.run.checkpoint_store import (
 from fttui.engine.run.control_log import ControlReader, ControlWriter
 from fttui.engine.run.data_sample import write_sample
 from fttui.engine.run.folder.links import UnsafeRunFolder, require_plain
-from fttui.engine.run.process_marks import ProcessMark, write_mark
+from fttui.engine.run.processes.marks import ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.journal_writer import JournalWriter
 from fttui.tui.connection.engine_process import start_lock

@@ -28,7 +28,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
-from fttui.engine.run.process_identity import boot_seconds
+from fttui.engine.run.processes.identity import boot_seconds
 from fttui.tui.connection.session.session_base import EXPIRES_S, SessionBase
 from fttui.tui.view_model.connection_port import (
     BeatArrived,

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import NotOwner
-from .files import is_alive, process_started
-from .folder.open_folder import OpenFolder, read_plain
-from .process_identity import Presence, ProcessIdentity, identity_of
-from .run_dir import SMALL_FILE_BYTES, RunDirectory
-from .run_status import EngineStatus
+from ...errors import NotOwner
+from ..files import is_alive, process_started
+from ..folder.open_folder import OpenFolder, read_plain
+from ..run_dir import SMALL_FILE_BYTES, RunDirectory
+from ..run_status import EngineStatus
+from .identity import Presence, ProcessIdentity, identity_of
 
 MAX_SOCKET_PATH_BYTES = 107
 

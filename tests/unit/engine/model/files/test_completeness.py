@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fttui.engine.errors import ModelError
-from fttui.engine.model.completeness import require_complete
+from fttui.engine.model.files.completeness import require_complete
 
 NOTHING: dict[str, Any] = {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..protocol.requests import Beat
-from ..protocol.states import RunState
-from .files import free_bytes, last_lines
-from .journal_summary import summarize_records
-from .process_marks import read_engine_status
-from .run_dir import RunDirectory
-from .run_index import read_ends
-from .run_status import EngineStatus
+from ...protocol.requests import Beat
+from ...protocol.states import RunState
+from ..files import free_bytes, last_lines
+from ..journal_summary import summarize_records
+from ..run_dir import RunDirectory
+from ..run_index import read_ends
+from ..run_status import EngineStatus
+from .marks import read_engine_status
 
 _LOG_TAIL_LINES = 20
 

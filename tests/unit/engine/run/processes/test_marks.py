@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import NotOwner
-from fttui.engine.run.process_marks import (
+from fttui.engine.run.processes.marks import (
     MAX_SOCKET_PATH_BYTES,
     Endpoint,
     EngineMark,

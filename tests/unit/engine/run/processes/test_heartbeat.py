@@ -6,15 +6,15 @@ import pytest
 
 from fttui.engine.protocol.events import RunEnded
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.heartbeat import HubStatus, beat_from_folder, build_beat
-from fttui.engine.run.process_marks import EngineMark, ProcessMark, write_mark
+from fttui.engine.run.processes.heartbeat import HubStatus, beat_from_folder, build_beat
+from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_status import EngineStatus
 from tests.support.engine_double import EngineDouble, make_run
 
 
 @pytest.fixture(autouse=True)
 def disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fttui.engine.run.heartbeat.free_bytes", lambda _: 123)
+    monkeypatch.setattr("fttui.engine.run.processes.heartbeat.free_bytes", lambda _: 123)
 
 
 def test_a_heartbeat_from_the_folder_and_one_of_a_hub_say_the_same_of_the_run(

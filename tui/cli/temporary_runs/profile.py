@@ -12,7 +12,7 @@ from fttui.engine.errors import TrainingFailed
 from fttui.engine.protocol.command_args import CommandError, count
 from fttui.engine.protocol.events import StepsProfiled
 
-from .options import Commands, say, say_json
+from ..options import Commands, say, say_json
 from .probe import Probe, add_probe_options, probe
 
 _SPARE_STEPS = 8

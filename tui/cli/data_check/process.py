@@ -18,8 +18,8 @@ from fttui.engine.protocol.data_messages import (
     ReadingProgress,
 )
 
-from ..text.visible import visible
-from .output import styled
+from ...text.visible import visible
+from ..output import styled
 
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
 """Errors of the process that keep their class; all others concern the data."""

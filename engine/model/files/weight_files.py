@@ -11,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from ..errors import ModelError
+from ...errors import ModelError
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import FttuiError, ModelError
+from ...errors import FttuiError, ModelError
 
 
 @contextmanager

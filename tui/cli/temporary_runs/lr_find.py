@@ -11,7 +11,7 @@ import msgspec
 from fttui.engine.errors import ConfigError, TrainingFailed
 from fttui.engine.protocol.events import LrRangeTested
 
-from .options import Commands, say, say_json
+from ..options import Commands, say, say_json
 from .probe import add_probe_options, probe
 
 _FEWEST_STEPS = 10

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
-from .progress import Progress
+from ...errors import ModelError
+from ..progress import Progress
 
 _SPLITTING_RULE = "smollm"
 """GGUF name of the supported pre-tokenizer."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.run import process_identity
-from fttui.engine.run.process_identity import (
+from fttui.engine.run.processes import identity as process_identity
+from fttui.engine.run.processes.identity import (
     Presence,
     ProcessIdentity,
     boot_seconds,

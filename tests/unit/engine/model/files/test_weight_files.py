@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fttui.engine.errors import ModelError
-from fttui.engine.model.weight_files import check_weight_files
+from fttui.engine.model.files.weight_files import check_weight_files
 from tests.support.tiny import tiny_llama
 
 WEIGHTS = "model.safetensors"

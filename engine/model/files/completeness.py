@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..errors import ModelError
+from ...errors import ModelError
 
 _UNUSED = re.compile(
     r"rotary_emb\.inv_freq$"

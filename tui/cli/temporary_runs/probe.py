@@ -18,10 +18,10 @@ from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 
-from .options import say, warn
+from ..options import say, warn
 
 if TYPE_CHECKING:
-    from ..connection.engine_process import StartedEngine
+    from ...connection.engine_process import StartedEngine
 
 _Found = TypeVar("_Found", bound=Event)
 _LOG_LINES = 15
@@ -82,9 +82,9 @@ def probe(
     Raises:
         FttuiError: The run cannot start; the text is that of `fttui run`.
     """
-    from ..connection.engine_process import new_run, start_engine
-    from .headless import follow
-    from .run import preflight
+    from ...connection.engine_process import new_run, start_engine
+    from ..headless import follow
+    from ..run import preflight
 
     every = [*options.overrides, *_ONLY_STEPS, *overrides]
     tell = warn if options.json else say

@@ -12,8 +12,8 @@ import pytest
 from fttui.engine.errors import ConfigError, DataError
 from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, ReadingProgress
 from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
-from fttui.tui.cli.data_process import ProgressLine, data_messages, print_lines
-from fttui.tui.cli.data_text import print_record, record_text
+from fttui.tui.cli.data_check.process import ProgressLine, data_messages, print_lines
+from fttui.tui.cli.data_check.text import print_record, record_text
 from tests.unit.tui.text.test_visible import HOSTILE, unsafe
 
 SPANS = [SampleSpan("Hi [b]", False), SampleSpan("there", True)]

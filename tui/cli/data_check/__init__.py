@@ -1,0 +1,1 @@
+"""The data check of a run: the process that reads the data, and its text."""

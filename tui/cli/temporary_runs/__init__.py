@@ -1,0 +1,1 @@
+"""Temporary runs that are measured and then deleted: `profile` and `lr-find`."""
