@@ -43,7 +43,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     last_time: float | None = None
     """Unix time of the newest record; None if the journal is empty."""
     error: str = ""
-    host: str = ""
+    engine_host: str = ""
     """The other machine that the engine was started on; empty if that is the machine that lists."""
     unreadable: str = ""
     """Why nothing is known about the run; empty if it could be read."""
@@ -178,7 +178,7 @@ def summarize(run: RunDirectory) -> RunSummary:
         path=str(run.path),
         created=identity.created,
         state=state,
-        host="" if state.ended else engine.host,
+        engine_host="" if state.ended else engine.host,
         step=newest.step if newest else 0,
         total_steps=journal.total_steps,
         timeline=journal.timeline,

@@ -108,7 +108,9 @@ def test_whatever_fails_a_save_does_not_end_training(
     played = play(new_run(tmp_path), Script({3: ["checkpoint"]}))
     (failed,) = played.events(CommandFailed)
     assert "OverflowError" in failed.reason
-    assert played.outcome.state is RunState.FINISHED
+    assert max(played.losses()) == 8
+    assert played.outcome.state is RunState.UNSAVED
+    assert "OverflowError" in played.outcome.unsaved
     assert not played.events(CheckpointSaved)
 
 

@@ -121,11 +121,11 @@ def require_here(run: RunDirectory) -> None:
         EngineGone: it was; the text says how to attach there.
     """
     summary = summarize(run)
-    if summary.host:
+    if summary.engine_host:
         raise EngineGone(
-            f"{run.id} was started on {summary.host}; attach to it there with: fttui attach "
-            f"{summary.host}:{run.path}, or view what it has written so far with: fttui show "
-            f"{run.path}"
+            f"{run.id} was started on {summary.engine_host}; attach to it there with: fttui attach "
+            f"{summary.engine_host}:{run.path}, or view what it has written so far with: "
+            f"fttui show {run.path}"
         )
 
 

@@ -112,7 +112,7 @@ def _row(run: RunSummary, width: int, now: float) -> str:
     step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
     last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none"
     error = f"  {run.error}" if run.error else ""
-    error = error or (f"  on {run.host}" if run.host else "")
+    error = error or (f"  on {run.engine_host}" if run.engine_host else "")
     loss = fmt.number(run.loss)
     return f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
 

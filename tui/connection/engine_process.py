@@ -86,10 +86,11 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
         CheckpointError: there is no complete checkpoint of that name, or it is damaged.
     """
     summary = summarize(run)
-    if summary.host:
+    if summary.engine_host:
         raise FttuiError(
-            f"{run.id} was started on {summary.host} and has not ended, as far as this machine can "
-            f"tell; resume it there, or, if no engine works on it there, remove {run.engine} first"
+            f"{run.id} was started on {summary.engine_host} and has not ended, as far as this "
+            f"machine can tell; resume it there, or, if no engine works on it there, remove "
+            f"{run.engine} first"
         )
     engine = read_engine(run)
     if engine is not None and engine.alive:

@@ -127,7 +127,7 @@ def test_a_run_of_another_machine_is_named_and_never_lost(tmp_path: Path) -> Non
     there = msgspec.structs.replace(me.identity, host="gpu-box", boot="x")
     write_mark(engine.run.engine, EngineMark(pid=2**22 + 1, started=0.0, identity=there))
     summary = summarize(engine.run)
-    assert (summary.state, summary.host) == (RunState.RUNNING, "gpu-box")
+    assert (summary.state, summary.engine_host) == (RunState.RUNNING, "gpu-box")
     for forbidden in (
         lambda: checkpoint_to_resume(engine.run, None),
         lambda: require_here(engine.run),
@@ -138,7 +138,7 @@ def test_a_run_of_another_machine_is_named_and_never_lost(tmp_path: Path) -> Non
     assert isinstance(open_session(engine.run), OfflineSession)
     engine.emit(RunEnded(state=RunState.FINISHED, exit_code=0))
     summary = summarize(engine.run)
-    assert (summary.state, summary.host) == (RunState.FINISHED, "")
+    assert (summary.state, summary.engine_host) == (RunState.FINISHED, "")
 
 
 def test_frames_that_are_no_records_are_passed_over(tmp_path: Path) -> None:
