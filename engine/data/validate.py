@@ -140,6 +140,7 @@ def _line(text: str) -> DataLine:
 def _messages(
     config: RunConfig, progress: Progress, options: argparse.Namespace
 ) -> Iterator[AnyDataMessage]:
+    from ..model.files.weight_files import check_weight_files
     from ..model.limits import read_limits  # deferred: they import transformers
     from ..model.tokenizer import load_tokenizer
 
@@ -153,6 +154,7 @@ def _messages(
     except ModelError as error:
         limits = UNLIMITED
         yield _line(f"limits of the model: not checked: {error}")
+    check_weight_files(tokenizer.name_or_path, config.model.revision)
     if config.data.special_tokens:
         limits = limits.with_rows(max(tokenizer.get_vocab().values()) + 1)
     yield from check_data(

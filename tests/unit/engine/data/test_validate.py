@@ -251,3 +251,17 @@ def test_tokens_that_are_added_have_rows(
     config = msgspec.structs.replace(config, model=model, data=data)
     code, messages = run_process(config, monkeypatch, capsys)
     assert code == 0, lines(messages)
+
+
+def test_weight_files_that_are_cut_off_are_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_llama(tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    model = msgspec.structs.replace(config.model, id=str(folder))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == ModelError.exit_code, lines(messages)
+    assert isinstance(messages[-1], DataRefused)
+    assert "not downloaded or written to its end" in messages[-1].text
