@@ -65,8 +65,9 @@ class MessageForm:
         return made
 
     def _content(self, content: Any) -> Any:
-        if content is None:
-            return "" if self.empty else None
+        if content is None and not self.empty:
+            return None
+        content = "" if content is None else content
         if self.parts and isinstance(content, str):
             return [{"type": "text", "text": content}]
         return content
