@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
+
+Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
+"""Formats of records."""
 
 SCORED_KINDS = ("cosent", "cosine")
 """Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
 """Tasks that learn from rated or compared completions, against the model without its adapter."""
-FORMATS_OF: Mapping[str, tuple[str, ...]] = {
+FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),
     "dpo": ("preference",),

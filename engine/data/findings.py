@@ -18,7 +18,7 @@ from ..protocol.events import DataFinding
 
 
 @dataclass(frozen=True)
-class Finding:
+class CountedReason:
     """How often one reason applied, and where first."""
 
     reason: Reason
@@ -43,19 +43,17 @@ class Finding:
     @property
     def amount(self) -> str:
         """The number of units, out of how many, such as `3 of 45 records (6.7 %)`."""
-        share = f"{100 * self.share:.2g}" if self.count < self.total else "100"
-        return f"{self.count:,} of {self.total:,} {self.reason.unit} ({share} %)"
+        return self.to_struct().amount
 
     @property
     def where(self) -> str:
         """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
-        parts = [part for part in (self.place, self.detail) if part]
-        return f"first: {', '.join(parts)}" if parts else ""
+        return self.to_struct().where
 
     @property
     def line(self) -> str:
         """The finding as one line of text."""
-        return f"{self.amount} {self.reason.text}" + (f"; {self.where}" if self.where else "")
+        return self.to_struct().line
 
     def to_struct(self) -> DataFinding:
         """Return the finding as it travels to viewers."""
@@ -128,12 +126,12 @@ class Findings:
         self._totals.update(other._totals)
         self._firsts = other._firsts | self._firsts
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[CountedReason]:
         """Yield the findings in the order of the table."""
         for reason in REASONS:
             if count := self._counts[reason.name]:
                 total = max(count, self._totals[reason.unit])
-                yield Finding(reason, count, total, *self._firsts[reason.name])
+                yield CountedReason(reason, count, total, *self._firsts[reason.name])
 
     def facts(self) -> dict[str, str]:
         """Return the findings as facts, by text."""
@@ -157,7 +155,7 @@ class Findings:
         return [found.to_struct() for found in self]
 
 
-def _consent_text(missing: Iterable[Finding]) -> str:
+def _consent_text(missing: Iterable[CountedReason]) -> str:
     listed = list(missing)
     lines = [f"  {one.line}; {one.reason.remedy}" for one in listed]
     names = ", ".join(one.reason.name for one in listed)

@@ -12,9 +12,10 @@ import msgspec
 
 from ..config.data_reasons import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, DataSource, RunConfig
+from ..config.tasks import Format
 from .batches.sampler import epoch_order
 from .findings import Findings
-from .records.formats import Format, Record
+from .records.formats import Record
 from .records.reader import SAMPLE_ROWS, FormatDecision, RecordReader
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs

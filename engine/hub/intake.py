@@ -48,8 +48,8 @@ class ControlLog(Protocol):
 
 
 @dataclass(frozen=True)
-class Moment:
-    """The present, by the clock of the day and by the one that no change of it moves."""
+class ClockReading:
+    """The present time by two clocks: that of the day, and that since the start of the machine."""
 
     time: float
     """Unix seconds."""
@@ -115,7 +115,7 @@ class Intake:
         return spec.versioned and not announced
 
     def submit(
-        self, message: SubmitCommand, *, state: RunState, now: Moment
+        self, message: SubmitCommand, *, state: RunState, now: ClockReading
     ) -> Accepted | Rejected:
         """Accept or reject a command."""
         known = self._decided.get(message.id)
@@ -131,7 +131,7 @@ class Intake:
             return Rejected(ref=message.ref, id=message.id, reason=reason)
         return self._answer(known, message.ref)
 
-    def _decide(self, message: SubmitCommand, state: RunState, now: Moment) -> ControlEntry:
+    def _decide(self, message: SubmitCommand, state: RunState, now: ClockReading) -> ControlEntry:
         refusal = self._why_not(message, state, now)
         entry = ControlEntry(
             seq=self._log.last_seq + 1,
@@ -146,7 +146,7 @@ class Intake:
         generation = self.generation + _changes_settings(entry)
         return msgspec.structs.replace(entry, generation=generation)
 
-    def _why_not(self, message: SubmitCommand, state: RunState, now: Moment) -> str | None:
+    def _why_not(self, message: SubmitCommand, state: RunState, now: ClockReading) -> str | None:
         holder = self.controller
         if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
             return f"it expired {expired_s:.1f} s before it arrived"

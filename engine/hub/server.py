@@ -41,7 +41,7 @@ from ..run.processes.identity import boot_id, boot_seconds
 from ..run.processes.marks import read_engine_status
 from ..run.run_dir import RunDirectory
 from .file_requests import answer_from_folder
-from .intake import Intake, Moment
+from .intake import ClockReading, Intake
 from .journal_index import JournalIndex
 from .live_status import LiveStatus
 from .sockets import HubSockets
@@ -198,7 +198,7 @@ class Hub:
         # Accept commands for an engine that started since the last heartbeat.
         self._update_engine()
         before = self._intake.controller
-        now = Moment(time.time(), boot_seconds(), boot_id())
+        now = ClockReading(time.time(), boot_seconds(), boot_id())
         reply = self._intake.submit(message, state=self._status.state, now=now)
         if self._intake.controller != before:
             self._next_beat = 0.0

@@ -9,6 +9,7 @@ from bitsandbytes.nn.parametrize import Bnb4bitParametrization, replace_paramete
 from torch import nn
 
 from ..config.memory.architecture import EXPERTS
+from ..config.schema import RunConfig
 from ..errors import ConfigError
 
 _ROUTER_WORDS = ("gate", "router")
@@ -60,27 +61,25 @@ def quantize_experts(model: nn.Module, *, double_quant: bool) -> None:
         replace_parameter_4bit(module, name, compress_statistics=double_quant, quant_type="nf4")
 
 
-def experts_fact(model: Any, asked: float | None) -> dict[str, str]:
-    """Return what is known about the experts of a model; empty for a dense model.
+def quantized_experts(model: nn.Module) -> list[Bnb4bitParametrization]:
+    """Return the stacked experts that are quantized."""
+    return [part for part in model.modules() if isinstance(part, Bnb4bitParametrization)]
 
-    Args:
-        model: The base model.
-        asked: The configured weight of the load balancing loss, as in `balance_weight`.
-    """
+
+def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
+    """Return what is known about the experts of a model; empty for a dense model."""
     count = experts_per_layer(model)
     if count < 2:
         return {}
     weights = sum(parameter.numel() for *_, parameter in stacked_experts(model))
-    packed = sum(
-        part.quant_state.shape.numel()
-        for part in model.modules()
-        if isinstance(part, Bnb4bitParametrization)
-    )
+    packed = sum(part.quant_state.shape.numel() for part in quantized_experts(model))
     text = f"{count} per layer"
     if weights or packed:
         form = "in NF4" if packed else "not quantized"
         text += f", {(weights + packed) / 1e6:,.1f} M weights of them {form}, without adapters"
-    weight = balance_weight(model, asked)
+    if config.task != "sft":
+        return {"experts": f"{text}; no load balancing loss in task {config.task}"}
+    weight = balance_weight(model, config.train.router_aux_loss)
     return {"experts": f"{text}; weight of the load balancing loss {weight:g}"}
 
 

@@ -23,7 +23,7 @@ from ..config.checks import check_model, require
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .adapters import adapter_fact, attach_adapters, cast_trainable, unquantized_layers
-from .experts import experts_fact, quantize_experts, router_layers
+from .experts import experts_fact, quantize_experts, quantized_experts, router_layers
 from .files.completeness import require_complete
 from .files.failures import readable_load_errors
 from .files.weight_files import check_weight_files
@@ -268,10 +268,11 @@ def _agree_on_pad(base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 def weights_bytes(model: nn.Module) -> int:
     """Return the bytes of a model's weights, quantization constants included."""
-    return sum(
+    own = sum(
         parameter.nbytes + _constants_bytes(getattr(parameter, "quant_state", None))
         for parameter in model.parameters()
     )
+    return own + sum(_constants_bytes(part.quant_state) for part in quantized_experts(model))
 
 
 def _constants_bytes(state: Any) -> int:
@@ -303,7 +304,7 @@ def _facts(
         "pad token": _pad_fact(tokenizer),
         "activation checkpointing": _checkpointing_fact(base, config.train),
         "memory": _memory_fact(base),
-        **experts_fact(base, config.train.router_aux_loss),
+        **experts_fact(base, config),
     }
 
 

@@ -37,10 +37,25 @@ class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The step that avoids the finding."""
 
     @property
+    def amount(self) -> str:
+        """The number of units, out of how many, such as `3 of 45 records (6.7 %)`."""
+        percent = 100 * self.count / max(1, self.total)
+        if self.count < self.total and percent >= 99.5:
+            share = "over 99"  # all but a few are not all
+        else:
+            share = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+        return f"{self.count:,} of {self.total:,} {self.unit} ({share} %)"
+
+    @property
     def where(self) -> str:
         """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
         parts = [part for part in (self.place, self.detail) if part]
         return f"first: {', '.join(parts)}" if parts else ""
+
+    @property
+    def line(self) -> str:
+        """The finding as one line of text."""
+        return f"{self.amount} {self.text}" + (f"; {self.where}" if self.where else "")
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):

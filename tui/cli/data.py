@@ -99,9 +99,7 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
         yield f"tokens per record: {_lengths(summary.tokens)}"
     yield f"duplicates: {summary.duplicates:,}; records with an empty text: {summary.empty:,}"
     for found in summary.findings:
-        where = f"; {found.where}" if found.where else ""
-        counted = f"{found.count:,} of {found.total:,} {found.unit}"
-        yield f"finding: {counted} {found.text}{where}; {found.remedy}"
+        yield f"finding: {found.line}; {found.remedy}"
     if not summary.sample:
         yield "first record:"
         yield from (f"  [{name}] {_shortened(text)}" for name, text in summary.first)

@@ -124,9 +124,7 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
 
 
 def _finding_lines(findings: Sequence[ev.DataFinding]) -> Iterator[str]:
-    for found in findings:
-        where = f"; {found.where}" if found.where else ""
-        yield f"data: {found.count:,} of {found.total:,} {found.unit} {found.text}{where}"
+    yield from (f"data: {found.line}" for found in findings)
 
 
 def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:

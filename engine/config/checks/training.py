@@ -93,6 +93,15 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_balance(config: RunConfig) -> Iterator[Problem]:
+    weight = config.train.router_aux_loss
+    if weight and config.task != "sft":
+        yield Problem(
+            "train.router_aux_loss",
+            f"got {weight:g}, but the load balancing loss is a part of task sft only; remove it",
+        )
+
+
 def _check_rollback(config: RunConfig) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if config.guard.nonfinite == "rollback" and not (checkpoint.every or checkpoint.at_start):
@@ -140,6 +149,7 @@ TRAINING = (
     _check_ratios,
     _check_whole_modules,
     _check_smoothing,
+    _check_balance,
     _check_rollback,
     _check_memory,
     _check_fast,

@@ -43,7 +43,7 @@ class MarkedString:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedString:
     """Where a string of a message stands in the rendered text."""
 
     string: int
@@ -151,9 +151,9 @@ class Marking:
             for number, turn in enumerate(self._turns)
         ]
 
-    def placed(self, text: str, style: Style = "inner") -> list[Placed]:
+    def placed(self, text: str, style: Style = "inner") -> list[PlacedString]:
         """Return where the marked strings stand in the text without marks, in order."""
-        found: list[Placed] = []
+        found: list[PlacedString] = []
         opened: dict[int, int] = {}
         bare = unmarked(text) if style == "middle" else ""
         for closes, number, place in _marks(text):
@@ -165,7 +165,7 @@ class Marking:
                     span = _around(bare, place, self.strings[number].text) or (-1, -1)
                 if span[0] >= 0:
                     string = self.strings[number]
-                    found.append(Placed(number, string.message, string.kind, *span))
+                    found.append(PlacedString(number, string.message, string.kind, *span))
         return sorted(found, key=lambda one: (one.start, one.end))
 
 

@@ -13,7 +13,7 @@ from .marks import (
     STYLES,
     Kind,
     Marking,
-    Placed,
+    PlacedString,
     Style,
     has_marks,
     opening_mark,
@@ -27,7 +27,7 @@ from .template import ChatTemplate, Rendered, Tools
 class Ending:
     """A turn at the end of a conversation."""
 
-    own: list[Placed]
+    own: list[PlacedString]
     """Where its strings stand."""
     text: str
     """The text of the conversation that stops after the turn."""
@@ -86,7 +86,7 @@ class Placement:
         self.placed = self._place_all()
         """Where the strings stand, in order."""
 
-    def of(self, message: int) -> list[Placed]:
+    def of(self, message: int) -> list[PlacedString]:
         """Return where the strings of a message stand that belong to it.
 
         Later messages may repeat strings, such as the name of a tool. A string belongs to its
@@ -192,7 +192,7 @@ class Placement:
         """Whether marks change none of the first messages."""
         return not any(self.marking.of(n) and n in self.unmarkable for n in range(stop))
 
-    def _place_all(self) -> list[Placed]:
+    def _place_all(self) -> list[PlacedString]:
         everyone = range(len(self._turns))
         if has_marks(self.text) or len(self.marking.strings) > MOST_STRINGS:
             self.unmarkable |= set(everyone)
@@ -202,7 +202,7 @@ class Placement:
             if whole is not None:
                 self._style = style
                 return whole
-        placed: list[Placed] = []
+        placed: list[PlacedString] = []
         self._mixed = True
         for number in everyone:
             one = self._either([number], self.text)
@@ -214,7 +214,7 @@ class Placement:
 
     def _either(
         self, chosen: Sequence[int], text: str, stop: int | None = None
-    ) -> list[Placed] | None:
+    ) -> list[PlacedString] | None:
         """Return where strings stand in a text, in the first style that does not change it."""
         for style in STYLES:
             placed = self._with_marks(chosen, text, style, stop)
@@ -224,7 +224,7 @@ class Placement:
 
     def _with_marks(
         self, chosen: Sequence[int] | None, text: str, style: Style, stop: int | None = None
-    ) -> list[Placed] | None:
+    ) -> list[PlacedString] | None:
         """Return where marked strings stand; None if the marks change the text."""
         made = self._rendered(self.marking.marked(chosen, style=style, stop=stop))
         if made is None or unmarked(made) != text:

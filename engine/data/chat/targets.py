@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from .edges import common, shared_beginning, without_cut_tag, without_cut_word
-from .marks import Kind, Marking, Placed, unmarked
+from .marks import Kind, Marking, PlacedString, unmarked
 from .messages import Turns
 from .placement import Placement
 from .template import ChatTemplate, Rendered, Tools
@@ -137,7 +137,7 @@ class _Search:
             spans.append((start, last.end + length))
         return TurnTarget(turn, tuple(spans), ended)
 
-    def _parts(self, own: Sequence[Placed]) -> list[list[Placed]]:
+    def _parts(self, own: Sequence[PlacedString]) -> list[list[PlacedString]]:
         """Split the strings of a turn where other messages stand between them."""
         parts = [[own[0]]]
         for one, following in pairwise(own):
@@ -170,7 +170,7 @@ class _Search:
             spans[-1] = (start, end + length)
         return TurnTarget(turn, tuple(spans), ended)
 
-    def _start(self, turn: int, first: Placed) -> int:
+    def _start(self, turn: int, first: PlacedString) -> int:
         """Return where a turn begins: behind the prompt, as far as it stands before the turn.
 
         Templates ask for turns of the assistant only; others begin with their first string.
@@ -225,7 +225,7 @@ class _Search:
             return False
         return bool(shared.strip()) and without_cut_word(shared, following) == shared
 
-    def _closing(self, turn: int, last: Placed, end: int) -> tuple[int, bool]:
+    def _closing(self, turn: int, last: PlacedString, end: int) -> tuple[int, bool]:
         """Return the length of what closes a turn, and whether an end mark is in it.
 
         Args:

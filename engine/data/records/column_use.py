@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...config.data_reasons import IGNORED_COLUMNS, UNUSED_COLUMNS
+from ...config.tasks import Format
 from ..findings import Findings
-from .formats import Format, Record, to_record
+from .formats import Record, to_record
 from .messages import MessageRules
 from .turns import ANSWERS
 

@@ -19,15 +19,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
-from ...config.tasks import FORMATS_OF
+from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from .forms import listed
 from .messages import MessageRules, parse_messages, refuse_media, tools_of
 from .turns import has_turns, turns_of
 
-Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
 Message = Mapping[str, Any]
 
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")

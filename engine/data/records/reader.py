@@ -16,21 +16,13 @@ from ...config.data_reasons import (
     Reason,
 )
 from ...config.schema import RunConfig
-from ...config.tasks import FORMATS_OF
+from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from ..findings import Findings
 from ..sources import SourceRecord
 from .column_use import ColumnUse
 from .context import ConversationContext
-from .formats import (
-    ANCHORS,
-    NEGATIVES,
-    POSITIVES,
-    Format,
-    NoColumn,
-    Record,
-    possible_formats,
-)
+from .formats import ANCHORS, NEGATIVES, POSITIVES, NoColumn, Record, possible_formats
 from .forms import EVERY_FORM, listed, nearest_forms, tasks_of
 from .labels import RATINGS, YesNoLabels, yes_no_columns
 from .mapping import (
@@ -287,12 +279,11 @@ class RecordReader:
         usable = FORMATS_OF[self._config.task]
         configured = self._config.data.format
         if configured != "auto":
-            found: str | None = configured
+            found: Format | None = configured
         else:
             # Of equally frequent formats the first one of the task is used.
-            voted = [form for form in usable if votes[form]]  # type: ignore[index]
-            found = max(voted, key=lambda form: votes[form], default=None)  # type: ignore[index]
-            found = found or next(iter(votes), None)
+            voted = sorted((f for f in usable if votes[f]), key=lambda f: -votes[f])
+            found = voted[0] if voted else next(iter(votes), None)
         empty = [name for name, filled in columns.items() if not filled]
         names = listed(columns) + (f" (without a value: {listed(empty)})" if empty else "")
         if found is None:
@@ -308,7 +299,7 @@ class RecordReader:
                 f"{' or '.join(tasks_of(found))}, or name the columns, as in data.columns: "
                 f"{_EXAMPLES[self._config.task]}; {EVERY_FORM}"
             )
-        return found  # type: ignore[return-value]
+        return found
 
     def _nothing(self, left: Sequence[LeftOut]) -> str:
         counts = Counter(one.reason.name for one in left)

@@ -17,16 +17,16 @@ Offsets = list[tuple[int, int]]
 """First character of each token and the one behind it; equal for tokens without characters."""
 
 
-class Tokenizer(AlignedTokenizer, Protocol):
-    """The used part of a transformers tokenizer."""
+class EncodingTokenizer(AlignedTokenizer, Protocol):
+    """The part of a transformers tokenizer that encodes texts."""
 
     is_fast: bool
     bos_token_id: int | None
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A text to encode."""
+class PlacedText:
+    """A text to encode, and the place of its record."""
 
     text: str
     place: str
@@ -51,11 +51,11 @@ class Encoder:
         tokenizer: The tokenizer of the model.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: EncodingTokenizer) -> None:
         self._tokenizer = tokenizer
         self._aligner = None if tokenizer.is_fast else Aligner(tokenizer)
 
-    def __call__(self, placed: Sequence[Placed], *, special: bool) -> Iterator[Encoded]:
+    def __call__(self, placed: Sequence[PlacedText], *, special: bool) -> Iterator[Encoded]:
         """Yield the encoded texts in their order.
 
         Args:
@@ -87,7 +87,7 @@ class Encoder:
             yield Encoded(ids[twice:], offsets and offsets[twice:])
 
     def _offsets(
-        self, placed: Sequence[Placed], encoded: Mapping[str, Any]
+        self, placed: Sequence[PlacedText], encoded: Mapping[str, Any]
     ) -> Iterator[Offsets | None]:
         if self._aligner is None:
             yield from encoded["offset_mapping"]
@@ -97,7 +97,7 @@ class Encoder:
 
 
 def _refused_text(
-    placed: Sequence[Placed], call: Callable[[list[str]], Any], error: Exception
+    placed: Sequence[PlacedText], call: Callable[[list[str]], Any], error: Exception
 ) -> DataError:
     """Return the error that names the first text that the tokenizer refuses alone."""
     for one in placed:

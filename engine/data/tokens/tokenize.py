@@ -26,8 +26,15 @@ from ..records.formats import (
     TextRecord,
     place_of,
 )
-from .encoding import Encoded, Encoder, Offsets, Placed, tokens_within, whole_tokens
-from .encoding import Tokenizer as EncodingTokenizer
+from .encoding import (
+    Encoded,
+    Encoder,
+    EncodingTokenizer,
+    Offsets,
+    PlacedText,
+    tokens_within,
+    whole_tokens,
+)
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 from .scores import ScoreRange, mapped
@@ -186,10 +193,10 @@ class _Passage:
     place: str = ""
     """Where the record is stored; empty if built in memory."""
 
-    def placed(self, place: str) -> Placed:
+    def placed(self, place: str) -> PlacedText:
         """Return the text to encode, with the edges of its targets."""
         edges = dict.fromkeys(edge for span in self.spans for edge in span)
-        return Placed(self.text, place, tuple(edges))
+        return PlacedText(self.text, place, tuple(edges))
 
 
 def _passage(record: Record, reading: _Reading) -> _Passage:
@@ -331,10 +338,10 @@ def _prompt_tokens(offsets: Offsets, characters: int) -> int:
     return next((n for n, (_, end) in enumerate(offsets) if end > characters), len(offsets))
 
 
-def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[Placed]:
+def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[PlacedText]:
     edge = len(options.instruction)
     place = place_of(pair)
-    yield Placed(options.instruction + pair.anchor, place, (edge,) if edge else ())
-    yield Placed(pair.positive, place)
+    yield PlacedText(options.instruction + pair.anchor, place, (edge,) if edge else ())
+    yield PlacedText(pair.positive, place)
     for negative in pair.negatives[: options.hard_negatives]:
-        yield Placed(negative, place)
+        yield PlacedText(negative, place)

@@ -65,11 +65,9 @@ class DataScreen(TableScreen):
 
 def _findings(state: AppState) -> Iterator[TableRow]:
     for found in state.run.findings:
-        share = f"{100 * found.count / max(1, found.total):.2g} %"
-        amount = f"{found.count:,} of {found.total:,} {found.unit} ({share})"
         first = ", ".join(part for part in (_short(found.place), found.detail) if part)
         what = one_line(found.text + (f"; first: {first}" if first else ""))
-        cells = (cell("finding", WATCH), cell(amount), cell(what))
+        cells = (cell("finding", WATCH), cell(found.amount), cell(what))
         yield TableRow(f"finding {found.reason}", cells)
     started = state.run.started
     if started is not None and started.devices and not state.run.findings:

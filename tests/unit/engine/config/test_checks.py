@@ -242,6 +242,11 @@ def test_sound_configurations_pass(changes):
             "memory: plain",
         ),
         (
+            (PAIRS, {"train": {"router_aux_loss": 0.1}}),
+            "train.router_aux_loss",
+            "a part of task sft only; remove it",
+        ),
+        (
             ({"train": {"fast": "on", "activations": "host"}},),
             "train.fast",
             "got on, but train.activations are on the host; set train.fast: auto",

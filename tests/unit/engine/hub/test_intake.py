@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fttui.engine.hub.intake import Intake, Moment
+from fttui.engine.hub.intake import ClockReading, Intake
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import (
     AddNote,
@@ -65,7 +65,7 @@ def submit(
     now: float = 100.0,
     boot_s: float = 0.0,
 ) -> Accepted | Rejected:
-    return intake.submit(message, state=state, now=Moment(now, boot_s, BOOT))
+    return intake.submit(message, state=state, now=ClockReading(now, boot_s, BOOT))
 
 
 def recorded(event: AnyEvent) -> bytes:

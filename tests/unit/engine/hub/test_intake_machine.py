@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from fttui.engine.hub.intake import Intake, Moment
+from fttui.engine.hub.intake import ClockReading, Intake
 from fttui.engine.protocol.commands import AnyCommand, Pause, ScaleLr, Stop
 from fttui.engine.protocol.requests import Accepted, Rejected, SubmitCommand
 from fttui.engine.protocol.states import RunState
@@ -58,7 +58,7 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule(message=messages)
     def submit(self, message: SubmitCommand) -> None:
-        answer = self.intake.submit(message, state=self.state, now=Moment(self.now))
+        answer = self.intake.submit(message, state=self.state, now=ClockReading(self.now))
         told = (isinstance(answer, Accepted), answer.reason if isinstance(answer, Rejected) else "")
         assert (answer.id, answer.ref) == (message.id, message.ref)
         if message.id in self.durable:
@@ -76,7 +76,7 @@ class IntakeMachine(RuleBasedStateMachine):
             other = next(c for c in COMMANDS if type(c) is not type(message.command))
             wrong = SubmitCommand(ref=1, id=message.id, command=other, viewer="ann", issuer="ann")
             assert isinstance(
-                self.intake.submit(wrong, state=self.state, now=Moment(self.now)), Rejected
+                self.intake.submit(wrong, state=self.state, now=ClockReading(self.now)), Rejected
             )
 
     @rule(seconds=st.floats(0, 20))

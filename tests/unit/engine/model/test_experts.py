@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fttui.engine.config.schema import AdapterConfig
+from fttui.engine.config.schema import AdapterConfig, RunConfig
 from fttui.engine.errors import ConfigError, ModelError
 from fttui.engine.model.adapters import unquantized_layers, untargeted
 from fttui.engine.model.experts import (
@@ -20,9 +21,14 @@ from fttui.engine.model.experts import (
     stacked_experts,
 )
 from fttui.engine.model.host_embedding import skeleton_of
+from fttui.engine.model.load import weights_bytes
 from fttui.engine.protocol.events import RunStarted, StepFinished
 from tests.support.architectures import COMMON, SIZES, settings, tiny_model, try_architecture
 from tests.support.training import new_run, play
+
+SFT = msgspec.convert(
+    {"model": {"id": "m"}, "task": "sft", "data": {"train": "d"}, "train": {"steps": 1}}, RunConfig
+)
 
 
 def skeleton(architecture: str, **more: Any) -> Any:
@@ -35,7 +41,7 @@ def test_a_dense_model_has_no_experts_and_nothing_to_balance() -> None:
     assert experts_per_layer(model) == 0
     assert stacked_experts(model) == []
     assert router_layers(model) == untargeted(model) == unquantized_layers(model) == []
-    assert experts_fact(model, None) == {}
+    assert experts_fact(model, SFT) == {}
     assert balance_weight(model, None) == balance_weight(model, 0.0) == 0.0
 
 
@@ -63,8 +69,10 @@ def test_linear_routers_get_no_adapter_and_stay_unquantized(architecture: str) -
 def test_experts_in_one_tensor_are_counted_in_the_facts() -> None:
     model = skeleton("mixtral")
     assert sum(p.numel() for *_, p in stacked_experts(model)) == 2 * 4 * 3 * 64 * 128
-    text = experts_fact(model, None)["experts"]
+    text = experts_fact(model, SFT)["experts"]
     assert text.startswith("4 per layer, 0.2 M weights of them not quantized, without adapters")
+    dpo = experts_fact(model, msgspec.structs.replace(SFT, task="dpo"))["experts"]
+    assert dpo.endswith("; no load balancing loss in task dpo")
 
 
 @pytest.mark.parametrize("architecture", ["mixtral", "gpt_oss", "deepseek_v3"])
@@ -73,8 +81,11 @@ def test_experts_are_quantized_and_train_alike(architecture: str, tmp_path: Path
     assert trial.verdict == "equal", trial.texts
     model = AutoModelForCausalLM.from_pretrained(tmp_path / f"tiny-{architecture}")
     before = {n: p.clone() for n, p in model.named_parameters() if p.dim() == 3}
+    plain_bytes = weights_bytes(model)
     quantize_experts(model, double_quant=True)
-    assert "in NF4" in experts_fact(model, None)["experts"]
+    packed = sum(value.numel() for value in before.values())
+    assert 0 < weights_bytes(model) - (plain_bytes - 4 * packed + packed // 2) < 0.2 * packed + 9000
+    assert "in NF4" in experts_fact(model, SFT)["experts"]
     for name, value in before.items():
         module, _, last = name.rpartition(".")
         packed = getattr(model.get_submodule(module), last)

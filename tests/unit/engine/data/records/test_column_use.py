@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from fttui.engine.config.data_reasons import UNUSED_COLUMNS
+from fttui.engine.config.tasks import Format
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.column_use import ColumnUse
-from fttui.engine.data.records.formats import Format, TextRecord
+from fttui.engine.data.records.formats import TextRecord
 
 TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
