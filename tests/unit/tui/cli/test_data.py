@@ -59,7 +59,7 @@ def test_a_summary_is_printed_with_a_section_to_paste(answer, capsys) -> None:
         "characters per record: 1 to 5,000, median 30, 95 % up to 400",
         "tokens per record: 1 to 1,024, median 10, 95 % up to 90",
         "duplicates: 4; records with an empty text: 2",
-        "finding: 3 of 20 records truncated; first: d.jsonl:7; raise data.max_length",
+        "finding: 3 of 20 records (15 %) truncated; first: d.jsonl:7; raise data.max_length",
         "first record:",
         "  [prompt] p",
         f"  [completion] {300 * 'c'} … 1 more characters",

@@ -239,11 +239,11 @@ GUESSED = DataFinding(
 def test_findings_are_printed_with_their_first_place() -> None:
     started = msgspec.structs.replace(STARTED, findings=[CUT, GUESSED])
     assert said(HeadlessLog(), started)[-2:] == [
-        "data: 3 of 2,000 records truncated; first: d.jsonl:7",
+        "data: 3 of 2,000 records (0.15 %) truncated; first: d.jsonl:7",
         "data: 1 of 4 columns ignored; first: d.jsonl, id",
     ]
 
 
 def test_findings_of_a_stream_are_printed_when_they_change() -> None:
     changed = DataFindingsChanged(findings=[msgspec.structs.replace(CUT, place="")])
-    assert said(HeadlessLog(), changed) == ["data: 3 of 2,000 records truncated"]
+    assert said(HeadlessLog(), changed) == ["data: 3 of 2,000 records (0.15 %) truncated"]
