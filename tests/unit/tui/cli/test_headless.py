@@ -240,7 +240,7 @@ def test_findings_are_printed_with_their_first_place() -> None:
     started = msgspec.structs.replace(STARTED, findings=[CUT, GUESSED])
     assert said(HeadlessLog(), started)[-2:] == [
         "data: 3 of 2,000 records (0.15 %) truncated; first: d.jsonl:7",
-        "data: 1 of 4 columns ignored; first: d.jsonl, id",
+        "data: 1 of 4 columns (25 %) ignored; first: d.jsonl, id",
     ]
 
 
