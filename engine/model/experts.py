@@ -18,7 +18,7 @@ _ROUTER_WORDS = ("gate", "router")
 def experts_per_layer(model: Any) -> int:
     """Return the number of experts per layer; 0 or 1 for a dense model."""
     config = model.config.get_text_config()
-    counts = (getattr(config, name, None) for name in (*EXPERTS, "moe_num_experts"))
+    counts = (getattr(config, name, None) for name in EXPERTS)
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 

@@ -25,7 +25,7 @@ _UNGATED = (
     "apertus",
 )
 """Model types whose MLP has no gate."""
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """Settings that hold the number of experts; above 1 the model is a mixture of experts."""
 
 

@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 def require_complete(loaded: Mapping[str, Any], model_id: str, layers: int) -> str | None:
-    """Raise if weights are missing, unknown or of another shape; return what was left out.
+    """Refuse missing, unknown and misshapen weights; return in words which ones are left out.
 
     Args:
         loaded: The loading information of `from_pretrained`.
@@ -47,10 +47,11 @@ def require_complete(loaded: Mapping[str, Any], model_id: str, layers: int) -> s
         )
     if unknown:
         raise ModelError(
-            f"{model_id}: its weight files hold weights that a model of its config.json does not "
-            f"have: {_some(unknown)} unknown. Check that config.json belongs to these weights."
+            f"{model_id}: {_some(unknown)} in its weight files, but not in a model of its "
+            f"config.json. Check that config.json belongs to these weights."
         )
-    return f"{len(unexpected)} weights, such as {unexpected[0]}" if unexpected else None
+    plural = "s" if len(unexpected) > 1 else ""
+    return f"{len(unexpected)} weight{plural}, such as {unexpected[0]}" if unexpected else None
 
 
 def _may_be_left_out(name: str, layers: int) -> bool:

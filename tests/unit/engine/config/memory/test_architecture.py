@@ -46,7 +46,11 @@ def test_old_names_and_silent_defaults_are_understood() -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"vocab_size": None}, "vocab_size"), ({"num_local_experts": 8}, "8 experts")],
+    [
+        ({"vocab_size": None}, "vocab_size"),
+        ({"num_local_experts": 8}, "8 experts"),
+        ({"moe_num_experts": 8}, "8 experts"),
+    ],
 )
 def test_what_cannot_be_predicted_is_said(change: dict[str, object], says: str) -> None:
     with pytest.raises(ModelError, match=says):
