@@ -39,7 +39,7 @@ from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
 from .styles.themes import THEMES
-from .text.visible import visible
+from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
 from .view_model.connection_port import Delivery, Session
 from .view_model.interventions import Phase
@@ -252,7 +252,13 @@ class FttuiApp(AppBase):
 
     def tell(self, text: str, severity: SeverityLevel = "warning", *, title: str = "") -> None:
         """Show a notification for a few seconds."""
-        self.notify(visible(text), title=title, severity=severity, timeout=TELL_S, markup=False)
+        self.notify(
+            escape_control_characters(text),
+            title=title,
+            severity=severity,
+            timeout=TELL_S,
+            markup=False,
+        )
 
     def action_interrupt(self) -> None:
         """Explain on ctrl+c how to detach and how to stop; a reflex must not end the run."""

@@ -49,7 +49,7 @@ class _Stream:
             if isinstance(found, LeftOut):
                 yield found
                 continue
-            if self.reader.splits(found):
+            if self.reader.makes_several_records(found):
                 raise DataError(
                     f"{row.place}: several positives make several records, which cannot be "
                     "streamed; set data.streaming: false or data.positives: first, or give every "

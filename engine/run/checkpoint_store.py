@@ -1,11 +1,11 @@
-"""The checkpoints of a run on disk: one folder each, complete once its manifest is written.
+"""The checkpoints of a run on disk; each is a folder that is complete once its manifest is written.
 
 The manifest is written last, so a folder without one is not a checkpoint. `verify` compares sizes
 and sha256 hashes before a checkpoint is used.
 
-The name of a checkpoint is the name of its folder. A manifest that gives another name is that of a
-copy, which a user made: it can be used under the name of its folder, but it is no checkpoint of the
-engine, which neither counts nor removes it.
+The name of a checkpoint is the name of its folder. If the manifest gives another name, a user has
+copied the folder. A copy can be used under the name of its folder, but the engine neither counts
+nor removes it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a checkpoint under another name, which a user made."""
+    """A copy of a checkpoint that a user made under another name."""
 
     manifest: Manifest
     """Its manifest, under the name of its folder."""
@@ -81,7 +81,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checkpoint_name(step: int, timeline: int, number: int = 1) -> str:
-    """Return the name of a checkpoint; `number` tells those of the same step apart."""
+    """Return the name of a checkpoint; `number` distinguishes checkpoints of the same step."""
     stem = f"step-{step:06d}" if timeline == 1 else f"step-{step:06d}-t{timeline}"
     return stem if number == 1 else f"{stem}.{number}"
 
@@ -106,7 +106,7 @@ class CheckpointStore:
         return sorted(own, key=lambda m: (m.number, m.time, m.step))
 
     def copies(self) -> list[Copy]:
-        """Return the copies of checkpoints that users made, by the names of their folders."""
+        """Return the copies of checkpoints that users made, sorted by folder name."""
         return [
             Copy(manifest=msgspec.structs.replace(manifest, name=folder), original=manifest.name)
             for folder, manifest in self._manifests()
@@ -118,7 +118,7 @@ class CheckpointStore:
         return max((manifest.number for _, manifest in self._manifests()), default=0) + 1
 
     def _manifests(self) -> Iterator[tuple[str, Manifest]]:
-        """Yield the name of each folder with a readable manifest, and the manifest."""
+        """Yield (folder name, manifest) for each folder whose manifest can be read."""
         try:
             with self._open() as checkpoints:
                 names = checkpoints.folders(self.folder.name)
@@ -177,7 +177,7 @@ class CheckpointStore:
                 )
         return folder
 
-    def make(self, name: str) -> Path:
+    def make_folder(self, name: str) -> Path:
         """Create the folder of a checkpoint, or keep that of another rank, and return it.
 
         Raises:
@@ -189,7 +189,7 @@ class CheckpointStore:
         return self.path(name)
 
     def is_taken(self, name: str) -> bool:
-        """Whether there is anything of this name."""
+        """Whether a file or folder with this name exists."""
         with self._open() as run:
             return run.exists(self._within(name))
 
@@ -201,9 +201,9 @@ class CheckpointStore:
             run.sync(self.folder.name)
 
     def sweep(self) -> None:
-        """Remove incomplete checkpoints; call it only while no checkpoint is being written.
+        """Remove incomplete checkpoints; call this only while no checkpoint is being written.
 
-        Folders of other names than those of checkpoints belong to the user and are kept.
+        Only folders with the name of a checkpoint are removed; all others belong to the user.
         """
         with suppress(OSError), self._open() as run:
             for name in run.folders(self.folder.name):
@@ -212,7 +212,7 @@ class CheckpointStore:
                         run.remove_tree(self._within(name))
 
     def remove(self, name: str) -> bool:
-        """Remove a checkpoint: first its manifest, then its files; return whether it is gone.
+        """Remove a checkpoint, its manifest first; return whether it is removed.
 
         A copy is never removed.
         """
@@ -228,13 +228,13 @@ class CheckpointStore:
         return True
 
     def discard(self, name: str) -> None:
-        """Remove what was written of a checkpoint that could not be completed."""
+        """Remove the files of a checkpoint that could not be completed."""
         with suppress(OSError), self._open() as run:
             run.remove_tree(self._within(name))
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a manifest names a file of its own folder."""
+    """Whether the file name in a manifest names a file in the folder of the checkpoint."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

@@ -75,11 +75,11 @@ def _export(options: argparse.Namespace) -> int:
     command += ["--ema"] * options.ema
     if accept := parse_accepted(options.accept_changed):
         command += ["--accept-changed", ",".join(sorted(accept))]
-    return _relayed(command)
+    return _run_and_relay(command)
 
 
-def _relayed(command: list[str]) -> int:
-    """Run a command and print its lines; text of the run in them must not reach the terminal."""
+def _run_and_relay(command: list[str]) -> int:
+    """Run a command and print its output with control characters escaped; return its exit code."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as process:

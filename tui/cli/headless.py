@@ -22,7 +22,7 @@ from fttui.engine.run.journal import FrameReader
 from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..text import format as fmt
-from ..text.visible import one_line
+from ..text.control_characters import one_line
 from ..view_model.command_effect import change, effect, holds
 
 _POLL_S = 0.1

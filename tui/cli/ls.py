@@ -22,7 +22,7 @@ from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_roo
 from fttui.engine.run.run_index import RunSummary, list_runs
 
 from ..text import format as fmt
-from ..text.visible import one_line
+from ..text.control_characters import one_line
 from .options import (
     Commands,
     add_remote_cmd,

@@ -21,7 +21,7 @@ from . import (
     run,
 )
 from .options import Parser, say, warn
-from .output import visible_output
+from .output import escaped_output
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
-    with visible_output():
+    with escaped_output():
         return _run(arguments)
 
 

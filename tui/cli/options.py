@@ -14,7 +14,7 @@ from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from ..text.visible import visible, visible_json
+from ..text.control_characters import escape_control_characters, escape_in_json
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -88,17 +88,17 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
 
 def say(text: str, *, flush: bool = True) -> None:
     """Print a text; control characters in it are shown as escapes."""
-    print(visible(text), flush=flush)
+    print(escape_control_characters(text), flush=flush)
 
 
 def warn(text: str) -> None:
     """Print a text to standard error; control characters in it are shown as escapes."""
-    print(visible(text), file=sys.stderr, flush=True)
+    print(escape_control_characters(text), file=sys.stderr, flush=True)
 
 
 def say_json(value: Any, *, indent: int | None = None, flush: bool = True) -> None:
     """Print plain values as JSON, in which no character is a command for a terminal."""
-    print(visible_json(json.dumps(value, ensure_ascii=False, indent=indent)), flush=flush)
+    print(escape_in_json(json.dumps(value, ensure_ascii=False, indent=indent)), flush=flush)
 
 
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:

@@ -1,4 +1,4 @@
-"""The streams of the commands: every text is made visible on its way to the terminal."""
+"""The output streams of the commands; they escape control characters in every text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from ..text.visible import visible
+from ..text.control_characters import escape_control_characters
 
 
-class VisibleStream:
-    """A text stream that writes only what is visible; all else is that of the stream below."""
+class EscapingStream:
+    """A text stream that escapes control characters; all else it passes on to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.styled = stream
         """The stream below, for a text that is styled and was made visible before."""
 
     def write(self, text: str) -> int:
-        """Write a text after `visible`."""
-        self.styled.write(visible(text))
+        """Write a text with its control characters escaped."""
+        self.styled.write(escape_control_characters(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -32,14 +32,14 @@ class VisibleStream:
 
 
 @contextmanager
-def visible_output() -> Iterator[None]:
-    """Make everything that is printed in the block visible, by whatever module it is printed.
+def escaped_output() -> Iterator[None]:
+    """Escape control characters in all that is printed within the block, by any module.
 
-    The app is not touched: it draws on the streams that Python opened first.
+    The app is not affected: it draws on the streams that Python opened first.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout = cast(TextIO, VisibleStream(before[0]))
-    sys.stderr = cast(TextIO, VisibleStream(before[1]))
+    sys.stdout = cast(TextIO, EscapingStream(before[0]))
+    sys.stderr = cast(TextIO, EscapingStream(before[1]))
     try:
         yield
     finally:
@@ -47,5 +47,5 @@ def visible_output() -> Iterator[None]:
 
 
 def styled(stream: TextIO) -> TextIO:
-    """Return the stream for a styled text, whose pieces must have passed `visible`."""
+    """Return the stream for text that has styles and whose own characters are already escaped."""
     return cast(TextIO, getattr(stream, "styled", stream))

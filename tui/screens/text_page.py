@@ -7,7 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ..text.visible import visible
+from ..text.control_characters import escape_control_characters
 from ..widgets.text_line import plain
 from .base import RunScreen
 
@@ -31,7 +31,7 @@ class TextPage(RunScreen):
             if self._markdown and isinstance(self._text, str):
                 from textual.widgets import Markdown  # deferred: importing its parser takes 0.1 s
 
-                yield Markdown(visible(self._text), open_links=False)
+                yield Markdown(escape_control_characters(self._text), open_links=False)
             else:
                 text = plain(self._text) if isinstance(self._text, str) else self._text
                 yield Static(text, markup=False)

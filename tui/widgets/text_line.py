@@ -9,8 +9,8 @@ from textual.widgets import Static
 from fttui.engine.protocol.states import RunState
 
 from ..messages import TextLineResized
+from ..text.control_characters import escape_control_characters
 from ..text.glyphs import STATE_COLOUR, STATE_SHAPE
-from ..text.visible import visible
 
 DIM, BOLD, ACCENT, WATCH, ALARM = "$dim", "bold", "$accent", "$warning", "$error"
 
@@ -46,13 +46,17 @@ def assemble(*pieces: Piece | Content) -> Content:
 
 def plain(text: str) -> Content:
     """Return a text without a style; control characters in it are shown as escapes."""
-    return Content(visible(text))
+    return Content(escape_control_characters(text))
 
 
 def _visible(piece: Piece | Content) -> Piece | Content:
     if isinstance(piece, Content):
         return piece
-    return visible(piece) if isinstance(piece, str) else (visible(piece[0]), piece[1])
+    return (
+        escape_control_characters(piece)
+        if isinstance(piece, str)
+        else (escape_control_characters(piece[0]), piece[1])
+    )
 
 
 def lines(*rows: Content) -> Content:

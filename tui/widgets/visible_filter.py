@@ -7,7 +7,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ..text.visible import replace_unsafe
+from ..text.control_characters import replace_unsafe
 
 
 class VisibleFilter(LineFilter):

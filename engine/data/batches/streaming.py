@@ -42,7 +42,7 @@ class Rows(Protocol):
         """Return the row with this number, counted from 0."""
         ...
 
-    def is_new(self, number: int) -> bool:
+    def in_first_pass(self, number: int) -> bool:
         """Whether a row that has been read belongs to the first pass over its source."""
         ...
 
@@ -87,7 +87,7 @@ class ShuffledRows:
             )
         return rows[inside]
 
-    def is_new(self, number: int) -> bool:
+    def in_first_pass(self, number: int) -> bool:
         """Whether a row that has been read belongs to the first pass over its source."""
         return self.size is None or number < self.size
 
@@ -145,13 +145,13 @@ class InterleavedRows:
         source, own = self._place(number)
         return self._sources[source].row(own)
 
-    def is_new(self, number: int) -> bool:
+    def in_first_pass(self, number: int) -> bool:
         """Whether a row that has been read belongs to the first pass over its source."""
         source, own = self._place(number)
-        return self._sources[source].is_new(own)
+        return self._sources[source].in_first_pass(own)
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Return the source of a row and the number of the row in it."""
+        """Return (index of the source, number of the row within that source)."""
         cycle, within = divmod(number, CYCLE)
         if cycle != self._cycle:
             self._cycle, self._turns = cycle, self._plan(cycle)
@@ -199,7 +199,11 @@ class StreamedBatches:
         start = (position * self.world_size + self.rank) * self.batch
         numbers = range(start, start + self.batch)
         chosen = [self.rows.row(number) for number in numbers]
-        new = [row for row, number in zip(chosen, numbers, strict=True) if self.rows.is_new(number)]
+        new = [
+            row
+            for row, number in zip(chosen, numbers, strict=True)
+            if self.rows.in_first_pass(number)
+        ]
         found = Findings()
         examples = self.tokenize(chosen, found)
         if 0 < len(new) < len(chosen):  # a pass ends inside this micro-batch

@@ -46,7 +46,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class GenerationPrompt:
     """The text with which a template asks for an answer, behind the last string before it."""
 
     string: int | None
@@ -144,11 +144,11 @@ class Placement:
         forms = {string, *(json.dumps(string, ensure_ascii=one)[1:-1] for one in (True, False))}
         return max(self.text.count(form) for form in forms) <= others
 
-    def prompt(self, turn: int) -> Prompt:
+    def generation_prompt(self, turn: int) -> GenerationPrompt:
         """Return the text with which the template asks for a turn."""
         if self.asked(turn) is None:
             opener = self._template.opener(self._turns[:turn], self._tools, self._form)
-            return Prompt(None, "", opener)
+            return GenerationPrompt(None, "", opener)
         before = self.marking.marked(style=self._style, stop=turn)
         plain = self._rendered(before) or ""
         asked = self._asked[turn] or ""
@@ -156,7 +156,7 @@ class Placement:
             asked = self._headed(turn, before) or plain
         plain, bare = unmarked(plain), unmarked(asked)
         opener = bare[len(plain) :] if bare.startswith(plain) else ""
-        return Prompt(*self._tail(turn, asked), opener)
+        return GenerationPrompt(*self._tail(turn, asked), opener)
 
     def asked(self, turn: int) -> tuple[int | None, str] | None:
         """Return the last string before a turn, and the text behind it if an answer is asked for.

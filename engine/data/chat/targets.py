@@ -185,7 +185,7 @@ class _Search:
         gap = self._text[before : first.start]
         if last is not None and self._where.asked(turn) == (last.string, gap):
             return first.start
-        prompt = self._where.prompt(turn)
+        prompt = self._where.generation_prompt(turn)
         opened = self._behind_opener(prompt.opener, gap)
         if last is None or prompt.string != last.string or not prompt.tail.strip():
             return before + (len(gap) if opened is None else opened)
@@ -194,13 +194,13 @@ class _Search:
             return before + length
         if first.kind == "call":
             return before + max(self._cut(gap, length), opened or 0)
-        return before + (opened or self._cut_at_token(gap, length))
+        return before + (opened or self._prefix_to_last_special_token(gap, length))
 
     def _cut(self, gap: str, length: int) -> int:
         """Return how much of a gap is the beginning of a prompt that goes on otherwise."""
         return len(without_cut_word(without_cut_tag(gap[:length]), gap))
 
-    def _cut_at_token(self, gap: str, length: int) -> int:
+    def _prefix_to_last_special_token(self, gap: str, length: int) -> int:
         """Return the same if that beginning ends with a special token, or all of the gap."""
         shared = gap[: self._cut(gap, length)].rstrip()
         special = list(self._finder.special(shared))
@@ -301,7 +301,7 @@ class _Search:
         mark = next(self._finder.special(shared), None)
         if mark is None or alone is None or alone.strip() != mark.group():
             return 0
-        prompt = self._where.prompt(turn)
+        prompt = self._where.generation_prompt(turn)
         return 0 if mark.group() in prompt.opener + prompt.tail else mark.end()
 
     def _first_mark(self, tail: str) -> int:

@@ -1,4 +1,4 @@
-"""Labels beside two texts, and the answer in the label of a text: nothing is guessed."""
+"""Interpret the label beside two texts, or beside one text, without guessing its meaning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCORES = (
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """The columns of a pair, and what its label says."""
+    """The columns of a pair, with its label as a class, a score or a match."""
 
     values: dict[str, Any]
     matches: bool | None = True
@@ -56,19 +56,19 @@ class PairLabels:
         self._scored = False
 
     def learn(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the labels of this source for scores if they are numbers, one with a fraction."""
+        """Treat the labels of this source as scores if all are numbers and one has a fraction."""
         labels = (row[name] for row in rows if couple_of(row) for name in LABELS if name in row)
         self._scored = are_fractions(labels)
 
     def judged(self, values: dict[str, Any], place: str) -> JudgedPair:
-        """Return the pair with its label as the class, score or match that it is.
+        """Return the pair with its label interpreted as a class, a score or a match.
 
         Raises:
             DataError: The label can mean several things.
         """
         couple = couple_of(values)
         if couple is not None:
-            values = _aliased(values)
+            values = _with_standard_names(values)
             named = "anchor" in values or "positive" in values
             if couple in COUPLES[_KNOWN_BEFORE:] and not named:
                 values |= {"anchor": values.pop(couple[0]), "positive": values.pop(couple[1])}
@@ -105,12 +105,15 @@ class PairLabels:
 
 
 def couple_of(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the columns of two texts that need not match; None if the row has no such columns."""
+    """Return the names of two text columns whose label says whether they match; None without them.
+
+    Such columns are premise and hypothesis.
+    """
     return next((one for one in COUPLES if one[0] in values and one[1] in values), None)
 
 
-def _aliased(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two texts with their label and score under these names."""
+def _with_standard_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which label and score have the names `label` and `score`."""
     found = dict(values)
     for field, aliases in (("label", LABELS), ("score", SCORES)):
         alias = next((name for name in aliases if name in found), None)
@@ -130,7 +133,7 @@ def _question(label: Any, names: tuple[str, str], place: str) -> str:
 
 
 def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, Any]:
-    """Return a text whose label is its answer as a conversation.
+    """Return a conversation made of a text and its label if the label is the answer to the text.
 
     Raises:
         DataError: The label can mean several things.

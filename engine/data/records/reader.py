@@ -21,7 +21,7 @@ from ...errors import DataError
 from ..findings import Findings
 from ..sources import SourceRecord
 from .column_use import ColumnUse
-from .context import ConversationContext
+from .conversation_front import ConversationFront
 from .formats import ANCHORS, NEGATIVES, POSITIVES, NoColumn, Record, possible_formats
 from .forms import EVERY_FORM, listed, nearest_forms, tasks_of
 from .labels import RATINGS, YesNoLabels, yes_no_columns
@@ -96,7 +96,7 @@ class _RowPreparer:
     def __init__(self, config: RunConfig, rules: MessageRules) -> None:
         self._task = config.task
         self._data = config.data
-        self._context = ConversationContext(config.data.system, rules)
+        self._front = ConversationFront(config.data.system, rules)
         self._rules = rules
         yes = config.data.yes_labels
         self.pairs = PairLabels(config.data.label, yes)
@@ -122,9 +122,9 @@ class _RowPreparer:
             values = with_answer(values, self._data.label, place)
             if {"prompt", "completion"} <= values.keys():
                 values = with_turns(values, ("prompt", "completion"))
-            return replace(found, values=self._context.of_conversation(values, place))
+            return replace(found, values=self._front.of_conversation(values, place))
         values = as_preference(values, self._ratings, self._rules, place)
-        return replace(found, values=self._context.of_preference(values, place))
+        return replace(found, values=self._front.of_preference(values, place))
 
     def _present(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values without nulls; a pair keeps the null of its only positive."""
@@ -251,14 +251,14 @@ class RecordReader:
             return
         listed = list(rows)
         if self._config.data.label == "match":
-            listed = list(_with_matches(listed, self._findings))
+            listed = list(_add_mismatches_as_negatives(listed, self._findings))
         for row in listed:
-            if isinstance(row, LeftOut) or not self.splits(row):
+            if isinstance(row, LeftOut) or not self.makes_several_records(row):
                 yield row
             else:
                 yield from with_every_positive([row])
 
-    def splits(self, row: PreparedRow) -> bool:
+    def makes_several_records(self, row: PreparedRow) -> bool:
         """Whether several positives of a row make several records."""
         pairs = self._config.task == "contrastive" and self._config.data.positives == "all"
         return pairs and len(several_positives(row)[1]) > 1
@@ -377,7 +377,7 @@ def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:
     return yes_no_columns({k: v for k, v in values.items() if k not in (*ANCHORS, *POSITIVES)})
 
 
-def _with_matches(
+def _add_mismatches_as_negatives(
     rows: Sequence[PreparedRow | LeftOut], findings: Findings
 ) -> Iterator[PreparedRow | LeftOut]:
     """Yield matching pairs, with the texts that do not match their anchor as negatives."""

@@ -30,7 +30,7 @@ from .folders import FolderFiles, files_of_split, is_data, refuse_broken_links
 from .hub import hub_rows
 from .json_text import json_rows
 from .json_values import BLANK
-from .refusals import what_markup_it_is
+from .refusals import describe_markup
 from .rows import Pass, Row, SourceRecord, one_line
 from .text_rows import text_rows
 
@@ -155,7 +155,7 @@ class _Reader:
             for row in self._complete_rows(file):
                 if fresh and isinstance(row, SourceRecord):
                     fresh = False
-                    _require_common(known, row, file, source)
+                    _require_common_column(known, row, file, source)
                     known |= dict.fromkeys(row.values, file)
                 yield row
 
@@ -198,7 +198,9 @@ class _Reader:
         return text_rows(opened, place, self._text, reading)
 
 
-def _require_common(known: dict[str, Path], row: SourceRecord, file: Path, source: str) -> None:
+def _require_common_column(
+    known: dict[str, Path], row: SourceRecord, file: Path, source: str
+) -> None:
     """Raise if the rows of a file have no column of the files before it.
 
     Raises:
@@ -233,7 +235,7 @@ def _require_data(file: DataFile) -> None:
         raise DataError(f"{file.path}: not readable as Parquet; write the file again")
     if file.suffix in (".yaml", ".yml", ".toml"):
         raise file.refuse("YAML or TOML; convert it to JSON lines")
-    if file.suffix in (*_TABLES, *_JSON) and (what := what_markup_it_is(file.head)):
+    if file.suffix in (*_TABLES, *_JSON) and (what := describe_markup(file.head)):
         raise file.refuse(what)
 
 

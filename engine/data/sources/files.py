@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import DataError
-from .refusals import what_archive_it_is, what_it_is
+from .refusals import describe_archive, describe_binary
 
 _HEAD = 1 << 16
 """Bytes by which the content of a file is recognized."""
@@ -79,7 +79,7 @@ def open_file(path: Path) -> DataFile:
             "file is complete"
         ) from None
     found = DataFile(path, opened.open_bytes, head, opened.name)
-    if what := what_it_is(head):
+    if what := describe_binary(head):
         raise found.refuse(what)
     return found
 
@@ -112,7 +112,7 @@ def _zipped(path: Path) -> DataFile:
     with zipfile.ZipFile(path) as archive:
         names = [one for one in archive.namelist() if not one.endswith("/")]
         mimetype = archive.read("mimetype").decode("latin-1") if "mimetype" in names else ""
-    if what := what_archive_it_is(names, mimetype):
+    if what := describe_archive(names, mimetype):
         raise DataError(f"{path}: this file is {what}")
     names = [one for one in names if not one.startswith("__MACOSX/") and "/." not in f"/{one}"]
     if len(names) != 1:

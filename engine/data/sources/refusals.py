@@ -1,4 +1,4 @@
-"""Files that hold no records which can be read, by their first bytes, with the step to take."""
+"""Recognize files that hold no readable records by their first bytes, and name a remedy."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _LONGEST_ANSWER = 400
 _TAR = slice(257, 262)
 
 
-def what_it_is(head: bytes) -> str:
-    """Return what a file is that holds no records, with the step to take; empty if it may.
+def describe_binary(head: bytes) -> str:
+    """Recognize a file that holds no records; return a description with a remedy, or an empty text.
 
     Args:
         head: The first bytes of its content.
@@ -67,8 +67,11 @@ def what_it_is(head: bytes) -> str:
     return next((what for first, what in _BEGINNINGS if lowered.startswith(first)), "")
 
 
-def what_archive_it_is(names: Sequence[str], mimetype: str) -> str:
-    """Return what a zip archive is that holds no data file, with the step; empty if it may.
+def describe_archive(names: Sequence[str], mimetype: str) -> str:
+    """Recognize a zip archive that is not data, such as an Excel file.
+
+    Returns:
+        A description with a remedy; empty if the archive may hold data.
 
     Args:
         names: The names of its files.
@@ -87,7 +90,7 @@ def what_archive_it_is(names: Sequence[str], mimetype: str) -> str:
     return ""
 
 
-def what_markup_it_is(head: bytes) -> str:
-    """Return what a file is that should be a table or JSON, but begins with a tag."""
+def describe_markup(head: bytes) -> str:
+    """Recognize a web page in place of a table or JSON; return a description, or an empty text."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     return _WEB_PAGE if re.match(rb"<[A-Za-z!?/]", start) else ""

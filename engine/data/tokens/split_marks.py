@@ -57,7 +57,7 @@ class SplitMarks:
 
     def note(self, text: str, place: str) -> None:
         """Note a rendered conversation if it has such a mark."""
-        if any(mark in text for mark in self.marks):
+        if any(mark in text for mark in self.split_tokens):
             self._findings.note(SPLIT_MARKS, place, self._proposal)
 
     def note_inside(self, turns: Sequence[Mapping[str, Any]], place: str) -> None:
@@ -67,23 +67,25 @@ class SplitMarks:
         self._looked_at = place
         texts = [turn.get(key) for turn in turns for key in ("content", "reasoning_content")]
         said = "\n".join(text for text in texts if isinstance(text, str))
-        inside = [mark for mark in self._all if mark in said and mark not in self.marks]
+        inside = [
+            mark for mark in self._template_tokens if mark in said and mark not in self.split_tokens
+        ]
         self._findings.note(MARKS_IN_TEXT, place, ", ".join(inside[:3]), count=bool(inside))
 
     @cached_property
-    def _all(self) -> tuple[str, ...]:
+    def _template_tokens(self) -> tuple[str, ...]:
         """The marks of the template, in the order in which it writes them."""
         return tuple(dict.fromkeys(_MARK.findall("\n".join(self._written()))))
 
     @cached_property
-    def marks(self) -> tuple[str, ...]:
+    def split_tokens(self) -> tuple[str, ...]:
         """The marks of the template that are split, in the order in which it writes them."""
         vocabulary = self._tokenizer.get_vocab()
-        return tuple(mark for mark in self._all if not self._is_token(mark, vocabulary))
+        return tuple(mark for mark in self._template_tokens if not self._is_token(mark, vocabulary))
 
     @property
     def _proposal(self) -> str:
-        return f"data.special_tokens: {json.dumps(list(self.marks), ensure_ascii=False)}"
+        return f"data.special_tokens: {json.dumps(list(self.split_tokens), ensure_ascii=False)}"
 
     def _written(self) -> Iterator[str]:
         """Yield what the template writes around short messages, and its own text."""

@@ -238,7 +238,7 @@ def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
         placed = [passages[n].placed(place_of(records[n])) for n in group]
         ending = reading.ending(special=special)
         for number, encoded in zip(group, reading.encode(placed, special=special), strict=True):
-            marks = () if special else reading.marks.marks
+            marks = () if special else reading.marks.split_tokens
             found[number] = _tokenized(passages[number], encoded, ending, marks)
     return [found[number] for number in range(len(passages))]
 

@@ -1,8 +1,9 @@
-"""Consent to run the Python code that a model brings along, kept in the state folder of the user.
+"""Store for each user which Python code of models they have consented to run.
 
-A configuration with `model.trust_remote_code: true` that a user starts is a consent. The same line
-in the folder of a run is none: the folder may come from somebody else. So the consent is kept by
-the hash of the code, and resume and export of a run look it up.
+A user who starts a configuration with `model.trust_remote_code: true` consents to the code. The
+same line in a run folder is not a consent, because the folder may come from somebody else.
+Therefore the hash of the code is stored in the user's state folder, and resume and export look it
+up there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SHOWN_FILES = 5
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True):
-    """The codes of one model that the user has consented to run."""
+    """The hashes of the code that the user has consented to run for one model."""
 
     model: str
     revision: str
@@ -41,7 +42,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ModelCode:
-    """The code of a model, as far as it is on this machine."""
+    """The Python code of a model, as far as it has been downloaded."""
 
     model: str
     revision: str
@@ -52,7 +53,7 @@ class ModelCode:
 
 
 def code_of(config: RunConfig) -> ModelCode | None:
-    """Return the code that loading the model would run; None if it runs none of its own."""
+    """Return the Python code that loading the model would run; None if the model brings none."""
     model = config.model
     if not model.trust_remote_code or model.id.startswith(PACKAGE_PREFIX):
         return None
@@ -71,9 +72,9 @@ def code_of(config: RunConfig) -> ModelCode | None:
 
 
 def record_consent(config: RunConfig) -> None:
-    """Record that the user starts a configuration of their own that trusts the model's code.
+    """Record the consent of a user who starts a configuration of their own with trusted code.
 
-    Nothing is recorded if the home folder cannot be written: a resume then asks for consent.
+    If the home folder cannot be written, nothing is recorded, and a later resume asks for consent.
     """
     code = code_of(config)
     if code is not None:
@@ -82,18 +83,18 @@ def record_consent(config: RunConfig) -> None:
 
 
 def require_consent(config: RunConfig, given: str, command: str) -> None:
-    """Check that the user has consented to run the code of a model that a run folder names.
+    """Check that the user has consented to the model code that a run folder names.
 
     Args:
         config: the configuration in the run folder.
-        given: the hash, or its first digits, that the user consents to now; may be empty.
+        given: the hash, or its first digits, to which the user consents now; may be empty.
         command: the command to repeat with the consent.
 
     Raises:
-        ConfigError: the user has not; the text names the code and its hash.
+        ConfigError: the user has not consented; the text names the code and its hash.
     """
     code = code_of(config)
-    if code is None or _is_known(code):
+    if code is None or _has_consent(code):
         return
     if code.digest and len(given) >= _FEWEST_DIGITS and code.digest.startswith(given):
         _store(code)
@@ -129,7 +130,7 @@ def _read(code: ModelCode) -> Consent:
         return Consent(model=code.model, revision=code.revision)
 
 
-def _is_known(code: ModelCode) -> bool:
+def _has_consent(code: ModelCode) -> bool:
     known = _read(code)
     return known.before_download or code.digest in known.digests
 

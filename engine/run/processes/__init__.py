@@ -1,1 +1,1 @@
-"""Processes of a run: who they are, whether they are alive, and the marks that they leave."""
+"""Processes of a run: their identity, whether they are alive, and the files that identify them."""

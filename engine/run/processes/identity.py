@@ -1,9 +1,9 @@
-"""The identity of a process by what a change of the clock does not move, with its machine.
+"""Identify a process in a way that does not depend on the wall clock.
 
-A pid is reused, and a start time in Unix seconds is computed from a clock that may be set. The
-kernel counts from its own start instead: start ticks of a process, the id of this start of the
-machine, and the seconds since then. One function per platform: engines run on Linux, viewers on
-macOS too.
+A pid is reused, and a start time in Unix seconds comes from a clock that may be set. So a process
+is identified by what the kernel counts since boot: its start in clock ticks, together with the id
+of the boot and the name of the machine. Each platform has a function of its own: engines run on
+Linux, viewers also on macOS.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _LOCK = struct.Struct("@hhlli")
 """`struct flock` of Linux: type, whence, start, length, pid."""
 
 
-class Presence(Enum):
-    """Whether a process still runs, as far as this machine can tell."""
+class Liveness(Enum):
+    """Whether a process still runs, as far as it can be determined on this machine."""
 
-    RUNS = "runs"
-    GONE = "gone"
-    ELSEWHERE = "elsewhere"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN_HOST = "unknown-host"
     """It was started on another machine, which knows; this one cannot."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of one start of one machine."""
+    """What identifies a process: when it started, during which boot, and on which machine."""
 
     start: str
     """When it started, as the kernel counts."""
@@ -54,21 +54,22 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     """Id of the machine; empty if it has none."""
 
-    def presence(self, pid: int, lock: Path | None = None) -> Presence:
-        """Return whether this process still runs under a pid.
+    def liveness(self, pid: int, lock: Path | None = None) -> Liveness:
+        """Return whether the identified process still runs under a pid.
 
         Args:
             pid: its process id.
-            lock: a file that it locks as long as it runs, for a process in another container.
+            lock: a file that the process keeps locked while it runs; used if it runs in another
+                container.
         """
         here = current_identity()
         if self.boot != here.boot:
-            return Presence.GONE if self._same_machine(here) else Presence.ELSEWHERE
+            return Liveness.EXITED if self._same_machine(here) else Liveness.UNKNOWN_HOST
         if self.space == here.space:
-            return Presence.RUNS if _start_of(pid) == self.start else Presence.GONE
+            return Liveness.RUNNING if _start_of(pid) == self.start else Liveness.EXITED
         if lock is not None and (held := is_locked(lock)) is not None:
-            return Presence.RUNS if held else Presence.GONE
-        return Presence.ELSEWHERE
+            return Liveness.RUNNING if held else Liveness.EXITED
+        return Liveness.UNKNOWN_HOST
 
     def _same_machine(self, here: ProcessIdentity) -> bool:
         same_id = not (self.machine and here.machine) or self.machine == here.machine
@@ -88,21 +89,21 @@ def current_identity() -> ProcessIdentity:
 
 
 def boot_id() -> str:
-    """Return the id of this start of the machine; empty if the machine does not tell."""
+    """Return the id of the current boot of this machine; empty if the system has none."""
     return _machine().boot
 
 
 def boot_seconds() -> float:
-    """Return the seconds since the machine started, also those that it slept."""
+    """Return the seconds since the machine was started, including the time it was suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def is_locked(file: Path) -> bool | None:
-    """Whether another process holds the lock of a file; None if that cannot be told.
+    """Whether another process holds the lock of a file; None if this cannot be determined.
 
-    Asking takes no lock, so it disturbs nobody. A process must not ask about its own lock: closing
-    the file would release it.
+    The check takes no lock, so it disturbs no other process. A process must not check its own lock,
+    because closing the file would release it.
     """
     if sys.platform != "linux":
         return None
@@ -136,7 +137,7 @@ def _machine() -> ProcessIdentity:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process started; None if there is none, or only its exit code is left."""
+    """Return when a process started; None if it does not exist or has exited (a zombie process)."""
     return _start_on_macos(pid) if sys.platform == "darwin" else _start_on_linux(pid)
 
 

@@ -20,13 +20,13 @@ from ..files import is_alive, process_started
 from ..folder.open_folder import OpenFolder, read_plain
 from ..run_dir import SMALL_FILE_BYTES, RunDirectory
 from ..run_status import EngineStatus
-from .identity import Presence, ProcessIdentity, identity_of
+from .identity import Liveness, ProcessIdentity, identity_of
 
 MAX_SOCKET_PATH_BYTES = 107
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A process: its pid, and what tells it from a later process of the same pid."""
+    """Identifies a process by its pid, and by data that no later process with this pid has."""
 
     pid: int
     started: float
@@ -39,18 +39,22 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether the process runs on this machine."""
-        return self.presence() is Presence.RUNS
+        return self.liveness() is Liveness.RUNNING
 
     @property
     def host(self) -> str:
-        """The name of the machine that it was started on; empty if it is not known."""
+        """The name of the machine on which the process was started; empty if it is not known."""
         return self.identity.host if self.identity else ""
 
-    def presence(self, lock: Path | None = None) -> Presence:
-        """Return whether the process still runs; `lock` is a file that it locks while it does."""
+    def liveness(self, lock: Path | None = None) -> Liveness:
+        """Return whether the process still runs.
+
+        Args:
+            lock: A file that the process keeps locked while it runs.
+        """
         if self.identity is not None:
-            return self.identity.presence(self.pid, lock)
-        return Presence.RUNS if is_alive(self.pid, self.started) else Presence.GONE
+            return self.identity.liveness(self.pid, lock)
+        return Liveness.RUNNING if is_alive(self.pid, self.started) else Liveness.EXITED
 
     @classmethod
     def of(cls, pid: int) -> ProcessMark:
@@ -146,13 +150,13 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
     mark = read_engine(run)
     if mark is None:
         return EngineStatus()
-    presence = mark.presence(run.journal_lock)
-    elsewhere = presence is Presence.ELSEWHERE
+    liveness = mark.liveness(run.journal_lock)
+    elsewhere = liveness is Liveness.UNKNOWN_HOST
     return EngineStatus(
         mark.pid,
         mark.incarnation,
         mark.started,
-        alive=presence is not Presence.GONE,
+        alive=liveness is not Liveness.EXITED,
         host=mark.host if elsewhere else "",
         after_seq=mark.after_seq,
     )

@@ -103,7 +103,7 @@ class Checkpointer:
         rank = self._agreement.rank
         if rank == 0:
             self._require_space()
-        self.ledger.make(folder.name)
+        self.ledger.make_folder(folder.name)
         self._state.save_own(folder, rank)
         if rank == 0:
             self._state.save_shared(folder, counters)

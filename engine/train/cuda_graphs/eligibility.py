@@ -68,7 +68,7 @@ def _try_static_shapes(
     try:
         return why_different(program, trainer.model, device, pad_id)
     finally:
-        program.undo()
+        program.restore_layers()
 
 
 def _program(config: RunConfig, trainer: Any, kernels: Kernels) -> StaticForward:

@@ -117,8 +117,8 @@ class StaticForward:
         """Whether the embedding is on the host, to save memory on the device."""
         return isinstance(self._embedding, HostEmbedding)
 
-    def undo(self) -> None:
-        """Give the layers of the model their own forward passes again."""
+    def restore_layers(self) -> None:
+        """Give the fused layers of the model their original forward passes again."""
         separate(self._fused)
 
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
@@ -185,7 +185,7 @@ class StaticForward:
             self.model.train(was_training)
 
     def mixed(self) -> AbstractContextManager[None]:
-        """Return the context of mixed precision."""
+        """Return the context manager of mixed precision."""
         context: AbstractContextManager[None] = self._precision()
         return context
 

@@ -18,7 +18,7 @@ from fttui.engine.protocol.data_messages import (
     ReadingProgress,
 )
 
-from ...text.visible import visible
+from ...text.control_characters import escape_control_characters
 from ..output import styled
 
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
@@ -76,7 +76,9 @@ class ProgressLine:
         """Show progress in place of what was shown before."""
         if self._stream is not None:
             share = f" {progress.done / progress.total:.0%}" if progress.total else ""
-            self._stream.write(f"\r\x1b[K{visible(progress.label)[:_LONGEST_LABEL]}{share}")
+            self._stream.write(
+                f"\r\x1b[K{escape_control_characters(progress.label)[:_LONGEST_LABEL]}{share}"
+            )
             self._stream.flush()
             self._shown = True
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ...text.visible import visible
+from ...text.control_characters import escape_control_characters
 from ..options import say
 from ..output import styled
 
@@ -47,14 +47,14 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
     from rich.text import Text
 
     own_id = "" if _only_counts(record) else f" ({record.id})"
-    yield Text(visible(f"── {record.place}{own_id}"))
+    yield Text(escape_control_characters(f"── {record.place}{own_id}"))
     for note in record.notes:
-        yield Text(visible(f"   {note}"), style="yellow")
+        yield Text(escape_control_characters(f"   {note}"), style="yellow")
     if not record.texts:
         yield Text("   this record is not learned")
     for text in record.texts:
         share = f"{text.learned:,} of {text.tokens:,} tokens are targets"
-        yield Text(visible(f"[{text.name}] {share}"))
+        yield Text(escape_control_characters(f"[{text.name}] {share}"))
         yield _spans(text, marks=marks)
         if text.token_list:
             yield _tokens(text)
@@ -73,7 +73,10 @@ def _spans(text: SampleText, *, marks: bool) -> Text:
     shown = Text()
     for span in text.spans:
         opening, closing = ("«", "»") if marks and span.learned else ("", "")
-        shown.append(f"{opening}{visible(span.text)}{closing}", LEARNED if span.learned else OTHER)
+        shown.append(
+            f"{opening}{escape_control_characters(span.text)}{closing}",
+            LEARNED if span.learned else OTHER,
+        )
     if text.left_out:
         shown.append(f" … {text.left_out:,} more characters")
     return shown
@@ -87,7 +90,7 @@ def _tokens(text: SampleText) -> Text:
     for position, token in enumerate(text.token_list):
         learned = token.label != IGNORED
         label = f"{token.label}" if learned else "–"
-        name = visible(token.text).replace("\n", "\\n")
+        name = escape_control_characters(token.text).replace("\n", "\\n")
         row = f"\n{position:>8} {token.id:>8} {label:>8}  {name}"
         shown.append(row, LEARNED if learned else OTHER)
     return shown

@@ -17,7 +17,7 @@ from fttui.engine.protocol.commands import Rollback, parse_command
 from ...app_base import AppBase
 from ...dialogs.command_cost import consequence, given_up
 from ...text import format as fmt
-from ...text.visible import visible
+from ...text.control_characters import escape_control_characters
 from ...view_model.app_state import AppState
 from ...view_model.run_view import CheckpointView
 from ...widgets.table import TableRow, cell, fill
@@ -144,7 +144,7 @@ class RollbackScreen(Modal[Rollback]):
         self._offered = [c for c in self._offered if c.name in present]
         self.on_mount()
         words = f"{command.checkpoint} has been removed by retention; choose another checkpoint"
-        self.notify(visible(words), severity="warning", markup=False)
+        self.notify(escape_control_characters(words), severity="warning", markup=False)
         return False
 
     def action_back(self) -> None:

@@ -44,7 +44,7 @@ from tests.support.matrix import in_part
 from tests.support.session_double import FakeSession, eventful, failed, live_spike, loading
 from tests.unit.tui.app.driving import driven, text_of, told, until
 from tests.unit.tui.app.folders import SAMPLE
-from tests.unit.tui.text.test_visible import HOSTILE, unsafe
+from tests.unit.tui.text.test_control_characters import HOSTILE, unsafe
 
 AT_ONCE = [
     (["space"], Pause()),

@@ -11,7 +11,7 @@ from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, DataSu
 from fttui.engine.protocol.events import DataFinding
 from fttui.tui.cli.data_check import process as data_process
 from fttui.tui.cli.main import main
-from tests.unit.tui.text.test_visible import HOSTILE, unsafe
+from tests.unit.tui.text.test_control_characters import HOSTILE, unsafe
 
 CUT = DataFinding(
     reason="cut", text="truncated", unit="records", count=3, total=20, place="d.jsonl:7",

@@ -19,8 +19,8 @@ from fttui.tui.cli import attach, main
 from fttui.tui.cli.data_check.text import print_record
 from fttui.tui.cli.headless import HeadlessLog
 from fttui.tui.cli.options import say, say_json
-from fttui.tui.cli.output import styled, visible_output
-from fttui.tui.text.visible import one_line
+from fttui.tui.cli.output import escaped_output, styled
+from fttui.tui.text.control_characters import one_line
 from tests.support.engine_double import make_run
 from tests.support.hostile import (
     EVIL,
@@ -100,7 +100,7 @@ def test_no_row_of_a_list_is_split(run: RunDirectory, capsys: pytest.CaptureFixt
 def test_headless_lines_are_each_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     log = HeadlessLog()
     count = 0
-    with visible_output():
+    with escaped_output():
         for seq, event in enumerate(hostile_events(), start=1):
             record = Record(seq=seq, time=1e9, step=seq, timeline=1, event=event)
             for line in log.lines(record, float(seq * 10)):
@@ -118,7 +118,7 @@ def test_records_are_shown_with_colours_and_nothing_else(
             texts=[SampleText(name="t", tokens=3, learned=1, spans=[SampleSpan("x", True)])],
         )
     )  # fmt: skip
-    with visible_output():
+    with escaped_output():
         print_record(record)
     printed(capsys)
     terminal = io.StringIO()
@@ -126,7 +126,7 @@ def test_records_are_shown_with_colours_and_nothing_else(
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    with visible_output():
+    with escaped_output():
         print_record(record)
     assert "\x1b[" in terminal.getvalue()
     assert faults_of(terminal.getvalue(), painted=True) == []
@@ -145,7 +145,7 @@ def test_errors_are_printable(
 
 
 def test_a_traceback_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
-    with visible_output():
+    with escaped_output():
         try:
             raise ValueError(EVIL)
         except ValueError:
@@ -164,14 +164,14 @@ WRITES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("way", WRITES)
 def test_every_way_to_print_is_covered(capsys: pytest.CaptureFixture[str], way: str) -> None:
-    with visible_output():
+    with escaped_output():
         WRITES[way]()
     printed(capsys)
 
 
 def test_the_streams_are_put_back() -> None:
     before = sys.stdout, sys.stderr
-    with visible_output():
+    with escaped_output():
         assert styled(sys.stdout) is before[0]
         assert sys.stderr is not before[1]
     assert (sys.stdout, sys.stderr) == before

@@ -63,7 +63,7 @@ def _marks(run: RunDirectory) -> None:
 def _checkpoint(run: RunDirectory) -> None:
     store = CheckpointStore(run)
     store.sweep()
-    folder = store.make("step-000001")
+    folder = store.make_folder("step-000001")
     (folder / "weights").write_bytes(b"w")
     store.commit(manifest("step-000001", 1, seal_files(folder)))
 
@@ -188,7 +188,7 @@ def test_engine_and_hub_refuse_links_and_pipes_with_their_names(run: RunDirector
 def test_the_name_in_a_manifest_removes_nothing(run: RunDirectory, victim: Path, name: str) -> None:
     store = CheckpointStore(run)
     for step in range(1, 6):
-        folder = store.make(f"step-{step:06d}")
+        folder = store.make_folder(f"step-{step:06d}")
         told = manifest(name.format(victim=victim) if step < 4 else folder.name, step)
         (folder / MANIFEST).write_bytes(msgspec.json.encode(told))
     assert [m.name for m in store.all()] == ["step-000004", "step-000005"]
@@ -204,14 +204,14 @@ def test_the_name_in_a_manifest_removes_nothing(run: RunDirectory, victim: Path,
 @pytest.mark.parametrize("file", ["../../run.json", "/etc/passwd", "..", "a/../../../x", ""])
 def test_a_manifest_that_lists_files_outside_is_none(run: RunDirectory, file: str) -> None:
     store = CheckpointStore(run)
-    store.make("step-000001")
+    store.make_folder("step-000001")
     store.commit(manifest("step-000001", 1, {file: FileEntry(size_bytes=1, sha256="0")}))
     assert store.all() == []
 
 
 def test_a_linked_file_of_a_checkpoint_is_refused(run: RunDirectory, victim: Path) -> None:
     store = CheckpointStore(run)
-    folder = store.make("step-000001")
+    folder = store.make_folder("step-000001")
     (folder / "weights").write_bytes((victim / "file").read_bytes())
     store.commit(manifest("step-000001", 1, seal_files(folder)))
     (folder / "weights").unlink()
@@ -223,7 +223,7 @@ def test_a_linked_file_of_a_checkpoint_is_refused(run: RunDirectory, victim: Pat
 def test_a_copied_checkpoint_is_shown_once_and_kept(run: RunDirectory) -> None:
     store = CheckpointStore(run)
     for step in range(1, 8):
-        folder = store.make(f"step-{step:06d}")
+        folder = store.make_folder(f"step-{step:06d}")
         (folder / "weights").write_bytes(b"w%d" % step)
         store.commit(manifest(folder.name, step, seal_files(folder)))
     shutil.copytree(store.path("step-000003"), store.path("my backup"))
@@ -248,6 +248,6 @@ def test_a_copied_checkpoint_is_shown_once_and_kept(run: RunDirectory) -> None:
 def test_sweep_keeps_folders_of_the_user(run: RunDirectory) -> None:
     store = CheckpointStore(run)
     for name in ("step-000003", "step-000003-t2.4", "step-000003.bak", "notes", "step-abc"):
-        store.make(name)
+        store.make_folder(name)
     store.sweep()
     assert sorted(os.listdir(run.checkpoints)) == ["notes", "step-000003.bak", "step-abc"]

@@ -12,7 +12,7 @@ import pytest
 
 from fttui.engine.run.processes import identity as process_identity
 from fttui.engine.run.processes.identity import (
-    Presence,
+    Liveness,
     ProcessIdentity,
     boot_seconds,
     current_identity,
@@ -36,13 +36,13 @@ def elsewhere(mine: ProcessIdentity, **changes: str) -> ProcessIdentity:
 def test_a_process_is_known_by_its_start(child) -> None:
     mine = identity_of(child.pid)
     assert mine is not None
-    assert mine.presence(child.pid) is Presence.RUNS
-    assert mine.presence(os.getpid()) is Presence.GONE, "another process of a reused pid"
-    assert mine.presence(2**22 + 1) is Presence.GONE
+    assert mine.liveness(child.pid) is Liveness.RUNNING
+    assert mine.liveness(os.getpid()) is Liveness.EXITED, "another process of a reused pid"
+    assert mine.liveness(2**22 + 1) is Liveness.EXITED
     child.kill()
-    while mine.presence(child.pid) is Presence.RUNS:
+    while mine.liveness(child.pid) is Liveness.RUNNING:
         pass
-    assert mine.presence(child.pid) is Presence.GONE, "nobody has taken its exit code yet"
+    assert mine.liveness(child.pid) is Liveness.EXITED, "nobody has taken its exit code yet"
     assert identity_of(child.pid) is None
 
 
@@ -63,31 +63,31 @@ def test_the_wall_clock_has_no_part_in_it(monkeypatch: pytest.MonkeyPatch) -> No
     before = current_identity()
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert current_identity() == before
-    assert before.presence(os.getpid()) is Presence.RUNS
+    assert before.liveness(os.getpid()) is Liveness.RUNNING
 
 
 def test_after_a_restart_of_the_machine_it_is_gone() -> None:
     mine = elsewhere(current_identity(), boot="another start")
-    assert mine.presence(os.getpid()) is Presence.GONE
+    assert mine.liveness(os.getpid()) is Liveness.EXITED
 
 
 def test_another_machine_is_told_apart_from_a_restart() -> None:
     mine = current_identity()
     there = elsewhere(mine, boot="another start", host="gpu-box")
-    assert there.presence(os.getpid()) is Presence.ELSEWHERE
+    assert there.liveness(os.getpid()) is Liveness.UNKNOWN_HOST
     namesake = elsewhere(mine, boot="another start", machine="another machine")
-    assert namesake.presence(os.getpid()) is Presence.ELSEWHERE
+    assert namesake.liveness(os.getpid()) is Liveness.UNKNOWN_HOST
     renamed = elsewhere(mine, host="renamed-meanwhile")
-    assert renamed.presence(os.getpid()) is Presence.RUNS
+    assert renamed.liveness(os.getpid()) is Liveness.RUNNING
     assert mine.host == socket.gethostname()
 
 
 def test_in_another_container_the_lock_decides(tmp_path: Path) -> None:
     mine = elsewhere(current_identity(), space="pid:[1]")
     lock = tmp_path / "lock"
-    assert mine.presence(os.getpid(), lock) is Presence.ELSEWHERE, "there is no lock to ask"
+    assert mine.liveness(os.getpid(), lock) is Liveness.UNKNOWN_HOST, "there is no lock to ask"
     lock.touch()
-    assert mine.presence(os.getpid(), lock) is Presence.GONE
+    assert mine.liveness(os.getpid(), lock) is Liveness.EXITED
     holder = subprocess.Popen(
         [sys.executable, "-c", "import fcntl,sys,time\nf=open(sys.argv[1],'r+')\n"
          "fcntl.lockf(f, fcntl.LOCK_EX)\nprint(flush=True)\ntime.sleep(600)", str(lock)],
@@ -97,7 +97,7 @@ def test_in_another_container_the_lock_decides(tmp_path: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         assert is_locked(lock) is True
-        assert mine.presence(os.getpid(), lock) is Presence.RUNS
+        assert mine.liveness(os.getpid(), lock) is Liveness.RUNNING
     finally:
         holder.kill()
         holder.wait()
@@ -123,12 +123,12 @@ def test_on_macos_the_system_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         mine = identity_of(1)
         assert mine is not None
         assert (mine.boot, mine.start) == ("B0-07", "Mon Jul  7 10:00:00 2025")
-        assert mine.presence(1) is Presence.RUNS
+        assert mine.liveness(1) is Liveness.RUNNING
         assert is_locked(Path("/none")) is None
         answers["ps"] = "Z    Mon Jul  7 10:00:00 2025\n"
-        assert mine.presence(1) is Presence.GONE
+        assert mine.liveness(1) is Liveness.EXITED
         answers["ps"] = ""
-        assert mine.presence(1) is Presence.GONE
+        assert mine.liveness(1) is Liveness.EXITED
     finally:
         process_identity._machine.cache_clear()
 

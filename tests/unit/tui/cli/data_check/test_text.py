@@ -14,7 +14,7 @@ from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, Readin
 from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
 from fttui.tui.cli.data_check.process import ProgressLine, data_messages, print_lines
 from fttui.tui.cli.data_check.text import print_record, record_text
-from tests.unit.tui.text.test_visible import HOSTILE, unsafe
+from tests.unit.tui.text.test_control_characters import HOSTILE, unsafe
 
 SPANS = [SampleSpan("Hi [b]", False), SampleSpan("there", True)]
 TOKENS = [SampleToken(5, "Hi", -100), SampleToken(6, "Ġthere", 6)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.tui.text.visible import one_line, visible, visible_json
+from fttui.tui.text.control_characters import escape_control_characters, escape_in_json, one_line
 
 HOSTILE = "\x1b]52;c;aGk=\x07\x9b31m\x1b[2J\r\u202egnp\u200b\ud800\U000e0041"
 """A clipboard command, colours, a cleared screen, reversed text, and invisible characters."""
@@ -40,7 +40,7 @@ def unsafe(text: str) -> list[str]:
     ],
 )
 def test_only_what_is_unsafe_is_shown_as_an_escape(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert escape_control_characters(text) == shown
 
 
 def test_one_line_stays_one_line() -> None:
@@ -49,7 +49,7 @@ def test_one_line_stays_one_line() -> None:
 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=60))
 def test_any_text_is_safe_and_json_keeps_its_value(text: str) -> None:
-    assert not unsafe(visible(text))
-    encoded = visible_json(json.dumps([text], ensure_ascii=False))
+    assert not unsafe(escape_control_characters(text))
+    encoded = escape_in_json(json.dumps([text], ensure_ascii=False))
     assert not unsafe(encoded)
     assert json.loads(encoded) == json.loads(json.dumps([text]))

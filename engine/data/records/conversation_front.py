@@ -1,4 +1,4 @@
-"""Put the system message and the history of a row in front of its conversation."""
+"""Put the system message and the history of a row before the turns of its conversation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SYSTEMS = ("system", "system_prompt", "system_message")
 Values = dict[str, Any]
 
 
-class ConversationContext:
-    """Adds system messages and histories to the conversations of one source.
+class ConversationFront:
+    """Puts system messages and histories before the conversations of one source.
 
     Args:
         system: System message of conversations that have none (`data.system`).
@@ -27,7 +27,7 @@ class ConversationContext:
         self._rules = rules
 
     def of_conversation(self, values: Values, place: str) -> Values:
-        """Return a row of task sft with its context in front of its turns.
+        """Return a row of task sft with the system message and history put before its turns.
 
         Raises:
             DataError: A column is of the wrong kind, or two system messages differ.
@@ -47,7 +47,7 @@ class ConversationContext:
         return {**left, "messages": [*front, *rest]}
 
     def of_preference(self, values: Values, place: str) -> Values:
-        """Return a row of task dpo or kto with its context in front of its prompt.
+        """Return a row of task dpo or kto with system message and history put before its prompt.
 
         Raises:
             DataError: A column is of the wrong kind, or two system messages differ.
@@ -73,7 +73,7 @@ class ConversationContext:
         return {name: value for name, value in values.items() if name != "prompt"}
 
     def _before_prompt(self, values: Values, columns: list[str], place: str) -> Values:
-        """Return a row with its context in front of the turns in these columns."""
+        """Return a row with system message and history put before the turns in these columns."""
         if not self._wanted(values):
             return values
         found, taken = dict(values), set()
@@ -95,7 +95,7 @@ class ConversationContext:
     def _front(
         self, values: Values, turns: Any, place: str
     ) -> tuple[list[Any], list[Any], set[str]]:
-        """Return what stands before the turns, the turns, and the columns that were used."""
+        """Return (turns to put first, own turns of the conversation, names of the columns used)."""
         column = _system_column(values)
         text = values[column] if column is not None else None
         if not isinstance(turns, list | tuple):
@@ -115,7 +115,7 @@ class ConversationContext:
 
 
 def _turn_columns(values: Values) -> list[str]:
-    """Return the columns of the conversation of a row; none if its texts are no turns."""
+    """Return the columns that make up the conversation of a row; none if it has no conversation."""
     if "messages" in values:
         return ["messages"]
     raw = {"prompt", "completion"} <= values.keys() or "text" in values
@@ -137,10 +137,10 @@ def _content(item: Mapping[str, Any]) -> Any:
 
 
 def _history(history: Any, place: str) -> list[Any]:
-    """Return the turns of a history: messages, or a list of [question, answer].
+    """Return the turns of a history, which is a list of messages or of pairs [question, answer].
 
     Raises:
-        DataError: The history is no list of these.
+        DataError: The history has another form.
     """
     if not history:
         return []

@@ -1,7 +1,8 @@
-"""Text that came from data, models or files, made safe to show in a terminal.
+"""Make text from data, models or files safe to show in a terminal.
 
-A terminal obeys control characters: they move the cursor, set its title or fill its clipboard.
-Characters that change the direction of text or take no room make a text look like another one.
+A terminal obeys control characters: they move the cursor, set the window title or fill the
+clipboard. Characters that change the direction of text or are invisible make a text look like
+another one.
 """
 
 from __future__ import annotations
@@ -22,25 +23,31 @@ _UNSAFE = re.compile(
 _UNSAFE_IN_LINE = re.compile(f"{_UNSAFE.pattern}|[\n\t]")
 
 
-def visible(text: str) -> str:
-    r"""Return a text with its control characters and invisible characters as escapes (`\x1b`)."""
+def escape_control_characters(text: str) -> str:
+    r"""Return a text in which control and invisible characters are replaced by escapes (`\x1b`)."""
     return _UNSAFE.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as `visible` does, on one line: newlines and tabs are escapes too."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    """Return a text on one line, in which newlines and tabs are escapes too.
+
+    All other characters are treated as by `escape_control_characters`.
+    """
+    return escape_control_characters(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def replace_unsafe(text: str, replacement: Callable[[str], str]) -> str:
-    """Return a text with what `visible` shows as escapes replaced, and newlines and tabs too."""
+    """Return a text with each control or invisible character replaced by what a function returns.
+
+    Newlines and tabs are replaced too.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE_IN_LINE.sub(lambda found: replacement(found[0]), text)
 
 
-def visible_json(text: str) -> str:
-    r"""Return JSON text with the same characters as escapes of JSON (`\u202e`)."""
+def escape_in_json(text: str) -> str:
+    r"""Return JSON text in which the same characters are replaced by escapes of JSON (`\u202e`)."""
     return _UNSAFE.sub(_json_escaped, text)
 
 
