@@ -115,7 +115,7 @@ def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progres
 
 
 def read_all(config: RunConfig, progress: Progress) -> SourceRecords:
-    """Read all sources and count or drop duplicates; of streamed sources the evaluation data only.
+    """Read all sources and count or drop duplicates; of streamed sources only the evaluation data.
 
     Raises:
         DataError: A source is missing, unreadable or empty, holds an invalid record, or only

@@ -171,7 +171,7 @@ def note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Finding
 def records_of(
     reader: RecordReader, source: str, rows: Sequence[SourceRecord]
 ) -> tuple[list[Record], FormatDecision]:
-    """Convert the rows of a source to records; return them, and how their format was decided.
+    """Return (records made from the rows of a source, decision about their format).
 
     Raises:
         DataError: No known format matches, or a row is invalid.

@@ -38,7 +38,7 @@ class _Stream:
     """What was counted in earlier passes, which is not counted again."""
 
     def open(self, limit: int | None, start: int = 0) -> Iterator[StreamRow]:
-        """Yield the records, or why there is none, of the first `limit` rows from `start` on."""
+        """Yield the records of the first `limit` rows from `start` on, or why a row has none."""
         rest = None if limit is None else max(0, limit - start)
         yield from islice(self._records(start, self.findings), rest)
 

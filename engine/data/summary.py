@@ -101,7 +101,7 @@ class _Read:
 def _understood(
     config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
 ) -> _Read:
-    """Return the rows as the task reads them that makes most records and reads most columns.
+    """Return the rows as read for the task that makes most records and uses most columns.
 
     Raises:
         DataError: No task can read the rows; the text is that of the first task.

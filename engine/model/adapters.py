@@ -33,9 +33,9 @@ def attach_adapters(
 
     Args:
         base: The frozen base model.
-        adapter: What to attach.
+        adapter: Settings of the adapters.
         rows: Rows of new tokens, which are trained as well.
-        seed: Of the initial weights.
+        seed: Seed of the initial weights.
         device: Device of the adapters.
 
     Raises:
@@ -65,15 +65,16 @@ def attach_adapters(
 
 
 def untargeted(base: nn.Module) -> list[str]:
-    """Return the linear layers that `all-linear` leaves out, by the last parts of their names."""
+    """Return the last parts of the names of the linear layers that `all-linear` leaves out."""
     routers = {name.rpartition(".")[2] for name in router_layers(base)}
     return sorted(routers | (_fused(base) & linear_names(base)))
 
 
 def unquantized_layers(model: nn.Module) -> list[str]:
-    """Return the names of the linear layers whose weights the model's code reads directly.
+    """Return the names of the linear layers whose weights the code of the model reads directly.
 
-    State-space models multiply by these weights themselves, so they cannot be in 4 bits.
+    State-space models (Mamba) multiply by these weights outside the layer, so they cannot be in 4
+    bits.
     """
     return [
         f"{name}.{part}"
@@ -122,7 +123,7 @@ def linear_names(model: nn.Module) -> set[str]:
 
 
 def cast_trainable(model: nn.Module, dtype: torch.dtype) -> None:
-    """Convert all trained parameters to a dtype, in place."""
+    """Convert all trainable parameters to a dtype, in place."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)

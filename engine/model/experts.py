@@ -1,4 +1,4 @@
-"""Mixtures of experts: their routers, their experts and their auxiliary loss."""
+"""Mixture-of-experts models: their routers, experts and load balancing loss."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def experts_per_layer(model: Any) -> int:
 
 
 def router_layers(model: Any) -> list[str]:
-    """Return the names of the linear layers that choose or weigh experts.
+    """Return the names of the linear layers that select or weight experts.
 
-    They stay in full precision and get no adapter: a small change of a router changes which
-    experts a token passes through.
+    They stay in full precision and get no adapter: a small change of a router changes which experts
+    process a token.
     """
     experts = experts_per_layer(model)
     if experts < 2:
@@ -56,7 +56,7 @@ def stacked_experts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter
 
 
 def quantize_experts(model: nn.Module, *, double_quant: bool) -> None:
-    """Quantize stacked experts to NF4, in place; those of a layer are dequantized while it runs."""
+    """Quantize stacked experts to NF4 in place; a layer dequantizes its experts while it runs."""
     for module, name, _ in stacked_experts(model):
         replace_parameter_4bit(module, name, compress_statistics=double_quant, quant_type="nf4")
 
@@ -67,7 +67,7 @@ def quantized_experts(model: nn.Module) -> list[Bnb4bitParametrization]:
 
 
 def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
-    """Return what is known about the experts of a model; empty for a dense model."""
+    """Return a line about the experts of a model as {"experts": line}; empty for a dense model."""
     count = experts_per_layer(model)
     if count < 2:
         return {}

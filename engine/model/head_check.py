@@ -1,4 +1,4 @@
-"""Check on loading that the loss can be computed from a model's last hidden states."""
+"""Check after loading that logits can be computed from the last hidden states of a model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _CLOSE_OTHERWISE = 5e-2
 def require_head(base: Any, dtype: torch.dtype, device: torch.device) -> None:
     """Compare the logits of a model with its output head applied to its last hidden states.
 
-    Losses are computed from the hidden states, so that not all logits are in memory at once. Models
-    that scale, cap or shift their logits in a way that `lm_head_of` does not know are refused.
+    Losses are computed from the hidden states, so that not all logits are in memory at once. A
+    model that scales, caps or shifts its logits in a way that `lm_head_of` does not know is
+    refused.
 
     Args:
         base: The loaded base model.
-        dtype: Of the computation in training.
-        device: Of the model.
+        dtype: The dtype of computation in training.
+        device: The device of the model.
 
     Raises:
         ModelError: The model has no separate head, or its logits differ.

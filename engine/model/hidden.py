@@ -109,10 +109,10 @@ def lm_head_of(model: nn.Module) -> nn.Module:
 
 
 def give_states_for_head(model: nn.Module) -> None:
-    """Let the backbone return its hidden states in the dtype of the output head's weights.
+    """Make the backbone return its hidden states in the dtype of the output head's weights.
 
-    Layer norms and residuals in fp32 make them fp32 in mixed precision, while a head with 16-bit
-    weights may be called where no autocast converts them.
+    In mixed precision, layer norms and residuals in fp32 give fp32 states. A head with 16-bit
+    weights that is called outside autocast would fail with them.
     """
     base: Any = base_model_of(model)
     head = base.get_output_embeddings()

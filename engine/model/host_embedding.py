@@ -106,7 +106,7 @@ def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
 
 
 def skeleton_of(settings: Any, **hub: Any) -> Any:
-    """Return the model of a transformers configuration without any weight in memory."""
+    """Return the model of a transformers configuration, without memory for its weights."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(settings, **hub)
 

@@ -176,7 +176,7 @@ def _load_base(
     *,
     lean: bool,
 ) -> tuple[Any, str | None]:
-    """Return the base model, and in words which weights of its files it does not have."""
+    """Return (base model, a text about the weights of its files that it does not use, or None)."""
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     quantization = _quantization(model, settings, dtype)
     places = {"": device}
@@ -248,7 +248,7 @@ def _quantization_method(present: Any) -> str | None:
 
 
 def _attention(model: ModelConfig, device: torch.device) -> str | None:
-    """Return the attention to ask for; None lets transformers choose what the model supports."""
+    """Return the attention implementation to request; None leaves the choice to transformers."""
     if model.attention == "auto":
         return None
     if model.attention == "flash_attention_2" and not is_flash_attn_2_available():

@@ -1,4 +1,4 @@
-"""Rows of embedding and output head for tokens that are new to a model, and their training."""
+"""Add rows for new tokens to the embedding and the output head, and have them trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import ModelError
 
 @dataclass(frozen=True)
 class NewRows:
-    """How the rows of new tokens are trained; empty without new tokens."""
+    """How the rows of new tokens are trained; empty if there are no new tokens."""
 
     indices: dict[str, list[int]] = field(default_factory=dict)
     """Rows to train by module, as PEFT's `trainable_token_indices`."""
@@ -28,11 +28,11 @@ class NewRows:
 
 
 def add_rows(base: Any, new_ids: Sequence[int], trained: Sequence[str]) -> NewRows:
-    """Give every new token its rows in a loaded model, with the mean of the rows before them.
+    """Give every new token its rows in a loaded model; they start as the mean of the rows before.
 
     Rows that the model has beyond its vocabulary are used first; the matrices are enlarged only if
-    ids exceed them. The mean is a deterministic choice, so that every rank and every start of a run
-    has the same rows.
+    an id exceeds them. The mean is deterministic, so every rank and every start of a run gets the
+    same rows.
 
     Args:
         base: A frozen transformers model.
@@ -55,7 +55,7 @@ def add_rows(base: Any, new_ids: Sequence[int], trained: Sequence[str]) -> NewRo
 
 
 def ids_without_row(base: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of a tokenizer beyond the rows of a model's embedding."""
+    """Return the ids of a tokenizer that exceed the rows of the model's embedding."""
     rows = len(base.get_input_embeddings().weight)
     return [token for token in tokenizer.get_vocab().values() if token >= rows]
 
@@ -72,7 +72,7 @@ def _require_rows(base: Any) -> None:
 
 
 def _enlarge(base: Any, rows: int) -> None:
-    """Enlarge embedding and head; the random state is not changed."""
+    """Enlarge the embedding and the head without changing the random state."""
     device = base.get_input_embeddings().weight.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         base.resize_token_embeddings(rows, mean_resizing=False)
@@ -81,7 +81,7 @@ def _enlarge(base: Any, rows: int) -> None:
 
 
 def _matrices(base: Any) -> list[Tensor]:
-    """Return embedding, head and the bias of the head; tied matrices are one."""
+    """Return the embedding, the head and the bias of the head; tied matrices are returned once."""
     embedding, head = base.get_input_embeddings(), base.get_output_embeddings()
     found = [embedding.weight] if _tied(base) else [embedding.weight, head.weight]
     return found if head.bias is None else [*found, head.bias]
@@ -94,16 +94,16 @@ def _tied(base: Any) -> bool:
 
 @torch.no_grad()
 def _fill(weight: Tensor, new_ids: Sequence[int]) -> None:
-    """Set the rows of new tokens to the mean of all rows before the first of them."""
+    """Set the rows of new tokens to the mean of all rows that precede the first of them."""
     mean = weight[: min(new_ids)].mean(dim=0, dtype=torch.float32)
     weight[list(new_ids)] = mean.to(weight.dtype)
 
 
 def _training(base: Any, ids: list[int], trained: Sequence[str], fact: str) -> NewRows:
-    """Return how PEFT trains these rows, besides the modules that it trains as a whole anyway.
+    """Return how PEFT trains these rows, unless it trains their modules as a whole anyway.
 
-    PEFT trains single rows of a head without bias, tied to the embedding or not. It leaves the bias
-    out, so that a head with one is trained as a whole.
+    PEFT trains single rows of a head without bias, whether or not it is tied to the embedding. It
+    would ignore a bias, so a head with one is trained as a whole.
     """
     names = {id(module): name for name, module in base.named_modules()}
     ends = base.get_input_embeddings(), base.get_output_embeddings()
@@ -130,8 +130,8 @@ def _fact(count: int, rows: int, needed: int) -> str:
 def adapt_to_losses(base: Any) -> None:
     """Adapt the modules whose rows PEFT trains to fused losses and CUDA graphs.
 
-    Fused losses read the bias of a head. A graph cannot capture that a list of row numbers is sent
-    to the device, which PEFT does in every forward pass.
+    Fused losses read the bias of a head, which the modules of PEFT do not have. In every forward
+    pass PEFT sends a list of row numbers to the device, which a CUDA graph cannot capture.
     """
     for module in base.modules():
         if isinstance(module, TrainableTokensLayer):
@@ -142,7 +142,7 @@ def adapt_to_losses(base: Any) -> None:
 
 
 class _RowsInPlace:
-    """Returns a matrix with its trained rows, as PEFT does, from row numbers on the device."""
+    """Returns a matrix with its trained rows, as PEFT does; row numbers stay on the device."""
 
     def __init__(self, layer: TrainableTokensLayer) -> None:
         self._layer = layer

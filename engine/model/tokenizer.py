@@ -21,7 +21,7 @@ _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endof
 
 @dataclass(frozen=True)
 class ModelTokenizer:
-    """A tokenizer with the tokens of `data.special_tokens`."""
+    """A tokenizer to which the tokens of `data.special_tokens` have been added."""
 
     tokenizer: PreTrainedTokenizerBase
     new_tokens: Mapping[str, int]
@@ -35,7 +35,7 @@ def load_tokenizer(
 
     Args:
         model: The model.
-        data: Names the chat template and the special tokens to add.
+        data: The chat template and the special tokens to add.
         progress: Called with (label, done, total).
 
     Raises:
@@ -77,7 +77,7 @@ def hub_arguments(model: ModelConfig) -> dict[str, Any]:
 
 
 def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTokenizer:
-    """Read the tokenizer from a folder or from the hub, with a pad token and added tokens.
+    """Read the tokenizer from a folder or the hub; give it a pad token and the configured tokens.
 
     Raises:
         ConfigError: The configured chat template cannot be found.
@@ -100,10 +100,10 @@ def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTo
 def add_special_tokens(
     tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]
 ) -> Mapping[str, int]:
-    """Add special tokens that a tokenizer does not have, and return the new ones with their ids.
+    """Add special tokens that a tokenizer lacks; return the new ones as {token: id}.
 
-    A token that the vocabulary has keeps its id; if text with it would be split, it becomes a
-    special token under this id.
+    A token that is already in the vocabulary keeps its id. If the tokenizer would split it within a
+    text, it becomes a special token with this id.
     """
     known = tokenizer.get_vocab()
     added = {str(token) for token in tokenizer.added_tokens_encoder}

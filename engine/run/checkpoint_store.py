@@ -178,7 +178,9 @@ class CheckpointStore:
         return folder
 
     def make_folder(self, name: str) -> Path:
-        """Create the folder of a checkpoint, or keep that of another rank, and return it.
+        """Create the folder of a checkpoint and return its path.
+
+        Another rank may have created the folder already.
 
         Raises:
             OSError: it cannot be created, or there is a link in its place.

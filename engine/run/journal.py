@@ -65,16 +65,16 @@ def _opened(path: Path) -> BinaryIO:
 
 @dataclass(frozen=True)
 class DamagedPart:
-    """A part of a journal that holds no whole frames."""
+    """A damaged part of a journal, which contains no complete frame."""
 
     offset: int
     size_bytes: int
 
 
 def read_past_damage(path: Path, offset: int) -> Iterator[bytes | DamagedPart]:
-    """Yield what follows a place at which a reader stopped: payloads, and the damaged parts.
+    """Yield the payloads and damaged parts from the place where a reader stopped.
 
-    Only for a journal that nobody writes any more: in another one, the end may be incomplete.
+    Use it only for a journal that is no longer written; otherwise the last frame may be incomplete.
     """
     with _opened(path) as file:
         file.seek(offset)

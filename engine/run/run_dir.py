@@ -128,7 +128,7 @@ class RunDirectory:
         return self.logs / "engine.log"
 
     def open(self) -> OpenFolder:
-        """Open the folder, to write, rename or remove something in it.
+        """Open the folder in order to write, rename or remove files in it.
 
         Raises:
             OSError: the folder cannot be opened.

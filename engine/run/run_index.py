@@ -93,7 +93,7 @@ def _unreadable(run: RunDirectory, error: Exception) -> RunSummary:
 
 
 def _finite(value: float) -> float:
-    """Return a time to sort by; one that is none comes last."""
+    """Return a time as a sort key; a value that is not a time is sorted last."""
     return value if math.isfinite(value) else 0.0
 
 
@@ -221,7 +221,7 @@ def read_tail(path: Path) -> tuple[list[bytes], int]:
 
 
 def _chain(data: bytes, after: int) -> list[tuple[int, bytes]]:
-    """Return the frames that follow each other from the first place at which there are some."""
+    """Return the first sequence of consecutive frames, as (end, payload)."""
     for at in range(after, min(len(data), after + 65536)):
         frames = list(valid_frames(data, at))
         if len(frames) > 1 or (frames and frames[-1][0] == len(data)):

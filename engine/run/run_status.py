@@ -66,7 +66,7 @@ class LifecycleStatus:
         self._after_gap = False
 
     def add(self, event: AnyEvent, time: float, seq: int = 0) -> None:
-        """Take in the next event with time and number of its record; most kinds change nothing."""
+        """Update the status with the next event of the journal; most kinds change nothing."""
         match event:
             case RunStarted(incarnation=incarnation):
                 self.incarnation = max(self.incarnation, incarnation)

@@ -118,7 +118,7 @@ def require_here(run: RunDirectory) -> None:
     """Check that the engine of a run was not started on another machine.
 
     Raises:
-        EngineGone: it was; the text says how to attach there.
+        EngineGone: it was started there; the text says how to attach.
     """
     summary = summarize(run)
     if summary.engine_host:

@@ -100,12 +100,12 @@ def look_into_data(
 
     Args:
         resolved: the resolved configuration.
-        show: number of records of each training source to print as they are learned.
-        tokens: print every token of them.
+        show: number of records of each training source to print with their targets.
+        tokens: whether to print every token of them.
         say: prints a line.
 
     Raises:
-        DataError: the data cannot be used, or what would be changed in them needs consent.
+        DataError: the data cannot be used, or a finding needs consent.
     """
     from .data_check.process import data_messages, print_lines
     from .data_check.text import print_record

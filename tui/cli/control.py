@@ -164,10 +164,10 @@ def _parsed(words: list[str]) -> AnyCommand:
 
 
 def require_engine(run: RunDirectory) -> None:
-    """Check that an engine of this machine works on a run.
+    """Check that an engine on this machine is working on a run.
 
     Raises:
-        EngineGone: none does, or the run was started on another machine.
+        EngineGone: no engine is, or the run was started on another machine.
     """
     if host := read_engine_status(run).host:
         raise EngineGone(

@@ -106,7 +106,7 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
 
 
 def _names(columns: Sequence[str]) -> str:
-    """Return the names of columns; `--format json` has all of them in full."""
+    """Return the names of columns as a short text; `--format json` prints all of them in full."""
     shown = ", ".join(clip_to(name, _LONGEST_NAME) for name in columns[:_MOST_COLUMNS])
     more = len(columns) - _MOST_COLUMNS
     return shown + (f" and {more:,} more" if more > 0 else "")

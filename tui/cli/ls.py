@@ -138,7 +138,7 @@ def _events(options: argparse.Namespace) -> int:
 
 
 class _EventPrinter:
-    """Prints records as JSON, and counts what is none."""
+    """Prints records as JSON, and counts the frames that are not records."""
 
     def __init__(self, since: int, *, flush: bool) -> None:
         self._since = since
@@ -146,7 +146,7 @@ class _EventPrinter:
         self._others = 0
 
     def print(self, payload: bytes) -> None:
-        """Print one record, or count a frame that is none."""
+        """Print a record as JSON; if the frame is not a record, count it."""
         try:
             line = event_line(payload)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -171,7 +171,10 @@ class _EventPrinter:
 
 
 def _rest(run: RunDirectory, offset: int) -> Iterator[bytes | DamagedPart]:
-    """Yield what is behind damage in the journal of an ended run."""
+    """Yield the frames after a damaged part of the journal, and the further damaged parts.
+
+    Use it only for a run that has ended.
+    """
     with suppress(FileNotFoundError):
         yield from read_past_damage(run.journal, offset)
 

@@ -77,7 +77,7 @@ def add_accept_changed(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust_code(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust-code`."""
+    """Add the option `--trust-code` to a parser."""
     parser.add_argument(
         "--trust-code",
         metavar="HASH",
@@ -97,7 +97,7 @@ def warn(text: str) -> None:
 
 
 def say_json(value: Any, *, indent: int | None = None, flush: bool = True) -> None:
-    """Print plain values as JSON, in which no character is a command for a terminal."""
+    """Print plain values as JSON, with control characters escaped."""
     print(escape_in_json(json.dumps(value, ensure_ascii=False, indent=indent)), flush=flush)
 
 

@@ -183,13 +183,13 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 def preflight(
     path: Path, overrides: list[str], *, force: bool, say: Callable[[str], None]
 ) -> LoadedConfig:
-    """Check everything that can be checked before an engine starts; return what it is to run.
+    """Check all that can be checked before an engine starts; return the loaded configuration.
 
     Args:
         path: The configuration.
         overrides: Keys to override, as K=V.
-        force: Start even if the run does not fit by the estimate.
-        say: Prints the estimate, the decisions and what is known about the data.
+        force: Start even if the memory estimate exceeds what is available.
+        say: Prints the estimate, the decisions and the results about the data.
 
     Raises:
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data

@@ -112,7 +112,7 @@ def age(seconds: float | None) -> str:
 
 
 def clock(time_s: float) -> str:
-    """Format Unix seconds as local time of day, `12:04:33`; a time that is none is `–`."""
+    """Format Unix seconds as local time of day, `12:04:33`; an invalid time is shown as `–`."""
     try:
         return time.strftime("%H:%M:%S", time.localtime(time_s))
     except (ValueError, OverflowError, OSError):

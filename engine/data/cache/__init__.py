@@ -1,1 +1,1 @@
-"""Tokenized data on disk, found again by the content of everything that they depend on."""
+"""Cache of tokenized data on disk; an entry is found by hashes of everything that determines it."""

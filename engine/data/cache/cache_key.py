@@ -85,7 +85,7 @@ def _templates(tokenizer: Any) -> str:
 
 
 def code_files() -> list[Path]:
-    """Return the files whose code decides how data are read and tokenized."""
+    """Return the source files whose code determines how data are read and tokenized."""
     folder = Path(__file__).parents[1]
     return [*sorted(folder.rglob("*.py")), Path(data_reasons.__file__)]
 

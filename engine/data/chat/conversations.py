@@ -130,12 +130,12 @@ class ConversationReader:
 
 
 def _is_last_answer(turns: Turns, number: int) -> bool:
-    """Whether no user speaks behind a turn."""
+    """Whether no user turn follows a turn."""
     return all(turn.get("role") != "user" for turn in turns[number + 1 :])
 
 
 def _is_empty(turn: Message) -> bool:
-    """Whether a turn has no text but white space, no tool calls and no reasoning."""
+    """Whether a turn has no text except white space, no tool calls and no reasoning."""
     content = turn.get("content") or ""
     empty = isinstance(content, str) and not content.strip()
     return empty and not (turn.get("tool_calls") or turn.get("reasoning_content"))

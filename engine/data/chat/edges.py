@@ -1,10 +1,10 @@
-"""Compare the beginnings of texts, to find where the prompt before a turn ends."""
+"""Compare the beginnings of texts, to find where the generation prompt before a turn ends."""
 
 from __future__ import annotations
 
 
 def common(one: str, other: str) -> str:
-    """Return the longest text with which both begin."""
+    """Return the longest common prefix of two texts."""
     length = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
@@ -14,10 +14,10 @@ def common(one: str, other: str) -> str:
 
 
 def shared_beginning(text: str, prompt: str) -> tuple[int, bool]:
-    """Return how much of a text a prompt begins with, whatever white space it has.
+    """Compare the beginning of a text with a prompt, ignoring differences in white space.
 
     Returns:
-        The length in `text`, and whether all of the prompt stands there.
+        (length of the part of `text` that agrees with the prompt, whether the whole prompt does).
     """
     if text.startswith(prompt):
         return len(prompt), True
@@ -36,7 +36,7 @@ def shared_beginning(text: str, prompt: str) -> tuple[int, bool]:
 
 
 def without_cut_tag(text: str) -> str:
-    """Return a text without a tag at its end that is not closed, such as `<thi`."""
+    """Return a text without an incomplete tag at its end, such as `<thi`."""
     for opens, closes in ("<>", "[]"):
         place = text.rfind(opens)
         if place > text.rfind(closes):
@@ -45,7 +45,7 @@ def without_cut_tag(text: str) -> str:
 
 
 def without_cut_word(text: str, whole: str) -> str:
-    """Return the beginning of a text without a word at its end that goes on in the whole text."""
+    """Return a prefix of a whole text without an incomplete word at the end of the prefix."""
     if not (text[-1:].isalnum() and whole[len(text) : len(text) + 1].isalnum()):
         return text
     return text.rstrip("".join({letter for letter in text if letter.isalnum()}))

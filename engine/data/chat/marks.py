@@ -1,8 +1,8 @@
-"""Marks around the strings of messages, which show where a chat template puts them.
+"""Sentinel characters (marks) around the strings of messages show where a chat template puts them.
 
-Each string of a conversation has two private characters of Unicode of its own, one that opens and
-one that closes. If the rendered text without marks equals the text rendered without them, the marks
-did not change what the template does.
+Each string of a conversation is enclosed in two private-use characters of Unicode. The conversation
+is rendered with and without marks. If both texts are equal after the marks are removed, the
+template behaves in the same way with marks, so their places are those of the strings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ESCAPED = re.compile(
 
 @dataclass(frozen=True)
 class MarkedString:
-    """A string of a message."""
+    """A string of a message that can be enclosed in marks."""
 
     message: int
     kind: Kind
@@ -60,7 +60,11 @@ def has_marks(text: str) -> bool:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of marks; escaped ones take longer to find, and are rare."""
+    """Return the pattern that finds marks in a text.
+
+    Marks that the template has written as JSON escapes are rare and slow to find, so they are
+    searched for only if the text has any.
+    """
     return _ESCAPED if "\\u" in text or "\\U" in text else _MARK
 
 
@@ -82,7 +86,7 @@ def kinds_of(turn: Message) -> set[Kind]:
 class Marking:
     """The strings of a conversation, numbered in order, and the marks around them.
 
-    A conversation that stops earlier has the same numbers.
+    A shortened conversation has the same numbers for its strings.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -110,7 +114,7 @@ class Marking:
         style: Style = "inner",
         stop: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the messages with marks around the strings of the chosen ones, or of all.
+        """Return the messages with marks around the strings of some or all messages.
 
         Args:
             chosen: Numbers of the messages to mark; None marks all.
@@ -136,7 +140,7 @@ class Marking:
         return made
 
     def changed(self, string: int, change: Callable[[str], str]) -> list[dict[str, Any]]:
-        """Return the messages with one string changed, inside of its white space."""
+        """Return the messages with one string changed; white space around the string is kept."""
         message = self.strings[string].message
         numbers = iter(self.of(message))
 
@@ -176,7 +180,7 @@ def before_first(text: str) -> str:
 
 
 def _marks(text: str) -> Iterator[tuple[bool, int, int]]:
-    """Yield whether a mark closes, the number of its string, and its place without marks."""
+    """Yield (whether the mark closes, number of its string, position in the text without marks)."""
     removed = 0
     for match in _pattern(text).finditer(text):
         code = _code(match)
@@ -205,7 +209,7 @@ def _mark(text: str, number: int, style: Style) -> str:
 
 
 def _around(text: str, place: int, string: str) -> tuple[int, int] | None:
-    """Return where a string stands whose middle is at `place`; None if it was rewritten."""
+    """Return (start, end) of a string with its middle at `place`; None if the text differs."""
     start = place - len(string) // 2
     end = start + len(string)
     return (start, end) if start >= 0 and text[start:end] == string else None
@@ -239,7 +243,7 @@ def _rewritten(turn: Message, write: _Write) -> dict[str, Any]:
 
 
 def _sides(content: str, write: _Write) -> str:
-    """Rewrite the text on each side of the tags of reasoning, the text between as reasoning."""
+    """Rewrite the reasoning between reasoning tags, and the text on each side of them."""
     sides = REASONING.split(content)
     made = []
     for index, side in enumerate(sides):

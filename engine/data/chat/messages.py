@@ -38,7 +38,7 @@ _INLINE = re.compile(rf"(?:{_BLOCKS})\s*", re.DOTALL)
 
 
 def closes_reasoning(tag: str) -> bool:
-    """Whether a tag ends reasoning."""
+    """Whether a tag marks the end of reasoning."""
     return tag in _CLOSING
 
 

@@ -1,4 +1,4 @@
-"""Where the strings of a conversation stand in its rendered text, and which are not in it."""
+"""Find where the strings of a conversation stand in its rendered text, and which are missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .template import ChatTemplate, Rendered, Tools
 
 @dataclass(frozen=True)
 class Ending:
-    """A turn at the end of a conversation."""
+    """The conversation rendered up to and including one turn, and the places of its strings."""
 
     own: list[PlacedString]
     """Where its strings stand."""
@@ -33,11 +33,11 @@ class Ending:
     """The text of the conversation that stops after the turn."""
 
     def count(self, string: int) -> int:
-        """Return how often a string stands in the text."""
+        """Return how often the text contains a string of the turn."""
         return sum(one.string == string for one in self.own)
 
     def behind(self, string: int) -> str | None:
-        """Return the text between the last place of a string and the next string, or the end."""
+        """Return the text from the last occurrence of a string to the next string or to the end."""
         ends = [one.end for one in self.own if one.string == string]
         if not ends:
             return None
@@ -47,7 +47,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class GenerationPrompt:
-    """The text with which a template asks for an answer, behind the last string before it."""
+    """The generation prompt before an answer, and the last string before it."""
 
     string: int | None
     """The last string before the answer; None if there is none."""
@@ -87,10 +87,10 @@ class Placement:
         """Where the strings stand, in order."""
 
     def of(self, message: int) -> list[PlacedString]:
-        """Return where the strings of a message stand that belong to it.
+        """Return the places of the strings that belong to a message.
 
-        Later messages may repeat strings, such as the name of a tool. A string belongs to its
-        message as often as it stands in the conversation that stops after the message.
+        Later messages may repeat a string, such as the name of a tool. A message owns as many
+        occurrences of its string as there are in the conversation that ends with this message.
         """
         own = [one for one in self.placed if one.message == message]
         ending = self.ending(message)
@@ -105,7 +105,7 @@ class Placement:
         return kept
 
     def ending(self, message: int) -> Ending | None:
-        """Return the conversation that stops after a message; None if it has no such text."""
+        """Return the conversation that ends with a message; None if it cannot be rendered."""
         if message not in self._endings:
             self._endings[message] = self._ending(message)
         return self._endings[message]
@@ -120,7 +120,7 @@ class Placement:
         return Ending(own, text) if own else None
 
     def left_out(self) -> dict[int, set[Kind]]:
-        """Return the messages with strings that are not in the text, and the kinds of these."""
+        """Return {message: kinds of its strings that are missing in the text}."""
         there = {one.string for one in self.placed}
         missing: dict[int, set[Kind]] = {}
         for number, string in enumerate(self.marking.strings):
@@ -131,10 +131,10 @@ class Placement:
         return missing
 
     def _vanishes(self, number: int, there: set[int]) -> bool:
-        """Whether a string that cannot be marked is not in the text.
+        """Whether a string that cannot be marked is missing in the text.
 
-        It is not if the text stays the same when the string changes, or has it no more often than
-        the other strings, whose numbers are `there`.
+        It is missing if a change of the string leaves the text the same, or if the text contains it
+        no more often than the strings found elsewhere (their numbers are `there`) do.
         """
         for change in (_longer, _other):
             if self._rendered(self.marking.changed(number, change)) == self.text:
@@ -145,7 +145,7 @@ class Placement:
         return max(self.text.count(form) for form in forms) <= others
 
     def generation_prompt(self, turn: int) -> GenerationPrompt:
-        """Return the text with which the template asks for a turn."""
+        """Return the generation prompt before a turn."""
         if self.asked(turn) is None:
             opener = self._template.opener(self._turns[:turn], self._tools, self._form)
             return GenerationPrompt(None, "", opener)
@@ -159,7 +159,7 @@ class Placement:
         return GenerationPrompt(*self._tail(turn, asked), opener)
 
     def asked(self, turn: int) -> tuple[int | None, str] | None:
-        """Return the last string before a turn, and the text behind it if an answer is asked for.
+        """Return (last string before a turn, text that follows it in a request for an answer).
 
         None if the messages before the turn cannot be marked.
         """
@@ -189,7 +189,7 @@ class Placement:
         return answered[:place] if place >= 0 else None
 
     def _marked_alike(self, stop: int) -> bool:
-        """Whether marks change none of the first messages."""
+        """Whether marks do not change how the messages before `stop` are rendered."""
         return not any(self.marking.of(n) and n in self.unmarkable for n in range(stop))
 
     def _place_all(self) -> list[PlacedString]:
@@ -240,5 +240,5 @@ def _longer(text: str) -> str:
 
 
 def _other(text: str) -> str:
-    """Return another text of the same length."""
+    """Return a different text of the same length."""
     return "".join("x" if letter != "x" else "y" for letter in text)

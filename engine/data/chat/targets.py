@@ -1,9 +1,9 @@
-"""Find the characters of a rendered conversation that are learned: turns and their end marks.
+"""Find the characters of a rendered conversation that are learned: turns with end-of-turn tokens.
 
-A turn begins behind the text with which the template asks for an answer (the prompt), as far as
-that text stands before the turn, and ends behind its end mark. Both are found with marks around
-the strings of the messages, so it does not matter whether the template repeats, drops or rewrites
-other turns. Templates with `{% generation %}` name their targets themselves.
+The target of a turn begins after the generation prompt. If the text has only the beginning of that
+prompt, it begins after that part. It ends after the end-of-turn token. Both ends are found with
+marks around the strings of the messages, so it does not matter whether the template repeats, drops
+or rewrites other turns. Templates with `{% generation %}` define their targets themselves.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Search:
         return found
 
     def _is_whole(self, target: TurnTarget) -> bool:
-        """Whether every string of a turn that stands in the text is learned."""
+        """Whether all strings of a turn that the text contains are learned."""
         return all(
             any(start <= one.start and one.end <= end for start, end in target.spans)
             for one in self._where.of(target.turn)
@@ -138,7 +138,7 @@ class _Search:
         return TurnTarget(turn, tuple(spans), ended)
 
     def _parts(self, own: Sequence[PlacedString]) -> list[list[PlacedString]]:
-        """Split the strings of a turn where other messages stand between them."""
+        """Split the strings of a turn into groups, wherever other messages stand between them."""
         parts = [[own[0]]]
         for one, following in pairwise(own):
             between = (one.end, following.start)
@@ -171,9 +171,10 @@ class _Search:
         return TurnTarget(turn, tuple(spans), ended)
 
     def _start(self, turn: int, first: PlacedString) -> int:
-        """Return where a turn begins: behind the prompt, as far as it stands before the turn.
+        """Return where the learned text of a turn begins: after the generation prompt.
 
-        Templates ask for turns of the assistant only; others begin with their first string.
+        If the text has only the beginning of that prompt, the learned text begins after that part.
+        Templates ask only for turns of the assistant; other turns begin with their first string.
         """
         if self._turns[turn].get("role") != "assistant":
             return first.start
@@ -197,17 +198,20 @@ class _Search:
         return before + (opened or self._prefix_to_last_special_token(gap, length))
 
     def _cut(self, gap: str, length: int) -> int:
-        """Return how much of a gap is the beginning of a prompt that goes on otherwise."""
+        """Return the length of the part of a gap that agrees with a prompt, without cut words."""
         return len(without_cut_word(without_cut_tag(gap[:length]), gap))
 
     def _prefix_to_last_special_token(self, gap: str, length: int) -> int:
-        """Return the same if that beginning ends with a special token, or all of the gap."""
+        """Return the length of the shared part of a gap if it ends with a special token.
+
+        Otherwise return the length of the whole gap.
+        """
         shared = gap[: self._cut(gap, length)].rstrip()
         special = list(self._finder.special(shared))
         return len(shared) if special and special[-1].end() == len(shared) else len(gap)
 
     def _behind_opener(self, opener: str, gap: str) -> int | None:
-        """Return where the longest beginning of an opener ends in a gap; None without any."""
+        """Return the end of the longest prefix of an opener in a gap; None without any."""
         for length in range(len(opener), 0, -1):
             place = gap.rfind(opener[:length])
             if place < 0:
@@ -226,12 +230,12 @@ class _Search:
         return bool(shared.strip()) and without_cut_word(shared, following) == shared
 
     def _closing(self, turn: int, last: PlacedString, end: int) -> tuple[int, bool]:
-        """Return the length of what closes a turn, and whether an end mark is in it.
+        """Return (length of the text that closes a turn, whether it has an end-of-turn token).
 
         Args:
             turn: Number of the turn.
             last: Its last string.
-            end: Where the text ends that is learned so far, at or behind the end of `last`.
+            end: End of the text learned so far, which is the end of `last` or later.
         """
         own = self._where.of(turn)
         after = [one.start for one in self._where.placed if one.start >= end and one not in own]
@@ -257,7 +261,7 @@ class _Search:
         return length, bool(self._text[last.end : end + length].strip())
 
     def _shared(self, tail: str, alone: str | None) -> str:
-        """Return the text that follows a turn whether or not the conversation goes on."""
+        """Return the text after a turn that is the same within and at the end of a conversation."""
         shared = tail if alone is None else common(tail, alone)
         for mark in self._finder.special(tail):
             if mark.start() < len(shared) < mark.end():
@@ -265,7 +269,7 @@ class _Search:
         return shared
 
     def _has_end_mark(self, turn: int, closing: str) -> bool:
-        """Whether a special token is in a text, or the words that end other turns."""
+        """Whether a text contains a special token, or the words that end other turns."""
         if any(True for _ in self._finder.special(closing)):
             return True
         answer = Marking([*self._turns[:turn], {"role": "assistant", "content": "a"}])
@@ -297,7 +301,7 @@ class _Search:
         return length
 
     def _next_role(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of the token of the next role, where models stop with that token."""
+        """Return the length of the token of the next role if models stop with that token."""
         mark = next(self._finder.special(shared), None)
         if mark is None or alone is None or alone.strip() != mark.group():
             return 0
@@ -319,7 +323,7 @@ class _Search:
         return len(shared.rstrip())
 
     def _continued(self, turn: int) -> str | None:
-        """Return the text behind the last turn if the user answered it."""
+        """Return the text that follows the last turn in a conversation that the user continues."""
         turns = [*self._turns, {"role": "user", "content": "a"}]
         marking = Marking(turns)
         made = self._template.text(marking.marked([turn, turn + 1]), self._tools, self._form)
@@ -370,5 +374,5 @@ class _Search:
 
 
 def _stops_alike(tail: str, alone: str | None) -> bool:
-    """Whether a turn ends with the same words whether or not the conversation goes on."""
+    """Whether a turn ends with the same words in the middle and at the end of a conversation."""
     return alone is not None and bool(alone.strip()) and tail.startswith(alone.rstrip())

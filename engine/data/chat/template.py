@@ -144,7 +144,7 @@ class ChatTemplate:
         return Rendered(text, form)
 
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
-        """Whether no content that is given as text or in its place reaches the text."""
+        """Whether the template writes neither text content nor other content in its place."""
         if form in self._reading:
             return False
         marking = Marking(turns)

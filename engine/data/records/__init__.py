@@ -1,1 +1,1 @@
-"""Records: formats, columns and messages of rows, whatever names their authors chose."""
+"""Convert rows to typed records, with the formats, column names and messages in common use."""

@@ -86,7 +86,7 @@ class ColumnUse:
         return record
 
     def add_meaningful(self, names: Iterable[str]) -> None:
-        """Treat further columns as changing what should be learned."""
+        """Add columns that change what should be learned; they are reported if they are unused."""
         self._meaningful.update(name.lower() for name in names)
 
     @property

@@ -63,7 +63,10 @@ class ConversationFront:
         return self._before_prompt(values, columns, place)
 
     def _with_prompt(self, values: Values, place: str) -> Values:
-        """Return two conversations with the text that is their prompt, if they do not have it."""
+        """Return a row of two conversations without the text `prompt`.
+
+        If the conversations have no user turn, the text becomes a prompt of one turn.
+        """
         prompt = values["prompt"]
         if not any(role_of(one, self._rules) == "user" for one in values["chosen"]):
             return values | {"prompt": [{"role": "user", "content": prompt}]}

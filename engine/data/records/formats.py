@@ -130,7 +130,7 @@ def detect_format(columns: Collection[str], task: str = "") -> Format | None:
 
 
 def possible_formats(columns: Collection[str], task: str) -> list[Format]:
-    """Return every format that these columns allow, those of the task first, in its order."""
+    """Return all formats that these columns allow; those of the task come first."""
     found = list(_formats(columns))
     wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
     if task == "sft" and not wanted and has_turns(columns):

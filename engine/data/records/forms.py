@@ -1,4 +1,4 @@
-"""The records that each task reads, in words, with the ones nearest to the columns found first."""
+"""Describe in words which records each task reads, beginning with those most like given columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EVERY_FORM = "docs/tasks.md lists every kind of record"
 
 
 def listed(columns: Collection[str]) -> str:
-    """Return the names of columns; long names and long lists are shortened."""
+    """Return the names of columns as one text; long names and long lists are shortened."""
     shown = [
         name if len(name) <= MOST_CHARACTERS else name[:MOST_CHARACTERS] + "…"
         for name in list(columns)[:MOST_COLUMNS]
@@ -49,7 +49,7 @@ def listed(columns: Collection[str]) -> str:
 
 
 def nearest_forms(columns: Collection[str], task: str) -> str:
-    """Return the records that a task reads, the ones most like these columns first."""
+    """Describe the records that a task reads, beginning with those most like these columns."""
     found = [name.lower()[:MOST_CHARACTERS] for name in list(columns)[:100]]
     forms = sorted(_FORMS[task], key=lambda form: -_likeness(form, found))[:MOST_FORMS]
     return "; ".join(" + ".join("/".join(names) for names in form) for form in forms)
@@ -61,7 +61,7 @@ def tasks_of(form: str) -> list[str]:
 
 
 def _likeness(form: Form, columns: Sequence[str]) -> float:
-    """Return how well columns fit a form: 1 if each of its columns has a column of its name."""
+    """Return the share of columns of a form whose name a given column resembles, up to 1."""
     best = [max((_ratio(a, b) for a in names for b in columns), default=0.0) for names in form]
     return sum(best) / len(best)
 

@@ -1,4 +1,4 @@
-"""What labels say: classes, scores, matches of two texts, ratings, or the answer to a text."""
+"""Interpret labels: classes, scores, matches of two texts, ratings, or the answer to a text."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def is_missing(label: Any) -> bool:
 
 
 def is_unlabelled(label: Any) -> bool:
-    """Whether a label is missing, or a word that stands for a missing label."""
+    """Whether a label is missing or is a word for a missing label, such as `n/a`."""
     word = isinstance(label, str) and label.strip().lower() in UNLABELLED
     return is_missing(label) or word
 
 
 def are_fractions(labels: Iterable[Any]) -> bool:
-    """Whether labels are numbers, also as text, and one of them has a fraction."""
+    """Whether all labels are numbers, possibly written as text, and at least one has a fraction."""
     numbers = [_number(label) for label in labels if not is_missing(label)]
     known = [number for number in numbers if number is not None]
     return len(known) == len(numbers) and any(not number.is_integer() for number in known)
@@ -65,12 +65,12 @@ def _number(label: Any) -> float | None:
 
 
 class YesNoLabels:
-    """The labels of one source that say yes or no.
+    """Decides which labels of one source are positive.
 
     Args:
-        words: What each label means, unless `yes` is given.
-        yes: The labels that say yes, as configured; all others say no. None: `words` decides.
-        what: What a yes says, for error messages, such as `that the texts match`.
+        words: Label → whether it is positive, used unless `yes` is given.
+        yes: The positive labels, as configured; all others are negative. None: `words` decides.
+        what: What a positive label says, for error messages, such as `that the texts match`.
     """
 
     def __init__(self, words: Mapping[str, bool], yes: Sequence[Any] | None, what: str) -> None:
@@ -82,14 +82,14 @@ class YesNoLabels:
 
     @property
     def configured(self) -> bool:
-        """Whether the labels that say yes are configured."""
+        """Whether the positive labels are configured."""
         return self._yes is not None
 
     def says_yes(self, label: Any, column: str, place: str) -> bool:
-        """Return whether a label says yes.
+        """Return whether a label is positive.
 
         Raises:
-            DataError: It can mean several things, or is no known word.
+            DataError: The label is ambiguous, or is not a known word.
         """
         key = _key(label)
         if self._yes is not None:
@@ -114,7 +114,7 @@ class YesNoLabels:
 
 
 def _key(label: Any) -> str:
-    """Return a label as text that is equal for equal labels of files of all kinds."""
+    """Return a label as text; equal labels of JSON, tables and Parquet files give equal texts."""
     if isinstance(label, bool):
         return str(int(label))
     if isinstance(label, float) and label.is_integer():
@@ -126,7 +126,7 @@ def _key(label: Any) -> str:
 
 
 def yes_no_columns(labels: Mapping[str, Iterable[Any]]) -> list[str]:
-    """Return the columns whose values look like labels: few different short values, repeated."""
+    """Return the columns that look like labels: a few different short values, repeated."""
     return [name for name, values in labels.items() if _like_labels(list(values))]
 
 

@@ -1,4 +1,4 @@
-"""Map rows to the columns of the formats: `data.columns`, and several positives of one anchor."""
+"""Rename the columns of rows as `data.columns` says, and find several positives of one anchor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MissingColumn(DataError):
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """A row with the columns of the formats."""
+    """A row whose columns have the names that the formats use."""
 
     values: dict[str, Any]
     place: str
@@ -32,7 +32,7 @@ class PreparedRow:
 
 
 def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
-    """Return a row under the names that `data.columns` gives to its columns.
+    """Return a row with its columns renamed as `data.columns` says.
 
     Raises:
         MissingColumn: The row lacks a column.
@@ -81,7 +81,7 @@ def with_every_positive(rows: Iterable[PreparedRow]) -> Iterator[PreparedRow]:
 
 
 def several_positives(row: PreparedRow) -> tuple[str, list[Any]]:
-    """Return the column of the positive and, if it holds a list, its texts that are not empty."""
+    """Return (column of the positive, its texts that are not empty if it holds a list)."""
     name = next((name for name in ("positive", "pos") if name in row.values), "")
     texts = row.values.get(name)
     return name, [text for text in texts if text] if isinstance(texts, list) else []

@@ -44,7 +44,7 @@ _MEDIA_KEY = re.compile(r"(image|audio|video)s?(_(url|path|data|file)s?)?")
 
 @dataclass(frozen=True)
 class MessageRules:
-    """Which roles messages may have, and where changes of messages are counted."""
+    """Which roles messages may have; changes made to messages are counted here."""
 
     roles: Mapping[str, str] = field(default_factory=dict)
     """Roles by their names in the data (`data.roles`)."""
@@ -55,7 +55,7 @@ class MessageRules:
     """Places of the records whose nulls were removed, so that each counts once."""
 
     def role(self, name: str) -> str | None:
-        """Return the role of a name in the data; None if it is unknown."""
+        """Return the standard role for the name of a role in the data; None if it is unknown."""
         if name not in self.roles and name in self.known:
             return name
         given = self.roles.get(name) or ROLES.get(name.lower()) or self.roles.get(OTHERS)
@@ -64,9 +64,10 @@ class MessageRules:
         return None if given is None else ROLES.get(given.lower(), given)
 
     def without_padding(self, value: Any, place: str) -> Any:
-        """Return tools or calls without the nulls that columnar files add to their structs.
+        """Return tools or calls without the nulls that columnar files add to structs.
 
-        Such files give every struct the keys of all others; JSON files do not, nor does JSON text.
+        Such files give every struct of a column the keys of all others. Values from JSON have no
+        such nulls.
         """
         if isinstance(value, str) or _FILE_OF_JSON.search(place) or not nulls_in(value):
             return value
@@ -77,7 +78,7 @@ class MessageRules:
 
 
 def role_of(item: Any, rules: MessageRules) -> str | None:
-    """Return the role of a message as stored; None if it is no message or its role is unknown."""
+    """Return the standard role of a stored message; None for other values and unknown roles."""
     if not isinstance(item, Mapping):
         return None
     name = next((item[key] for key in ROLE_KEYS if isinstance(item.get(key), str)), None)
@@ -85,7 +86,7 @@ def role_of(item: Any, rules: MessageRules) -> str | None:
 
 
 def decoded(value: Any) -> Any:
-    """Return the messages in a JSON text; other values, and other texts, as they are."""
+    """Return the messages that a JSON text holds; every other value is returned unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] != "[":
         return value
     try:
@@ -208,7 +209,7 @@ class _Messages:
         return message | {key: part for key, part in keys.items() if key not in message}
 
     def _refuse_two_meanings(self, keys: Mapping[str, Any]) -> None:
-        """Raise if a message has two texts, or two roles, of which only one would be read."""
+        """Raise if a message has two texts or two roles, because only one of them would be read."""
         texts = {key: keys[key] for key in CONTENT_KEYS if isinstance(keys.get(key), str)}
         names = {key: keys[key] for key in ("role", "from") if isinstance(keys.get(key), str)}
         roles = {key: self.rules.role(name) for key, name in names.items()}

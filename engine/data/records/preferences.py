@@ -1,4 +1,4 @@
-"""Preference and rated data of other tools under the names and forms of the formats."""
+"""Convert preference and rated data of other tools to the column names and forms of the formats."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _Better = Callable[[Any], int | None]
 def as_preference(
     values: Values, ratings: YesNoLabels | None, rules: MessageRules, place: str
 ) -> Values:
-    """Return preferences or a rated answer under the names of the formats.
+    """Return preferences or a rated answer with the column names and forms of the formats.
 
     Args:
         values: The columns of a row.
-        ratings: What the labels of rated answers say; None for a task that learns from none.
+        ratings: Decides which labels of rated answers are positive; None for tasks without ratings.
         rules: The roles of messages.
-        place: Where the row is.
+        place: Where the row is stored.
 
     Raises:
-        DataError: A rating can mean several things, or a conversation has no place for an answer.
+        DataError: A rating is ambiguous, or a conversation has no place for an answer.
     """
     values = _compared(values)
     values = _with_sides(values)
@@ -52,7 +52,7 @@ def as_preference(
 
 
 def with_turns(values: Values, columns: Collection[str]) -> Values:
-    """Return a prompt and its answers as messages if one of these columns holds messages."""
+    """Return a row with prompt and answers as messages if one of these columns holds messages."""
     if not any(isinstance(values.get(name), list | Mapping) for name in columns):
         return values
     found = _as_turns(values, columns)
@@ -62,7 +62,7 @@ def with_turns(values: Values, columns: Collection[str]) -> Values:
 
 
 def _with_sides(values: Values) -> Values:
-    """Return both answers under their names; one alone keeps the name that the file gives it."""
+    """Return a row with its two answers named `chosen` and `rejected`; one alone keeps its name."""
     chosen = next((name for name in ("chosen", *CHOSEN) if name in values), None)
     rejected = next((name for name in ("rejected", *REJECTED) if name in values), None)
     conversation = "messages" in values or conversation_column(values) is not None
@@ -117,14 +117,14 @@ def _index(value: Any) -> int | None:
 
 
 def _sign(value: Any) -> int | None:
-    """Return the better one: negative numbers prefer the first, positive ones the second."""
+    """Return the index of the better answer: 0 for negative numbers, 1 for positive ones."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         return None
     return int(value > 0)
 
 
 def _letter(value: Any) -> int | None:
-    """Return the better one by its letter, such as `a`, `B` or `model_a`."""
+    """Return the index of the better answer by its letter, such as `a`, `B` or `model_a`."""
     name = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
     return {"a": 0, "b": 1, "1": 0, "2": 1}.get(name) if isinstance(value, str) else None
 
@@ -141,7 +141,7 @@ _JUDGED: tuple[tuple[str, str, str, _Better], ...] = (
 
 
 def _with_transcripts(values: Values) -> Values:
-    """Return two transcripts, with `Human:` and `Assistant:` before turns, as conversations."""
+    """Return a row with transcripts (`Human:`, `Assistant:` before turns) converted to messages."""
     sides = [values.get("chosen"), values.get("rejected")]
     if "prompt" in values or not all(isinstance(one, str) for one in sides):
         return values
@@ -152,7 +152,7 @@ def _with_transcripts(values: Values) -> Values:
 
 
 def _transcript(text: str) -> list[dict[str, str]]:
-    """Return the turns of a transcript; none if the text is not one."""
+    """Return the turns of a transcript; an empty list if the text is not a transcript."""
     before, *parts = _SIGNS.split(text)
     signs = parts[::2]
     if before.strip() or len(signs) < 2 or (signs[0], signs[-1]) != ("Human", "Assistant"):
@@ -164,7 +164,9 @@ def _transcript(text: str) -> list[dict[str, str]]:
 
 
 def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Values:
-    """Return a conversation beside its answers, or with its answer at the end, as a prompt.
+    """Return a row whose conversation became its `prompt`.
+
+    If the last turn is the missing chosen answer or completion, it is moved to its own column.
 
     Raises:
         DataError: The conversation ends with another answer, or with none.
@@ -196,14 +198,14 @@ def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Value
 
 
 def _listed_context(values: Values) -> str | None:
-    """Return the column of a question that holds messages."""
+    """Return the name of the only question column that holds messages; None without one."""
     names = ("context", *QUESTIONS)
     found = [name for name in names if isinstance(values.get(name), list) and name != "prompt"]
     return found[0] if len(found) == 1 and "prompt" not in values else None
 
 
 def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
-    """Return a question beside its answers as a prompt of one turn."""
+    """Return a row whose question became a `prompt` of one user turn."""
     asked = asked_columns([name for name in values if name != "completion"])
     answer = values.get("chosen") if "rejected" in values else values.get("completion")
     rated = "rejected" in values or "label" in values
@@ -226,7 +228,7 @@ def _as_turns(values: Values, columns: Collection[str] = ANSWERS) -> Values:
 
 
 def _is_conversation(value: Any, rules: MessageRules) -> bool:
-    """Whether an answer is a whole conversation, which has other turns than the assistant's."""
+    """Whether an answer is a whole conversation, so that it has user turns."""
     return isinstance(value, list) and any(role_of(one, rules) == "user" for one in value)
 
 
@@ -235,7 +237,7 @@ def _content(item: Mapping[str, Any]) -> Any:
 
 
 def _text_of(answer: Any) -> Any:
-    """Return the text of an answer: a text, a message or a list of one message."""
+    """Return the text of an answer, which may be a text, a message or a list of messages."""
     if isinstance(answer, list):
         answer = answer[-1] if answer else None
     return _content(answer) if isinstance(answer, Mapping) else answer

@@ -21,7 +21,7 @@ ANSWERS = ("output", "response", "answer", "completion", "solution", "reply", CA
 
 
 def conversation_column(columns: Collection[str]) -> str | None:
-    """Return the column of a conversation; None if there is none, or more than one."""
+    """Return the name of the column that holds a conversation; None unless there is exactly one."""
     found = [name for name in CONVERSATIONS if name in columns]
     return found[0] if len(found) == 1 else None
 
@@ -68,7 +68,7 @@ def asked_columns(columns: Collection[str]) -> list[str]:
 
 
 def answer_columns(columns: Collection[str]) -> list[str]:
-    """Return the columns of an answer; tool calls are one only beside a column of tools."""
+    """Return the columns of an answer; tool calls count only if there is a column of tools."""
     found = [name for name in ANSWERS if name in columns]
     tools = "tools" in columns or "functions" in columns
     return found if tools else [name for name in found if name != CALL_ANSWERS]
@@ -77,10 +77,10 @@ def answer_columns(columns: Collection[str]) -> list[str]:
 def question_of(
     values: Mapping[str, Any], asked: list[str], place: str, rules: MessageRules
 ) -> Turns:
-    """Return the turns of a question: its texts line by line, or the messages that it consists of.
+    """Return the turns of a question, from messages or from texts joined line by line.
 
     Raises:
-        DataError: A column holds neither.
+        DataError: A column holds neither text nor messages.
     """
     if len(asked) == 1 and isinstance(values[asked[0]], list | tuple):
         return parse_messages(values[asked[0]], asked[0], place, rules)
@@ -89,7 +89,7 @@ def question_of(
 
 
 def _answer(values: Mapping[str, Any], name: str, place: str, rules: MessageRules) -> Turns:
-    """Return the turns of an answer: a text, tool calls, or the messages that it consists of.
+    """Return the turns of an answer, from a text, tool calls or messages.
 
     Raises:
         DataError: The column holds none of them.

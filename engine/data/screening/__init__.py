@@ -1,1 +1,1 @@
-"""Checks of the tokenized data before the first step: what cannot be learned, and duplicates."""
+"""Checks of the tokenized data before the first step: records without targets, and duplicates."""

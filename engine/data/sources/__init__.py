@@ -97,10 +97,10 @@ class _Reader:
     """Reads a source in one pass.
 
     Args:
-        split: Split of a folder, a hub dataset, or an object of splits.
+        split: Split of a folder, of a hub dataset, or of a JSON object that has several splits.
         text: What becomes a record of a plain text file.
-        reading: The pass.
-        streaming: Whether a hub dataset is read without loading it.
+        reading: State of the pass, which also receives findings.
+        streaming: Whether a hub dataset is streamed instead of downloaded.
     """
 
     def __init__(self, split: str, text: TextUnit, reading: Pass, *, streaming: bool) -> None:
@@ -160,7 +160,7 @@ class _Reader:
                 yield row
 
     def _complete_rows(self, path: Path) -> Iterator[Row]:
-        """Yield the rows of a file, to its end.
+        """Yield the rows of a file; errors of reading become a DataError that names the file.
 
         Raises:
             DataError: The file ends early, or its compression is damaged.
@@ -201,10 +201,10 @@ class _Reader:
 def _require_common_column(
     known: dict[str, Path], row: SourceRecord, file: Path, source: str
 ) -> None:
-    """Raise if the rows of a file have no column of the files before it.
+    """Raise if the rows of a file have no column in common with the files before it.
 
     Raises:
-        DataError: They have none.
+        DataError: There is no common column.
     """
     if known and known.keys().isdisjoint(row.values):
         first = next(iter(known.values()))
@@ -226,10 +226,10 @@ def _open_text(file: DataFile, encoding: str) -> IO[str]:
 
 
 def _require_data(file: DataFile) -> None:
-    """Raise if the content of a file is not what its ending says.
+    """Raise if the content of a file contradicts the ending of its name.
 
     Raises:
-        DataError: It is not.
+        DataError: It does.
     """
     if file.suffix == ".parquet":
         raise DataError(f"{file.path}: not readable as Parquet; write the file again")
@@ -240,7 +240,7 @@ def _require_data(file: DataFile) -> None:
 
 
 def _begins_like_json(opened: Callable[[], IO[str]]) -> bool:
-    """Whether a text begins like JSON records, not like a text in brackets."""
+    """Whether a text begins like JSON records; a text that only begins with a bracket does not."""
     with opened() as text:
         beginning = text.read(_BEGINNING).lstrip(BLANK)
     return _JSON_BEGINNING.match(beginning) is not None

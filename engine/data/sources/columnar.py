@@ -14,7 +14,7 @@ def parquet_rows(path: Path, reading: Pass) -> Iterator[Row]:
     """Yield the rows of a Parquet file; row groups that are skipped are not read.
 
     Raises:
-        DataError: The file is no readable Parquet.
+        DataError: The file cannot be read as Parquet.
     """
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
@@ -65,7 +65,7 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
 
 
 def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> Iterator[Row]:
-    """Yield the rows of batches; `number` rows of the file stand before them."""
+    """Yield the rows of record batches; `number` is the number of rows before them in the file."""
     for batch in batches:
         if repeated := _repeated(batch.schema.names):
             raise DataError(

@@ -1,7 +1,8 @@
-"""Rows of tables as text: CSV and its kin.
+"""Rows of text tables: CSV and tables with other delimiters.
 
-A quote that opens a cell and is closed some lines later joins the rows between. Most such tables
-cannot be parsed and are refused; in the others, cells whose lines look like rows are counted.
+If a quote opens a cell and is closed only lines later, all lines in between become one cell. Most
+such tables cannot be parsed and are refused. In the others, cells are counted whose lines look like
+rows.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class _Dialect(csv.Dialect):
 
 
 def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
-    """Return how a table is written: the way in which most of its rows fit the header.
+    """Return the dialect (delimiter, quotes) with which most rows of a table fit the header.
 
-    In tables with tabs, quotes often only are characters. A quote that opens a cell and is not
-    closed in it would join the rows that follow.
+    In tables with tabs, quotes are often plain characters. A quote that opens a cell without
+    closing it would otherwise join the rows after it.
     """
     delimiter = delimiter_of(open_text, suffix)
     bare, backslash = _quotes_of(open_text, delimiter)
@@ -64,7 +65,7 @@ def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
 
 
 def _quotes_of(open_text: Callable[[], IO[str]], delimiter: str) -> tuple[bool, bool]:
-    """Return whether quotes may only be characters, and whether some follow a backslash."""
+    """Return (whether quotes may be plain characters, whether some follow a backslash)."""
     bare = backslash = False
     with open_text() as text:
         for line in text:
@@ -75,7 +76,7 @@ def _quotes_of(open_text: Callable[[], IO[str]], delimiter: str) -> tuple[bool, 
 
 
 def _has_open_cell(line: str) -> bool:
-    """Whether a cell of a line begins with a quote, but does not end with one."""
+    """Whether a cell of a line begins with a quote but does not end with one."""
     return any(
         cell.startswith('"') and (len(cell) < 2 or not cell.endswith('"'))
         for cell in line.rstrip("\r\n").split("\t")
@@ -83,7 +84,7 @@ def _has_open_cell(line: str) -> bool:
 
 
 def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
-    """Return how many rows do not fit the header; infinity if the table cannot be parsed."""
+    """Return the number of rows that do not fit the header; infinity if parsing the table fails."""
     with open_text() as text:
         rows = csv.reader(text, dialect)
         try:
@@ -106,7 +107,7 @@ def delimiter_of(open_text: Callable[[], IO[str]], suffix: str) -> str:
 
 
 class _Lines:
-    """The lines of a text; those of the current row are kept."""
+    """Iterates over the lines of a text and keeps those of the current row."""
 
     def __init__(self, text: IO[str]) -> None:
         self._text = text
@@ -123,7 +124,7 @@ class _Lines:
         return line
 
     def take(self) -> list[str]:
-        """Return the lines since the last call."""
+        """Return the lines that were read since the last call."""
         found, self.taken = self.taken, []
         return found
 
@@ -162,7 +163,7 @@ def csv_rows(
 
 
 def _problem(row: list[str], header: list[str], names: list[str]) -> str:
-    """Return why a row cannot be read; empty if it can."""
+    """Return the reason why a row cannot be read; an empty text if it can."""
     if len(row) != len(names):
         return f"{len(row)} cells, expected {len(names)} as in the header"
     if row == header:
@@ -179,9 +180,9 @@ def _note_lines(
     *,
     spaced: bool,
 ) -> None:
-    """Note a row over several lines, most of which could be rows of their own.
+    """Count a row that spans several lines if most of them look like rows of their own.
 
-    A delimiter with a space behind it is taken for one of a sentence, unless the header has such.
+    A delimiter with a space after it belongs to a sentence, unless the header has such delimiters.
     """
     fits = [count == len(row) for count in _cells(lines[:_LINES], delimiter)]
     if not fits[0] or fits.count(False) > len(fits) * _MOST_MISFITS:
@@ -198,7 +199,7 @@ def _note_lines(
 
 
 def _cells(lines: Sequence[str], delimiter: str) -> Iterator[int]:
-    """Yield the number of cells of each line of a row if its open quotes only are characters."""
+    """Yield the number of cells in each line of a row, with its open quotes as plain characters."""
     inside = False
     for line in lines:
         text = line.replace('""', "")

@@ -176,7 +176,7 @@ def _wide(head: bytes) -> str | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether the first bytes are no text, not even one with some damaged rows."""
+    """Whether the first bytes of a file are not text, even with some damaged rows."""
     head = head.rstrip(b"\x00")  # the rest of a file that was not written to its end
     controls = len(head) - len(head.translate(None, _CONTROLS))
     return (
@@ -199,10 +199,10 @@ def _is_utf8(file: DataFile) -> bool:
 
 
 def _likely(raw: bytes) -> str | None:
-    """Return the most likely encoding of bytes; None if none is likely.
+    """Return the most likely encoding of bytes; None if no encoding is likely.
 
-    cp1252 is preferred if it is about as good, because most old files have it; a few bytes beyond
-    ASCII tell nothing.
+    cp1252 is preferred if it fits about as well as the best one, because most old files use it. A
+    few bytes beyond ASCII are too few to decide by.
     """
     from charset_normalizer import from_bytes  # deferred: only few files need it
 

@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The data files of a folder."""
+    """The data files of a folder that are read, and the files that are not."""
 
     read: list[Path]
     """Those of the split, in their order."""
@@ -51,10 +51,10 @@ class FolderFiles:
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:
-    """Return the data files of a split; a folder without splits is all `train`.
+    """Return the data files of a split; in a folder without splits all files are `train`.
 
     Raises:
-        DataError: The folder has no data files, or none of the split; or a link leads to nothing.
+        DataError: There are no data files, none of the split, or a link to a missing file.
     """
     visible = [one for one in sorted(folder.rglob("*")) if _is_visible(one, folder)]
     refuse_broken_links(
@@ -89,13 +89,13 @@ def _no_split(folder: Path, split: str, found: set[str]) -> DataError:
 
 
 def is_data(file: Path) -> bool:
-    """Whether a file of a folder holds data, by its name."""
+    """Whether the name of a file in a folder is that of a data file."""
     name = file.name.lower()
     return name.endswith(FILE_SUFFIXES) and name not in _NOT_DATA and _PAPERS.match(name) is None
 
 
 def refuse_broken_links(links: list[Path], source: str) -> None:
-    """Raise if there are links to files that are missing, because their records would be missed.
+    """Raise if links lead to missing files, because their records would be lost unnoticed.
 
     Raises:
         DataError: There is such a link.
@@ -112,7 +112,10 @@ def _is_visible(file: Path, folder: Path) -> bool:
 
 
 def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files with columns and the texts beside them, or all files if they are texts."""
+    """Return (files to read, text files left out).
+
+    Text files are read only if no file has columns.
+    """
     texts = [one for one in files if any(ending in _TEXT for ending in one.suffixes[-2:])]
     tables = [one for one in files if one not in texts]
     return (tables, texts) if tables else (texts, [])

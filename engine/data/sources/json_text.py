@@ -1,6 +1,6 @@
-"""Rows of JSON text in all its forms: lines, a list, objects one after the other, one object.
+"""Rows of JSON text: one value per line, a list, several objects in a row, or one object.
 
-Lines are read lazily. The text of a list or an object is loaded whole, and gone through once.
+Lines are read lazily. The text of a list or of an object is loaded as a whole and parsed once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def json_rows(
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line is a row by itself: a complete object, list or text."""
+    """Whether a line is a row of its own: a complete object, list or text."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def _is_row(line: str) -> bool:
 
 
 def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
-    """Whether a file has a row per line, so that it is read line by line."""
+    """Whether a file has one row per line, so that it can be read line by line."""
     with open_text() as text:
         found = (one for line in text if (one := line.strip(BLANK)))
         lines = list(islice(found, _LINES))
@@ -77,9 +77,9 @@ def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
 
 
 def _span_lines(text: str, *, goes_on: bool) -> bool:
-    """Whether lines are JSON values that may span lines; the last one goes on if `goes_on`.
+    """Whether the lines are JSON values that may span lines; `goes_on`: the last one is incomplete.
 
-    Only the beginning of a file is looked at, because the whole may not fit into memory.
+    Only the beginning of a file is examined, because the whole file may not fit into memory.
     """
     decoder, position = json.JSONDecoder(), 0
     while position < len(text):
@@ -108,7 +108,7 @@ def _lines(open_text: Callable[[], IO[str]], place: str, reading: Pass) -> Itera
 def _line(
     decoder: JsonDecoder, line: str, place: str, reading: Pass, *, last: bool
 ) -> Iterator[Row]:
-    """Yield the rows of a line: one, those of a list, or objects without a line end in between."""
+    """Yield the rows of a line: a single row, the rows of a list, or several objects in a row."""
     begin = 0
     while True:
         try:
@@ -165,7 +165,7 @@ def _whole(
 
 
 def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
-    """Yield the elements of a list, or a list of messages as one conversation."""
+    """Yield the elements of a list; a list of messages is one conversation."""
     place = scanner.place
     elements = scanner.elements()
     first = next(elements, None)
@@ -184,7 +184,7 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
 
 
 def _of_one_kind(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows; a text among objects, or an object among texts, is a broken row."""
+    """Yield the rows; a text among objects or an object among texts becomes a broken row."""
     first = list(islice(rows, _PEEKED))
     objects = [one for one in first if isinstance(one, SourceRecord) and not one.bare]
     if any("text" in one.values for one in objects):

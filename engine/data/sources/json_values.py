@@ -1,4 +1,4 @@
-"""Decode JSON text value by value, with the line of each and the keys that an object has twice."""
+"""Decode JSON text value by value, with the line of each value and the repeated keys."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
 def end_of_blank(text: str, position: int) -> int:
-    """Return the position of the next value, behind white space, commas and semicolons."""
+    """Return the position of the next value, after white space, commas and semicolons."""
     return _end_of(_BETWEEN, text, position)
 
 
 class JsonDecoder:
-    """Decodes JSON values, and remembers a key that an object has with two values."""
+    """Decodes JSON values, and records a key that occurs twice in an object."""
 
     def __init__(self) -> None:
         self._repeated = ""
         self._decoder = json.JSONDecoder(object_pairs_hook=self._object)
 
     def decode(self, text: str, position: int) -> tuple[Any, int]:
-        """Return the value that begins at a position, and the position behind it.
+        """Return (the value that begins at a position, the position after it).
 
         Raises:
-            ValueError: There is no valid JSON.
-            RecursionError: It is nested too deeply.
+            ValueError: The text is not valid JSON there.
+            RecursionError: The value is nested too deeply.
         """
         return self._decoder.raw_decode(text, position)
 
     def repeated(self) -> str:
-        """Return the first repeated key since the last call; empty if there was none."""
+        """Return the first repeated key since the last call; an empty text if there was none."""
         found, self._repeated = self._repeated, ""
         return found
 
@@ -58,14 +58,14 @@ class JsonDecoder:
 
 
 def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pass) -> Row:
-    """Return a decoded value as a row, and note what is wrong in it.
+    """Return a decoded value as a row, and count what is wrong in it.
 
     Args:
         value: The value.
         place: Where it is stored.
         source: The JSON text of the value.
-        repeated: A key that an object in it has twice; empty if there is none.
-        reading: Receives what is noted.
+        repeated: A key that occurs twice in an object of the value; empty if there is none.
+        reading: Receives the findings.
     """
     if repeated:
         reading.note(REPEATED_KEYS, place, f"key {repeated!r}")
@@ -79,7 +79,7 @@ def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pas
 
 
 def error_text(error: Exception, text: str = "") -> str:
-    """Return what is wrong with JSON text, with the column if it is one line."""
+    """Return what is wrong with a JSON text; the column is named if the text is one line."""
     if isinstance(error, RecursionError):
         return _NESTED
     if not isinstance(error, json.JSONDecodeError):
@@ -89,7 +89,7 @@ def error_text(error: Exception, text: str = "") -> str:
 
 
 def is_plain_object(line: str) -> bool:
-    """Whether a line is one valid object without surrogates, found without building its values."""
+    """Whether a line is one valid object without surrogates; its values are not built."""
     if not line.startswith("{") or "\\ud" in line or "\\uD" in line:
         return False
     try:
@@ -100,7 +100,7 @@ def is_plain_object(line: str) -> bool:
 
 
 class Element(NamedTuple):
-    """A value inside a JSON text."""
+    """A value inside a JSON text, with its place."""
 
     value: Any
     place: str
@@ -111,7 +111,7 @@ class Element(NamedTuple):
     """A key that an object in it has twice; empty if there is none."""
 
     def row(self, reading: Pass) -> Row:
-        """Return the value as a row, and note what is wrong in it."""
+        """Return the value as a row, and count what is wrong in it."""
         return checked_row(self.value, self.place, self.source, self.repeated, reading)
 
 
@@ -127,7 +127,7 @@ class JsonObject:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The plain value."""
+        """The object as a plain dict."""
         return {
             key: [one.value for one in member] if isinstance(member, list) else member.value
             for key, member in self.members.items()
@@ -135,7 +135,7 @@ class JsonObject:
 
     @property
     def element(self) -> Element:
-        """The object as one value."""
+        """The whole object as one element."""
         parts = [
             one
             for member in self.members.values()
@@ -146,7 +146,7 @@ class JsonObject:
 
 
 class JsonScanner:
-    """Goes through a JSON text once, value by value.
+    """Parses a JSON text once, value by value.
 
     Args:
         text: The text of the file.
@@ -165,30 +165,30 @@ class JsonScanner:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing follows."""
+        """Whether only white space is left."""
         return self.position >= len(self.text)
 
     @property
     def next_character(self) -> str:
-        """The next character; empty at the end."""
+        """The next character; an empty text at the end."""
         return self.text[self.position : self.position + 1]
 
     @property
     def place(self) -> str:
-        """The file and the line of the position."""
+        """The file and line of the current position."""
         self._line += self.text.count("\n", self._counted, self.position)
         self._counted = self.position
         return f"{self._place}:{self._line}"
 
     def skip_between(self) -> None:
-        """Move to the next value, behind white space, commas and semicolons."""
+        """Skip white space, commas and semicolons up to the next value."""
         self.position = end_of_blank(self.text, self.position)
 
     def element(self) -> Element:
-        """Return the value at the position, and move behind it.
+        """Return the value at the position, and advance past it.
 
         Raises:
-            DataError: There is no valid JSON.
+            DataError: The text is not valid JSON there.
         """
         place, start = self.place, self.position
         try:
@@ -199,10 +199,10 @@ class JsonScanner:
         return Element(value, place, source, self._decoder.repeated())
 
     def elements(self) -> Iterator[Element]:
-        """Yield the elements of the list that begins at the position, and move behind it.
+        """Yield the elements of the list that begins at the position, and advance past it.
 
         Raises:
-            DataError: There is no valid JSON.
+            DataError: The text is not valid JSON there.
         """
         self._move(1)
         while self.next_character != "]":
@@ -212,10 +212,10 @@ class JsonScanner:
         self._move(1)
 
     def object(self) -> JsonObject:
-        """Return the object that begins at the position, and move behind it.
+        """Return the object that begins at the position, and advance past it.
 
         Raises:
-            DataError: There is no valid JSON.
+            DataError: The text is not valid JSON there.
         """
         place, start, repeated = self.place, self.position, ""
         members: dict[str, Element | list[Element]] = {}
@@ -253,13 +253,13 @@ class JsonScanner:
         ]
 
     def _pass_comma(self) -> bool:
-        """Move behind white space and a comma; return whether there was one."""
+        """Skip white space and one comma; return whether there was a comma."""
         match = _COMMA.match(self.text, self.position)
         self.position = match.end() if match else self.position
         return match is not None and match[1] == ","
 
     def _move(self, characters: int) -> None:
-        """Move forward, and behind the white space that follows."""
+        """Advance by some characters, and past the white space after them."""
         self.position = _end_of(_BLANK, self.text, self.position + characters)
 
     def _unexpected(self, expected: str) -> DataError:

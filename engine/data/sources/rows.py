@@ -1,4 +1,4 @@
-"""A row of a source as stored, one pass over the rows, and what is noted about them."""
+"""A row of a source as stored, and one pass over the rows with its findings."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _SAID = frozenset(
 
 @dataclass
 class Pass:
-    """One pass over a source: the rows that are skipped, and the findings.
+    """One pass over a source: the rows to skip, and the findings.
 
-    A stream is read in several passes. They share `noted`, so that a place is counted once.
+    A stream is read in several passes. They share `noted`, so that each place is counted only once.
     """
 
     findings: Findings
@@ -55,7 +55,7 @@ class Pass:
     """How often each thing was met in this pass: a line can have several broken rows."""
 
     def first_time(self, what: str) -> bool:
-        """Whether no earlier pass has counted this; from now on it is counted."""
+        """Record an observation; return whether no earlier pass has recorded it."""
         self._met[what] += 1
         occurrence = f"{what} {self._met[what]}"
         known = occurrence in self.noted
@@ -63,17 +63,20 @@ class Pass:
         return not known
 
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
-        """Count units to which a reason applies, unless this place was counted before."""
+        """Add `count` records, files or keys to the finding `reason`.
+
+        A place that an earlier pass over the source has counted is not counted again.
+        """
         if count and self.first_time(f"{reason.name} {place} {detail}"):
             self.findings.note(reason, place, detail, count)
 
     def counted(self, unit: Unit, count: int, place: str) -> None:
-        """Add to the number of units that were looked at, unless this place was counted before."""
+        """Add to the number of examined units, unless an earlier pass has counted this place."""
         if self.first_time(f"{unit} of {place}"):
             self.findings.counted(unit, count)
 
     def good(self, rows: Iterator[Row], source: str) -> Iterator[SourceRecord]:
-        """Yield the rows that can be read and are not skipped, and note the others.
+        """Yield the readable rows that are not skipped, and count the others.
 
         Raises:
             DataError: No row can be read.
@@ -128,10 +131,10 @@ TOOLS = frozenset({"tools", "functions", "tool_calls", "function_call"})
 
 
 def unpadded(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a table without the nulls that only fill up structs inside lists.
+    """Return a row of a table without the nulls that Arrow adds to structs inside lists.
 
-    Parquet and Arrow give every message of a column the keys of all messages. Tools and calls stay
-    as they are, so that the reader of messages counts the arguments that it leaves out.
+    Parquet and Arrow give every message of a column the keys of all messages. Tools and calls are
+    left unchanged, so that the reader of messages can count the arguments that it leaves out.
     """
     return {key: value if key in TOOLS else _unpadded(value) for key, value in record.items()}
 

@@ -1,4 +1,4 @@
-"""Rows of plain text: its lines, its paragraphs, or the file as one text."""
+"""Rows of plain text: its lines, its paragraphs, or the whole file as one text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_rows(
         open_text: Opens the file.
         place: The file.
         unit: What becomes a record.
-        reading: Receives that lines became records, and that they look like rows of a table.
+        reading: Receives the findings: lines became records, or lines look like rows of a table.
     """
     if unit == "line":
         reading.note(TEXT_LINES, place)
@@ -42,7 +42,7 @@ def text_rows(
 
 
 def _cells(open_text: Callable[[], IO[str]]) -> int:
-    """Return the number of cells that each of the first lines has; 0 if they are no table."""
+    """Return the number of cells that each of the first lines has; 0 if they are not a table."""
     with open_text() as text:
         lines = list(islice((line for line in text if line.strip()), _LINES))
     for delimiter in "\t,;|" if len(lines) >= _FEWEST else "":
@@ -60,7 +60,7 @@ def _by_line(lines: Lines) -> Lines:
 
 
 def _by_paragraph(lines: Lines) -> Lines:
-    """Yield the lines between blank lines as one text."""
+    """Yield each paragraph (the lines between blank lines) as one text."""
     for blank, group in groupby(lines, key=lambda one: not one[1].strip()):
         if not blank:
             yield _joined(list(group))

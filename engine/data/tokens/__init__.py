@@ -1,1 +1,1 @@
-"""Tokenized examples of each task, and records shown as they are learned."""
+"""Tokenize records to the examples of each task, and show records with their targets."""

@@ -1,9 +1,9 @@
-"""Place the tokens of a tokenizer without offsets in the text: exactly, or not at all.
+"""Find the characters of each token for a tokenizer without offsets: exactly, or not at all.
 
-Three ways are tried. A fast tokenizer into which transformers converts this one gives offsets if it
-gives the same ids. Otherwise the tokens are decoded one after the other; if their texts together
-are the text, each has its place. Otherwise only the edges of targets are placed: the text before an
-edge is tokenized, and if its ids are the first ids of the whole text, the edge lies behind them.
+Three methods are tried. (1) transformers converts the tokenizer to a fast one; if that gives the
+same ids, its offsets are used. (2) The tokens are decoded one by one; if their texts joined are the
+text, each token has its place. (3) Only the edges of targets are placed: the text before an edge is
+tokenized, and if its ids are a prefix of the ids of the whole text, the edge is after that prefix.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AlignedTokenizer(Protocol):
 
 
 class Aligner:
-    """Finds the characters of tokens.
+    """Finds the characters of each token.
 
     Args:
         tokenizer: A tokenizer without offsets.
@@ -45,9 +45,10 @@ class Aligner:
         self._fast = _converted(tokenizer)
 
     def offsets(self, text: str, ids: list[int], edges: Sequence[int]) -> list[_Span] | None:
-        """Return the characters of each token; None if they cannot be known at every edge.
+        """Return (start, end) of the characters of each token; None if an edge has no exact place.
 
-        Between edges, several tokens may have the characters of all of them together.
+        Several tokens between two edges may all have the characters of the whole stretch between
+        them.
 
         Args:
             text: The text.
@@ -81,7 +82,7 @@ class Aligner:
         return [(a, b) for a, b in encoded.offsets] if encoded.ids == body else None
 
     def _decoded(self, text: str, body: list[int]) -> list[_Span] | None:
-        """Return offsets if the decoded tokens together are the text."""
+        """Return the offsets of decoded tokens; None unless their texts joined are the text."""
         found: list[_Span] = []
         reached = 0
         waiting = 0
@@ -111,7 +112,7 @@ class Aligner:
     def _between_edges(
         self, text: str, body: list[int], edges: Sequence[int]
     ) -> list[_Span] | None:
-        """Return offsets that are exact at the edges: those of the stretch between two of them."""
+        """Return offsets that are exact at the edges; tokens between two edges share the same."""
         places: dict[int, int] = {0: 0, len(text): len(body)}
         for edge in sorted(set(edges)):
             known = self._around(text, body, edge)
@@ -127,7 +128,7 @@ class Aligner:
         return found
 
     def _around(self, text: str, body: list[int], edge: int) -> dict[int, int] | None:
-        """Return the number of tokens before an edge, or before and behind the token across it."""
+        """Return {position: number of tokens before it} for an edge or both ends of its token."""
         exact = self._tokens_before(text, body, edge)
         if exact is not None:
             return {edge: exact}
@@ -142,7 +143,7 @@ class Aligner:
         return next(((place, count) for place, count in counts if count is not None), None)
 
     def _tokens_before(self, text: str, body: list[int], place: int) -> int | None:
-        """Return the number of tokens before a character; None if it lies within a token."""
+        """Return the number of tokens before a position; None if the position is inside a token."""
         if place in (0, len(text)):
             return len(body) if place else 0
         before = self._ids(text[:place])
@@ -154,13 +155,13 @@ class Aligner:
 
 
 def _position(body: list[int], ids: list[int]) -> int | None:
-    """Return where the tokens of a text begin among those with added ones; None if nowhere."""
+    """Return the index in `ids` at which the tokens `body` begin; None if they are not in it."""
     lasts = range(len(ids) - len(body) + 1)
     return next((n for n in lasts if ids[n : n + len(body)] == body), None)
 
 
 def _converted(tokenizer: Any) -> Any:
-    """Return the fast tokenizer into which transformers converts this one; None if it cannot."""
+    """Return the tokenizer that transformers converts to a fast one; None if it cannot."""
     from transformers.convert_slow_tokenizer import convert_slow_tokenizer  # deferred: slow
 
     try:

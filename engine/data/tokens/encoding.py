@@ -1,4 +1,4 @@
-"""Token ids of texts with the characters that each token stands for, from any tokenizer."""
+"""Token ids of texts, and the characters of each token, for any tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Offsets = list[tuple[int, int]]
 
 
 class EncodingTokenizer(AlignedTokenizer, Protocol):
-    """The part of a transformers tokenizer that encodes texts."""
+    """The part of a transformers tokenizer that is used to encode texts."""
 
     is_fast: bool
     bos_token_id: int | None
@@ -26,7 +26,7 @@ class EncodingTokenizer(AlignedTokenizer, Protocol):
 
 @dataclass(frozen=True)
 class PlacedText:
-    """A text to encode, and the place of its record."""
+    """A text to encode, with the place of its record."""
 
     text: str
     place: str
@@ -37,7 +37,7 @@ class PlacedText:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tokenized text, not truncated, with BOS once."""
+    """A tokenized text with exactly one BOS; it is not truncated."""
 
     ids: list[int]
     offsets: Offsets | None
@@ -45,7 +45,7 @@ class Encoded:
 
 
 class Encoder:
-    """Encodes texts with a tokenizer; one without offsets is aligned with the text.
+    """Encodes texts; for a tokenizer without offsets the characters of each token are searched for.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -63,7 +63,7 @@ class Encoder:
             special: Whether the tokenizer adds special tokens.
 
         Raises:
-            DataError: The tokenizer refuses a text, which is named by its place.
+            DataError: The tokenizer fails for a text; the error names the place of its record.
         """
         if not placed:
             return
@@ -99,7 +99,10 @@ class Encoder:
 def _refused_text(
     placed: Sequence[PlacedText], call: Callable[[list[str]], Any], error: Exception
 ) -> DataError:
-    """Return the error that names the first text that the tokenizer refuses alone."""
+    """Return an error that names the first text for which the tokenizer fails.
+
+    It is called after a whole batch failed, and tokenizes the texts one by one.
+    """
     for one in placed:
         try:
             call([one.text])
@@ -114,14 +117,14 @@ def _refused_text(
 
 
 def tokens_within(text: str, offsets: Offsets, spans: Sequence[tuple[int, int]]) -> list[bool]:
-    """Return for each token whether it has a character of one of the spans.
+    """Return for each token whether at least one of its characters is inside one of the spans.
 
-    Some tokenizers leave white space out of their offsets, so that a token of white space has
-    none. Characters between two tokens belong to the later one if they are white space.
+    Some tokenizers leave white space out of their offsets, so that a token of white space has no
+    characters. White space between two tokens is counted as part of the later token.
 
     Args:
         text: The text.
-        offsets: The characters of its tokens.
+        offsets: (start, end) of the characters of each token.
         spans: Parts of the text.
     """
     if not offsets or not spans:
@@ -137,7 +140,7 @@ def tokens_within(text: str, offsets: Offsets, spans: Sequence[tuple[int, int]])
 
 
 def _with_white_space(text: str, begin: Numbers, end: Numbers) -> Numbers:
-    """Return where tokens begin with the white space before them that belongs to no token."""
+    """Return the starts of tokens moved back over white space that belongs to no token."""
     start = begin.copy()
     reached = np.concatenate(([0], np.maximum.accumulate(end)[:-1]))
     for number in np.flatnonzero((reached < begin) & (reached < end)):
@@ -147,13 +150,13 @@ def _with_white_space(text: str, begin: Numbers, end: Numbers) -> Numbers:
 
 
 def whole_tokens(text: str, offsets: Offsets, kept: int, marks: Sequence[str]) -> int:
-    """Return how many of the kept tokens of a cut text end with a whole character and mark.
+    """Return how many tokens of a truncated text to keep, so that no character or token is cut.
 
     Args:
         text: The text.
-        offsets: The characters of all its tokens.
-        kept: Number of tokens that are kept.
-        marks: Marks of the chat template that are several tokens.
+        offsets: (start, end) of the characters of each token of the whole text.
+        kept: Number of tokens up to the length limit.
+        marks: Special tokens of the chat template that the tokenizer splits into several tokens.
     """
     reached = offsets[kept - 1][1] if kept else 0
     limit = reached
@@ -166,6 +169,6 @@ def whole_tokens(text: str, offsets: Offsets, kept: int, marks: Sequence[str]) -
 
 
 def _same_character(offsets: Offsets, number: int) -> bool:
-    """Whether a token and the one before it are bytes of one character."""
+    """Whether a token and the one before it are parts of the bytes of one character."""
     start, end = offsets[number - 1]
     return number < len(offsets) and offsets[number] == (start, end) and end - start == 1

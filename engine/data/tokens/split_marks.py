@@ -1,4 +1,4 @@
-"""Marks of a chat template that the tokenizer splits, and marks that messages have themselves."""
+"""Special tokens of a chat template that the tokenizer splits, or that messages contain."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class MarkTokenizer(Protocol):
 
 
 class SplitMarks:
-    """Counts conversations whose marks are no tokens, or stand in their messages.
+    """Counts conversations with split special tokens, or with special tokens inside messages.
 
     Args:
         tokenizer: The tokenizer with its chat template.
-        findings: Receives the conversations.
+        findings: Receives the counts.
     """
 
     def __init__(self, tokenizer: MarkTokenizer, findings: Findings) -> None:
@@ -56,12 +56,12 @@ class SplitMarks:
         """Place of the last record: both completions of a preference have the same one."""
 
     def note(self, text: str, place: str) -> None:
-        """Note a rendered conversation if it has such a mark."""
+        """Count a rendered conversation if the tokenizer splits one of its special tokens."""
         if any(mark in text for mark in self.split_tokens):
             self._findings.note(SPLIT_MARKS, place, self._proposal)
 
     def note_inside(self, turns: Sequence[Mapping[str, Any]], place: str) -> None:
-        """Note a conversation if one of its messages has a mark that the template writes."""
+        """Count a conversation if one of its messages contains a special token of the template."""
         if place and place == self._looked_at:
             return
         self._looked_at = place
@@ -74,12 +74,12 @@ class SplitMarks:
 
     @cached_property
     def _template_tokens(self) -> tuple[str, ...]:
-        """The marks of the template, in the order in which it writes them."""
+        """The special tokens that the template writes, in order."""
         return tuple(dict.fromkeys(_MARK.findall("\n".join(self._written()))))
 
     @cached_property
     def split_tokens(self) -> tuple[str, ...]:
-        """The marks of the template that are split, in the order in which it writes them."""
+        """The special tokens of the template that the tokenizer splits, in order."""
         vocabulary = self._tokenizer.get_vocab()
         return tuple(mark for mark in self._template_tokens if not self._is_token(mark, vocabulary))
 
@@ -88,7 +88,7 @@ class SplitMarks:
         return f"data.special_tokens: {json.dumps(list(self.split_tokens), ensure_ascii=False)}"
 
     def _written(self) -> Iterator[str]:
-        """Yield what the template writes around short messages, and its own text."""
+        """Yield short example conversations rendered with the template, and its Jinja source."""
         for probe in _PROBES:
             try:
                 yield str(self._tokenizer.apply_chat_template(probe, tokenize=False))
@@ -97,7 +97,7 @@ class SplitMarks:
         yield json.dumps(self._tokenizer.chat_template, ensure_ascii=False)
 
     def _is_token(self, mark: str, vocabulary: Mapping[str, int]) -> bool:
-        """Whether a mark within a text is one token of its own."""
+        """Whether the tokenizer encodes a special token inside a text as one token."""
         if mark not in vocabulary:
             return False
         (ids,) = self._tokenizer([f"a{mark}a"], add_special_tokens=False)["input_ids"]

@@ -97,7 +97,7 @@ def tokenize_records(
     findings: Findings,
     progress: Callable[[float, float], None],
 ) -> list[Example]:
-    """Tokenize records; records of one kind keep their order.
+    """Tokenize records; records of the same kind keep their order.
 
     Args:
         records: The records.
@@ -128,7 +128,7 @@ def tokenize_records(
 
 @dataclass(frozen=True)
 class _Reading:
-    """What records are tokenized with."""
+    """The tokenizer, options and findings that are used for all records."""
 
     options: TokenizeOptions
     findings: Findings
@@ -194,7 +194,7 @@ class _Passage:
     """Where the record is stored; empty if built in memory."""
 
     def placed(self, place: str) -> PlacedText:
-        """Return the text to encode, with the edges of its targets."""
+        """Return the text to encode, with the positions at which its targets begin and end."""
         edges = dict.fromkeys(edge for span in self.spans for edge in span)
         return PlacedText(self.text, place, tuple(edges))
 

@@ -1,1 +1,1 @@
-"""Files of models: whole weights, GGUF and packaged models, and readable errors."""
+"""Files of models: checks of weight files, GGUF and packaged models, and readable errors."""

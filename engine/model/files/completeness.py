@@ -1,4 +1,4 @@
-"""Refuse a model some of whose weights were not in its files, or not used."""
+"""Refuse a model if weights are missing in its files, or if weights of the files are not used."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHOWN = 3
 
 
 def require_complete(loaded: Mapping[str, Any], model_id: str, layers: int) -> str | None:
-    """Refuse missing, unknown and misshapen weights; return in words which ones are left out.
+    """Raise if weights are missing, unknown or of another shape; return a text about ignored ones.
 
     Args:
         loaded: The loading information of `from_pretrained`.
-        model_id: For the message.
-        layers: Layers of the model; weights of layers beyond them may be left out.
+        model_id: Name of the model for the error.
+        layers: Number of layers of the model; weights of later layers may be ignored.
 
     Raises:
-        ModelError: The names of the first such weights, and the next step.
+        ModelError: There are such weights; the text names the first ones and the next step.
     """
     missing = sorted(map(str, loaded["missing_keys"]))
     mismatched = sorted(str(key[0]) for key in loaded["mismatched_keys"])

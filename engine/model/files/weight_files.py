@@ -1,4 +1,4 @@
-"""Check the weight files of a model by their headers, before they are loaded and without torch."""
+"""Check the headers of a model's weight files without torch, before the weights are loaded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 
 def check_weight_files(source: str, revision: str | None = None) -> None:
-    """Check that the weight files of a model are whole and hold every layer.
+    """Check that the weight files of a model are complete and contain every layer.
 
     Args:
         source: A model folder, or a hub id whose files may be in the local cache.
         revision: Revision on the hub.
 
     Raises:
-        ModelError: A file is missing or cut off, disagrees with the index, or lacks a layer.
+        ModelError: A file is missing or truncated, disagrees with the index, or lacks a layer.
     """
     folder = _folder_of(source, revision)
     if folder is None:
@@ -41,7 +41,7 @@ def check_weight_files(source: str, revision: str | None = None) -> None:
 
 
 def _folder_of(source: str, revision: str | None) -> Path | None:
-    """Return the folder of a model on this machine; None if the hub will send its files."""
+    """Return the folder of a model on this machine; None if it has not been downloaded."""
     if (folder := Path(source)).is_dir():
         return folder
     config = try_to_load_from_cache(source, "config.json", revision=revision or "main")
@@ -53,7 +53,7 @@ def _folder_of(source: str, revision: str | None) -> Path | None:
 
 
 def _listed(folder: Path) -> dict[str, set[str] | None]:
-    """Return the weight files, with the weights that an index assigns to each; None without one.
+    """Return {weight file: names of the weights in it by the index, or None without an index}.
 
     Raises:
         ModelError: A file is missing.
@@ -98,10 +98,10 @@ def _without_weights(folder: Path) -> str:
 
 
 def _names_in(path: Path, indexed: set[str] | None) -> set[str]:
-    """Return the names of the weights in a file; none where only torch can read them.
+    """Return the names of the weights in a file; for a torch file, those that the index lists.
 
     Raises:
-        ModelError: The file is cut off or not readable, or lacks a weight of the index.
+        ModelError: The file is truncated or unreadable, or lacks a weight that the index lists.
     """
     if path.suffix != ".safetensors":
         _require_whole_archive(path)
@@ -117,7 +117,7 @@ def _names_in(path: Path, indexed: set[str] | None) -> set[str]:
 
 
 def _header(path: Path) -> Mapping[str, Any]:
-    """Return the header of a safetensors file.
+    """Return the header of a safetensors file, as a mapping from names to descriptions of tensors.
 
     Source: https://github.com/huggingface/safetensors#format.
     """
@@ -152,7 +152,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _require_whole_archive(path: Path) -> None:
-    """Raise if a file of torch is cut off; files of torch before 1.6 are no archives."""
+    """Raise if a torch file is truncated; files of torch before 1.6 are not archives and pass."""
     with path.open("rb") as file:
         start = file.read(4)
     if start.startswith(b"PK") and not zipfile.is_zipfile(path):

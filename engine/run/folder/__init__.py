@@ -1,1 +1,1 @@
-"""Access to the files of a run folder that never leaves the folder."""
+"""Safe access to the files of a run folder: nothing outside the folder is read or written."""

@@ -1,6 +1,7 @@
-"""Refuses a run folder that holds links, pipes or devices, before a process writes into it.
+"""Refuse a run folder that contains links, pipes or devices before a process writes into it.
 
-Libraries write by path: weights, logs and traces. A link in the folder would lead them outside.
+Libraries write weights, logs and traces by path, so a link in the folder would make them write
+outside of it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _SHOWN = 3
 
 
 class UnsafeRunFolder(FttuiError):
-    """A run folder holds links, pipes or devices."""
+    """A run folder contains links, pipes or devices."""
 
 
 def require_plain(folder: Path) -> None:
-    """Check that a run folder holds nothing but plain files and folders.
+    """Check that a run folder contains only plain files and folders.
 
     Raises:
-        UnsafeRunFolder: it holds a link, a pipe or a device; the text names the first of them.
+        UnsafeRunFolder: it contains a link, a pipe or a device; the text names the first one.
     """
     found = list(_others(folder, 0))
     if not found:

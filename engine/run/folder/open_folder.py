@@ -1,8 +1,8 @@
-"""A folder held open by a descriptor: whatever is written, renamed or removed stays inside it.
+"""A folder held open by a descriptor; what is written, renamed or removed stays inside it.
 
-A run folder may come from somebody else. A link in it, or a name with `..`, would lead a write or a
-removal to files outside. Here each part of a name is opened relative to the folder above it and
-without following links, so that no name and no link leads outside.
+A run folder may come from somebody else. A link in it, or a name with `..`, could redirect a write
+or a removal to files outside. So each part of a name is opened relative to its parent folder and
+without following links.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 class OpenFolder:
     """An open folder; names are relative to it, such as `checkpoints/step-000010/MANIFEST.json`.
 
-    The folder itself may be reached through links, which are the choice of the user who names it.
+    The path of the folder itself may contain links, because the user chose it.
 
     Raises:
-        OSError: the folder cannot be opened. The methods raise it too, for links and for files of
-            another kind as for any other fault.
+        OSError: the folder cannot be opened. The methods raise it for all faults, including links
+            and files of another kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,24 +73,24 @@ class OpenFolder:
             os.fsync(parent)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a link itself; nothing happens if there is none."""
+        """Remove a file, or a link instead of its target; a missing file is no error."""
         with suppress(FileNotFoundError), self._parent(name) as (parent, last):
             os.unlink(last, dir_fd=parent)
 
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with everything in it; a link in it is removed, not what it leads to."""
+        """Remove a folder with its contents; links in it are removed, their targets are kept."""
         with suppress(FileNotFoundError), self._parent(name) as (parent, last):
             shutil.rmtree(last, dir_fd=parent)
 
     def make_folder(self, name: str) -> None:
-        """Create a private folder; an existing folder is kept, a link is refused."""
+        """Create a private folder; an existing folder is kept, and a link is refused."""
         with self._parent(name) as (parent, last):
             with suppress(FileExistsError):
                 os.mkdir(last, 0o700, dir_fd=parent)
             os.close(_enter(parent, last, self.path / name))
 
     def exists(self, name: str) -> bool:
-        """Whether there is anything of this name, also a link that leads nowhere."""
+        """Whether a file, folder or link of this name exists; a broken link counts."""
         try:
             with self._parent(name) as (parent, last):
                 os.stat(last, dir_fd=parent, follow_symlinks=False)
@@ -99,7 +99,7 @@ class OpenFolder:
         return True
 
     def folders(self, name: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted; links are left out."""
+        """Return the sorted names of the subfolders of a folder, without links."""
         with self._folder(name) as descriptor, os.scandir(descriptor) as entries:
             return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
@@ -119,7 +119,7 @@ class OpenFolder:
 
     @contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the folder that holds a name, and the last part of the name."""
+        """Yield (descriptor of the parent folder, last part of the name)."""
         *folders, last = _parts(name)
         descriptor = os.dup(self._descriptor)
         try:

@@ -35,9 +35,9 @@ class Comparison:
 def content_identity(
     config: RunConfig, cache: HashCache, hub_revision: HubRevision | None = None
 ) -> ContentIdentity:
-    """Return the content that a run with this configuration is made of: model, tokenizer, data.
+    """Return the identity of the model, tokenizer and data that a configuration names.
 
-    Content that cannot be read has no hash, but a reason; no error is raised.
+    Content that cannot be read gets a reason in place of a hash; no error is raised.
     """
     base, tokenizer, template = model_contents(config, cache)
     data = data_content(config, cache, hub_revision)

@@ -155,9 +155,9 @@ def _tokenizer_parts(folder: Path, cache: HashCache) -> dict[str, str]:
 
 
 def _with_added(own: Content, config: RunConfig) -> Content:
-    """Return a tokenizer with the tokens that the configuration adds, as one more part.
+    """Return the content of a tokenizer with the configured additional tokens as a further part.
 
-    It has no revision, because equal revisions of the model may have other tokens added.
+    It has no revision, because the same revision may be used with other added tokens.
     """
     added = config.data.special_tokens
     if not added or not own.hash:

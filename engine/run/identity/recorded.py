@@ -24,7 +24,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True):
     """What changed, in words and without folders, which are private."""
 
     def covers(self, difference: ContentDifference) -> bool:
-        """Whether the user has accepted exactly this difference of content."""
+        """Whether the user has accepted exactly this change of content."""
         same = (self.recorded, self.found) == (difference.recorded, difference.found)
         return same and self.kind == difference.kind
 
@@ -73,7 +73,7 @@ def add_start(run: RunDirectory, start: StartedWith) -> None:
 
 
 def add_accepted(run: RunDirectory, changes: list[AcceptedChange]) -> None:
-    """Record which changes of content the user has accepted.
+    """Record the changes of content that the user has accepted.
 
     Raises:
         OSError: The run folder cannot be written.

@@ -77,7 +77,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Return the identity of a running process of this machine; None if there is none."""
+    """Return the identity of a process that runs on this machine; None if it does not exist."""
     start = _start_of(pid)
     here = _machine()
     return None if start is None else msgspec.structs.replace(here, start=start)

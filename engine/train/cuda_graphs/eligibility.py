@@ -63,7 +63,7 @@ def fast_path(
 def _try_static_shapes(
     config: RunConfig, trainer: Any, pad_id: int, device: torch.device
 ) -> str | None:
-    """Try static shapes with uncompiled kernels; return why they cannot be used, if so."""
+    """Try static shapes with uncompiled kernels; return why they fail, None if they work."""
     program = _program(config, trainer, Kernels())
     try:
         return why_different(program, trainer.model, device, pad_id)

@@ -30,7 +30,7 @@ _GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
 
 @dataclass(frozen=True)
 class Fused:
-    """A replaced layer, and the forward pass that it had."""
+    """A layer with a replaced forward pass, and its original forward pass."""
 
     module: nn.Module
     own_forward: Callable[..., Any]
@@ -48,7 +48,7 @@ def fuse(model: nn.Module, kernels: Kernels) -> list[Fused]:
 
 
 def separate(fused: list[Fused]) -> None:
-    """Give every replaced layer its own forward pass again."""
+    """Give every replaced layer its original forward pass again."""
     for layer in fused:
         replace_forward(layer.module, layer.own_forward)
 
@@ -215,10 +215,10 @@ def _product_of(kernels: Kernels, mlp: Any, x: Tensor) -> Tensor:
 
 @contextmanager
 def rotary(model: nn.Module, kernels: Kernels) -> Iterator[None]:
-    """Replace the model's rotary embedding by one kernel each for queries and keys in the block.
+    """Replace the rotary embedding by one kernel each for queries and keys within the block.
 
-    A model whose function computes something else keeps it, as does one that turns only a part of
-    each head.
+    It is not replaced if the function of the model computes something else, or if it rotates only a
+    part of each head.
     """
     code = vars(sys.modules[type(model).__module__])
     usual = code.get("apply_rotary_pos_emb")

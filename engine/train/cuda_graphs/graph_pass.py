@@ -155,9 +155,9 @@ class Captured:
 
 @contextmanager
 def stream_restored(device: torch.device) -> Iterator[None]:
-    """Return to the current stream after the block, whatever the code in it has made current.
+    """Make the current stream current again after the block, in case code in it changes the stream.
 
-    Later work on another stream would not wait for copies that other threads start on this one.
+    Work on another stream would not wait for copies that other threads start on this one.
     """
     if device.type != "cuda":
         yield

@@ -1,4 +1,4 @@
-"""Trial: compares the static forward with the model's own code before a run relies on it."""
+"""Trial: compare the static forward with the code of the model before a run relies on it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CLOSE_OTHERWISE = 5e-2
 def why_different(
     program: StaticForward, model: nn.Module, device: torch.device, pad_id: int
 ) -> str | None:
-    """Return why the static forward cannot stand for the model's own code; None if it can.
+    """Return why the static forward cannot replace the code of the model; None if it can.
 
     A few tokens pass through both without dropout, then forward and backward through the static
-    forward with it. The generators are restored.
+    forward with dropout. The states of the random generators are restored.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), stream_restored(device):

@@ -1,1 +1,1 @@
-"""The data check of a run: the process that reads the data, and its text."""
+"""The data check of a run: the process that reads the data, and the text about the result."""

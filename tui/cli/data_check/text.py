@@ -61,7 +61,7 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
 
 
 def _only_counts(record: SampleRecord) -> bool:
-    """Whether the id is no value of the data, but made of the file's name and a number."""
+    """Whether the id of a record is made of the file name and a number, not taken from the data."""
     file = PurePath(record.place.rpartition(":")[0])
     made = rf"({re.escape(file.stem)}|{re.escape(file.parent.name)}):\d+"
     return record.id == record.place or re.fullmatch(made, record.id) is not None
