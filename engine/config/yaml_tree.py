@@ -95,7 +95,11 @@ _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
 
 
 class _BoundedLoader(yaml.BaseLoader):
-    """Composes nodes up to the limits; PyYAML would take minutes and its recursion no more."""
+    """Composes YAML nodes and stops at the limits for the number of values and for depth.
+
+    Without them PyYAML would need minutes for a file with many aliases, and would exceed the
+    recursion limit of Python for a deep one.
+    """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)

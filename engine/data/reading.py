@@ -57,7 +57,7 @@ class SourceRecords:
 
     @property
     def count(self) -> int:
-        """Number of records for training and evaluation."""
+        """The number of records for training and evaluation together."""
         return sum(map(len, self.train)) + len(self.eval)
 
     def __add__(self, other: SourceRecords) -> SourceRecords:
@@ -123,7 +123,7 @@ def first_records(config: RunConfig, count: int, progress: Progress) -> list[Rec
 
 
 def of_source(config: RunConfig, source: DataSource) -> RunConfig:
-    """Return a run with the settings of one training source."""
+    """Return the configuration of a run with the settings of one training source."""
     return msgspec.structs.replace(config, data=config.data.of_source(source))
 
 

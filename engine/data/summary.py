@@ -90,7 +90,7 @@ def summarize(
 
 @dataclass(frozen=True)
 class _Read:
-    """The rows of a source as one task reads them."""
+    """The rows of a source as they are read for one task."""
 
     config: RunConfig
     records: list[Record]

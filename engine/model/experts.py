@@ -41,9 +41,9 @@ def router_layers(model: Any) -> list[str]:
 
 
 def stacked_experts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
-    """Return the experts that are stacked in one tensor [E, ., .] per layer, with their modules.
+    """Return (module, name, parameter) of experts stacked in one tensor [E, ., .] per layer.
 
-    They are no linear layers, so neither `all-linear` nor the quantization of transformers covers
+    They are not linear layers, so neither `all-linear` nor the quantization of transformers covers
     them.
     """
     return [

@@ -1,1 +1,1 @@
-"""Batches of examples: their order, their collation, and batches of streamed data."""
+"""Batches of examples: their order, collation, and batches from streamed data."""

@@ -105,7 +105,7 @@ class Placement:
         return kept
 
     def ending(self, message: int) -> Ending | None:
-        """Return the conversation that ends with a message; None if it cannot be rendered."""
+        """Return the conversation that ends with a message; None if its strings are not found."""
         if message not in self._endings:
             self._endings[message] = self._ending(message)
         return self._endings[message]
@@ -181,7 +181,10 @@ class Placement:
         return (last.string, unmarked(asked)[last.end :]) if last else (None, "")
 
     def _headed(self, turn: int, before: list[dict[str, Any]]) -> str | None:
-        """Return the messages before a turn and its header, from an answer in its place."""
+        """Return the rendered messages before a turn with the header of the turn; None without one.
+
+        The header is found by rendering a short answer in place of the turn.
+        """
         answer = Marking([*self._turns[:turn], {"role": "assistant", "content": "a"}])
         marked = answer.marked([turn])
         answered = self._rendered([*before, marked[-1]]) or ""
@@ -215,7 +218,7 @@ class Placement:
     def _either(
         self, chosen: Sequence[int], text: str, stop: int | None = None
     ) -> list[PlacedString] | None:
-        """Return where strings stand in a text, in the first style that does not change it."""
+        """Return the places of strings in a text, by a style of marks that does not change it."""
         for style in STYLES:
             placed = self._with_marks(chosen, text, style, stop)
             if placed is not None:

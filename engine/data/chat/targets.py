@@ -152,7 +152,7 @@ class _Search:
         return parts
 
     def _by_generation(self, turn: int, generated: Sequence[Span]) -> TurnTarget | None:
-        """Return the spans of `{% generation %}` that hold a turn, with the end mark behind it."""
+        """Return the target of a turn from `{% generation %}`, including its end-of-turn token."""
         own = self._where.of(turn)
         named = [(a, b) for a, b in generated if any(a <= one.start < b for one in own)]
         if not named:

@@ -127,7 +127,7 @@ def _turn_columns(values: Values) -> list[str]:
 
 
 def _is_exchange(values: Values) -> bool:
-    """Whether prompt and completion are lists of messages."""
+    """Whether prompt and completion are both lists of messages."""
     return all(isinstance(values.get(name), list) for name in ("prompt", "completion"))
 
 

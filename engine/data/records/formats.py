@@ -230,7 +230,7 @@ class _Row:
         return parse_messages(self.values[self.column((name,))], name, self.place, self.rules)
 
     def conversation(self) -> tuple[Message, ...]:
-        """Return the conversation of the row, whatever columns it is made from."""
+        """Return the conversation of the row, from whichever columns hold it."""
         if "messages" in self.values:
             return self.messages("messages")
         return turns_of(self.values, self.place, self.rules) or self.messages("messages")
@@ -255,7 +255,7 @@ class _Row:
         return bool(value)
 
     def number(self, name: str) -> float | None:
-        """Return the number in a column; None if the row has none there that is finite."""
+        """Return the finite number in a column; None if the column has no such number."""
         value = self.values.get(name)
         if value is None or value == "":
             return None

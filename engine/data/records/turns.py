@@ -52,7 +52,7 @@ def turns_of(
 
 
 def turn_columns(columns: Collection[str]) -> list[str]:
-    """Return the columns from which `turns_of` makes a conversation."""
+    """Return the columns that `turns_of` joins to a conversation."""
     column = conversation_column(columns)
     return [column] if column is not None else [*asked_columns(columns), *answer_columns(columns)]
 

@@ -33,7 +33,7 @@ _MOST_MISFITS = 0.25
 
 
 class _Dialect(csv.Dialect):
-    """How the cells of a table are written."""
+    """The delimiter and the rules for quotes of a table."""
 
     lineterminator = "\n"
     quotechar = '"'

@@ -240,7 +240,7 @@ class JsonScanner:
         self._move(1)
 
     def _list(self) -> list[Element]:
-        """Return the elements of the list at the position; numbers and texts have no own lines."""
+        """Return the elements of the list at the position; numbers and texts have its line."""
         start = self.position
         self._move(1)
         first, self.position = self.next_character, start

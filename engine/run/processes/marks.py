@@ -58,7 +58,7 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, pid: int) -> ProcessMark:
-        """Return the mark of a process of this machine."""
+        """Return the mark of a process on this machine."""
         return cls(pid=pid, started=process_started(pid) or 0.0, identity=identity_of(pid))
 
     @classmethod
