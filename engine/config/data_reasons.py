@@ -85,7 +85,7 @@ DROPPED_DUPLICATES = Reason(
 EVAL_OVERLAP = Reason(
     "eval-overlap",
     "evaluation records",
-    "are also training data, so that the evaluation measures memory",
+    "are also training data, so that the evaluation measures memorization",
     "set data.dedup: exact to drop them from training, or name other data.eval",
     limit=0.1,
 )
@@ -126,28 +126,28 @@ BEYOND_POSITIONS = Reason(
 ROLE_NOT_FOUND = Reason(
     "role-not-found",
     "records",
-    "without a message of the role that data.train_on names",
+    "have no message of the role that data.train_on names",
     "set data.train_on to all, last, or one of the roles found",
     limit=0.05,
 )
 SPLIT_MARKS = Reason(
     "split-marks",
     "records",
-    "have marks of the chat template that are no tokens: each is split into several",
-    "set data.special_tokens to these marks, unless the model was trained with them as text",
+    "have special tokens of the chat template that the tokenizer splits into several tokens",
+    "set data.special_tokens to them, unless the model was trained with them as plain text",
 )
 EMPTY_ANSWERS = Reason(
     "empty-answers",
     "records",
-    "have an empty answer, of which only the end mark or white space is learned",
+    "have an empty answer, of which only the end-of-turn token or white space is learned",
     "remove these records, or write weight: 0 in these turns",
     limit=0.05,
 )
 MARKS_IN_TEXT = Reason(
     "marks-in-text",
     "records",
-    "have marks of the chat template in a message, which become its tokens",
-    "store messages without the template's marks, because the template writes them",
+    "have a special token of the chat template in a message, which is tokenized as that token",
+    "store messages without special tokens, because the chat template writes them",
     limit=0.3,
 )
 NO_OFFSETS = Reason(
@@ -161,15 +161,15 @@ NO_OFFSETS = Reason(
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
     "turns",
-    "assistant turns not learned as a whole, because the chat template does not reproduce them",
+    "not learned as a whole, because the chat template does not reproduce them",
     "set data.template to a template that keeps every turn, or data.train_on: last",
     limit=0.0,
 )
 NO_END_MARK = Reason(
     "no-end-mark",
     "turns",
-    "learned without an end mark, because the chat template writes none",
-    "set data.template to a template that ends every turn with a token",
+    "learned without an end-of-turn token, because the chat template writes none",
+    "set data.template to a template that ends every turn with an end-of-turn token",
     limit=0.5,
 )
 CALLS_LEFT_OUT = Reason(
@@ -196,7 +196,7 @@ MESSAGES_LEFT_OUT = Reason(
 LAST_REASONING_LEFT_OUT = Reason(
     "last-reasoning-left-out",
     "turns",
-    "of last answers whose reasoning the chat template leaves out",
+    "are last answers whose reasoning the chat template leaves out",
     "set data.template to a template that writes reasoning, or data.reasoning: drop",
     limit=0.0,
 )
@@ -209,8 +209,8 @@ REASONING_LEFT_OUT = Reason(
 MASKED_TURNS = Reason(
     "masked-turns",
     "turns",
-    "not learned, because the data mark them so",
-    "remove the mark from these messages to learn them",
+    "not learned, because the data mask them, such as with weight: 0",
+    "remove the mask from these messages to learn them",
 )
 UNUSED_COLUMNS = Reason(
     "unused-columns",
@@ -250,15 +250,15 @@ OTHER_FORM = Reason(
 READ_AS_FORM = Reason(
     "read-as-form",
     "records",
-    "have the columns of another format, but are read in that of the source",
+    "have the columns of another format, but are read in the format of the source",
     "split the file by format, or set data.format",
     limit=0.0,
 )
 PROMPT_IGNORED = Reason(
     "prompt-ignored",
     "records",
-    "have a prompt that their conversations do not contain, so that it is not read",
-    "correct the prompt, or set data.columns: {prompt: null}",
+    "have a prompt that no turn of their conversation contains, so that it is not read",
+    "write the text of a user turn as the prompt, or set data.columns: {prompt: null}",
     limit=0.0,
 )
 SYSTEM_UNUSED = Reason(
@@ -292,7 +292,7 @@ UNLABELLED = Reason(
 PADDING_NULLS = Reason(
     "padding-nulls",
     "records",
-    "with nulls in tools or calls left out, because table files add them to their structs",
+    "have nulls in tools or calls, which are removed because table files fill up structs so",
     "store tools and arguments as JSON text to keep their nulls",
 )
 TEXT_LINES = Reason(
@@ -311,20 +311,21 @@ REPEATED_KEYS = Reason(
 JOINED_ROWS = Reason(
     "joined-rows",
     "records",
-    "may be joined to the row before them, because a quoted cell holds lines that look like rows",
-    "write a quote that opens no cell twice inside quotes, or accept the finding if it is one cell",
+    "may have become part of a quoted cell of an earlier row, because a quote was not closed",
+    'close the quote, or write a literal quote inside a quoted cell as two quotes (""); if the '
+    "cell really has several lines, accept the finding",
     limit=0.0,
 )
 LINES_IN_CELLS = Reason(
     "lines-in-cells",
     "records",
-    "have a quoted cell whose lines could be rows of their own",
-    "look at the first one; if rows are joined there, close the quote in the file",
+    "have a quoted cell of several lines, which could be rows of their own",
+    "look at the first one; if a quote was not closed there, close it in the file",
 )
 UNREAD_KEYS = Reason(
     "unread-keys",
     "keys",
-    "not read, because the records of the file are in another key",
+    "not read, because the records of the file are under another key",
     "write the records that are meant as a list, or as JSON lines",
 )
 UNREAD_RECORDS = Reason(
@@ -337,7 +338,7 @@ UNREAD_RECORDS = Reason(
 UNREAD_FILES = Reason(
     "unread-files",
     "files",
-    "of the folder are not read, because they belong to no split or are of another kind",
+    "not read: files of no split, texts beside tables, files without data, or linked folders",
     "name the files with a pattern, such as data.train: folder/*.jsonl",
     limit=0.3,
 )

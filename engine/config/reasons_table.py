@@ -30,8 +30,8 @@ def _lines() -> Iterator[str]:
 
 def _limit(reason: Reason) -> str:
     if reason.limit is None:
-        return "any; it is only shown"
-    return f"{100 * reason.limit:g} %" if reason.limit else "none"
+        return "shown only"
+    return f"{100 * reason.limit:g} %" if reason.limit else "0 % (always asks)"
 
 
 def with_table(page: str) -> str:

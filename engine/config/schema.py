@@ -45,9 +45,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Compute precision; auto: bf16 where the device supports it, fp32 on a CPU."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Attention implementation of transformers; auto: sdpa."""
+    """Attention implementation; auto: sdpa where transformers supports it, otherwise eager."""
     trust_remote_code: bool = False
-    """Run the Python code that a hub model brings along."""
+    """Run the Python code that comes with the model."""
 
 
 class AdapterConfig(Section, frozen=True, kw_only=True):
@@ -60,7 +60,8 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     dropout: Dropout = 0.05
     """Dropout on the input of the LoRA matrices."""
     targets: Literal["all-linear"] | list[str] = "all-linear"
-    """Names of the linear modules that get an adapter, or all of them except the output head."""
+    """Names of the linear modules that get an adapter; all-linear: all of them except the output
+    head, routers of experts, and layers whose weights fused Mamba kernels read directly."""
     modules_to_save: list[str] = []
     """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]`; tied
     modules stay tied. For new tokens, `data.special_tokens` trains only their rows."""
@@ -78,12 +79,12 @@ class DataSource(Section, frozen=True, kw_only=True):
     """One source of a training mix."""
 
     path: str
-    """A file, a folder or a hub dataset id, as in `data.train`."""
+    """A file, a folder or a Hub dataset id, as in `data.train`."""
     weight: Positive | None = None
     """Share of this source among the training records, relative to the other weights. Set it for
     all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
-    """Split of a folder or hub dataset; null is `data.train_split`."""
+    """Split of a folder or Hub dataset; null is `data.train_split`."""
     columns: dict[str, str | None] | None = None
     """Columns of this source by field; null is `data.columns`."""
     roles: dict[str, str] | None = None
@@ -93,14 +94,14 @@ class DataSource(Section, frozen=True, kw_only=True):
     label: LabelMeaning | None = None
     """Meaning of its column `label`; null is `data.label`."""
     yes_labels: list[Label] | None = None
-    """Its labels that say yes; null is `data.yes_labels`."""
+    """Its labels that count as positive; null is `data.yes_labels`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
     """The training and evaluation records, their format and length."""
 
     train: str | list[DataSource]
-    """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a hub
+    """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a Hub
     dataset id, or `stdlib:pairs` (pairs built on this machine from the Python standard library); a
     list of `{path, weight}` mixes sources, each with `columns`, `roles`, `system`, `label` and
     `yes_labels` of its own if needed. A relative path is looked up in the current folder, then in
@@ -108,9 +109,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     eval: str | None = None
     """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"
-    """Split of a folder or hub dataset to train on."""
+    """Split of a folder or Hub dataset to train on."""
     eval_split: str = "validation"
-    """Split of the `eval` folder or hub dataset."""
+    """Split of the `eval` folder or Hub dataset."""
     eval_fraction: Fraction = 0.02
     """Share of the training data held out when `eval` is null."""
     format: Literal[
@@ -122,7 +123,8 @@ class DataConfig(Section, frozen=True, kw_only=True):
     separated by blank lines), or the file as a whole."""
     columns: dict[str, str | None] = {}
     """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
-    `{prompt: "{instruction} {input}"}`; `{NAME: null}` leaves a column unused knowingly. With
+    `{prompt: "{instruction} {input}"}`; `{NAME: null}` says that a column
+    is not to be used. With
     format: messages, prompt and completion are the turns of a conversation."""
     roles: dict[str, str] = {}
     """Roles of conversations by their names in the data, such as `{narrator: user}`. `{NAME: NAME}`
@@ -134,10 +136,12 @@ class DataConfig(Section, frozen=True, kw_only=True):
     score: the similarity of two texts; match: whether two texts match, so that those that do not
     are negatives or left out; answer: the answer to a text (task sft)."""
     positives: Literal["all", "first"] = "all"
-    """Pairs made of several positives of an anchor: one of each, or only one of the first."""
+    """all: each of several positives of an anchor makes a pair; first: only the first one does."""
     yes_labels: list[Label] | None = None
-    """Labels that say yes, such as `[0]` or `[4, 5]`: the texts match (label: match), or the
-    completion is good (task kto). All others say no; null: true, 1 and known words say yes."""
+    """Labels that count as positive, such as `[0]` or `[4, 5]`: the texts match (label: match), or
+    the completion is good (task kto). All other labels are negative. null: true, 1 and words such
+    as `yes`, `good` or `match` are positive; false, 0 and words such as `no`, `bad` or `no match`
+    are negative; a label that is neither is refused."""
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None
@@ -166,8 +170,8 @@ class DataConfig(Section, frozen=True, kw_only=True):
     shuffle_buffer: Count = 1000
     """streaming: number of records that are held in memory and shuffled."""
     accept: list[str] = []
-    """Findings about the data that are accepted although their share is large, by the names that
-    `fttui check` prints, such as `cut`; `all` accepts every finding."""
+    """Findings about the data that are accepted although their share exceeds the limit, by the
+    names that `fttui check` prints, such as `cut`; `all` accepts every finding."""
     dedup: Literal["off", "exact", "near"] = "off"
     """Drop training records that repeat another one or are evaluation data; near: also those that
     share most of their words (needs the package datasketch). Duplicates are counted in any case,
@@ -458,7 +462,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
     """The process that serves viewers of the run."""
 
     idle_s: NonNegative = 600.0
-    """Seconds that the hub keeps running after the training process has ended and no viewer is
+    """Seconds that this process keeps running after the training process has ended and no viewer is
     attached."""
 
 

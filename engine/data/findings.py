@@ -161,8 +161,8 @@ def _consent_text(missing: Iterable[CountedReason]) -> str:
     names = ", ".join(one.reason.name for one in listed)
     return "\n".join(
         [
-            "the data would be changed more than expected before training:",
+            "these findings about the data need your consent before training:",
             *lines,
-            f"To train on the data as they are, set data.accept: [{names}]",
+            f"Follow these steps, or set data.accept: [{names}] to train anyway",
         ]
     )

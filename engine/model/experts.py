@@ -76,7 +76,7 @@ def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
     text = f"{count} per layer"
     if weights or packed:
         form = "in NF4" if packed else "not quantized"
-        text += f", {(weights + packed) / 1e6:,.1f} M weights of them {form}, without adapters"
+        text += f"; their {(weights + packed) / 1e6:,.1f} M weights are {form} and get no adapters"
     if config.task != "sft":
         return {"experts": f"{text}; no load balancing loss in task {config.task}"}
     weight = balance_weight(model, config.train.router_aux_loss)

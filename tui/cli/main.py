@@ -36,12 +36,12 @@ exit codes:
   1    any other error
   2    the configuration or the command line is invalid
   3    run not found
-  4    the run's hub uses another protocol version
+  4    the run was started by another version of fttui, with another protocol
   5    the run belongs to another user
   6    no engine is running for the run
   7    the command was rejected or failed
   8    the model cannot be loaded or does not fit in memory
-  9    the data cannot be used
+  9    the data cannot be used, or a finding needs your consent (data.accept)
   10   a checkpoint is missing or damaged
   11   training failed
   12   base model, tokenizer, chat template or data changed since the checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema import RunConfig
-from .data import DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
+from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .machine import check_experts, check_hardware, check_model
 from .objective import OBJECTIVE
 from .problem import Problem, require
@@ -16,6 +16,7 @@ from .source_paths import (
 from .training import TRAINING
 
 __all__ = [
+    "ACCEPTED_FILES",
     "FIELDS",
     "FILE_SUFFIXES",
     "Problem",

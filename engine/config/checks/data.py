@@ -12,12 +12,14 @@ from .problem import Problem
 from .source_paths import files_of_pattern, is_pattern
 
 _COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
-_CONTENT = (
-    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md"),
-    *(".parquet", ".arrow", ".feather"),
+_TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md")
+_COLUMNAR = (".parquet", ".arrow", ".feather")
+FILE_SUFFIXES = tuple(
+    content + packed for packed in _COMPRESSED for content in (*_TEXT, *_COLUMNAR)
 )
-FILE_SUFFIXES = tuple(content + packed for packed in _COMPRESSED for content in _CONTENT)
 """Endings by which a data source is taken for a file; files have no splits."""
+ACCEPTED_FILES = f"{', '.join(_TEXT)} (also compressed) and {', '.join(_COLUMNAR)}"
+"""The endings of the files that are read, for error messages."""
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
@@ -48,15 +50,14 @@ def describe_missing(path: Path) -> str:
             "for characters of a name, ** for folders"
         )
     if path.is_dir():
-        return f"{path}: a folder, but its name is that of a file; name a file in it"
+        return f"{path}: a folder, although its name ends like that of a file; name a file in it"
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)
     hint = f"; did you mean {folder / close[0]}?" if close else "."
     return (
         f"{path}: no such file (current folder: {Path.cwd()}){hint} Accepted: files ending in "
-        f"{', '.join(_CONTENT)} (also compressed), a pattern of files, a folder, "
-        f"a hub dataset id, or {STDLIB_PAIRS}"
+        f"{ACCEPTED_FILES}; a pattern of files, a folder, a Hub dataset id, or {STDLIB_PAIRS}"
     )
 
 
@@ -135,7 +136,7 @@ def _check_mix(config: RunConfig) -> Iterator[Problem]:
             "none, which uses every record once per epoch",
         )
     if any(one.path == STDLIB_PAIRS for one in train):
-        yield Problem("data.train", f"{STDLIB_PAIRS} cannot be mixed; name files or hub datasets")
+        yield Problem("data.train", f"{STDLIB_PAIRS} cannot be mixed; name files or Hub datasets")
     places = [(one.path, one.split) for one in train]
     for path, _ in sorted({place for place in places if places.count(place) > 1}, key=str):
         yield Problem("data.train", f"{path} is listed twice; list it once with a larger weight")
@@ -178,7 +179,7 @@ def _check_streaming(config: RunConfig) -> Iterator[Problem]:
         if one.path.endswith(".json") or one.path == STDLIB_PAIRS:
             yield Problem(
                 "data.streaming",
-                f"{one.path} can only be read as a whole; stream .jsonl or .parquet files or hub "
+                f"{one.path} can only be read as a whole; stream .jsonl or .parquet files or Hub "
                 "datasets, or set data.streaming: false",
             )
 
@@ -237,7 +238,8 @@ def _check_meanings(data: DataConfig, task: str, path: str) -> Iterator[Problem]
         )
     if data.yes_labels == []:
         yield Problem(
-            f"{path}.yes_labels", "got no label, so that all labels say no; name those that say yes"
+            f"{path}.yes_labels",
+            "got an empty list, so that every label is negative; name the positive labels",
         )
 
 

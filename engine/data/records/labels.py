@@ -109,7 +109,7 @@ class YesNoLabels:
     def _unclear(self, problem: str) -> DataError:
         return DataError(
             f"{problem}; set data.yes_labels to the labels that say {self._what}, such as [1]; "
-            "all others say no, so remove rows that say neither"
+            "all other labels are negative, so remove rows that are neither"
         )
 
 

@@ -99,7 +99,7 @@ class PairLabels:
             raise DataError(
                 f"{place}: the label {label!r} beside premise and hypothesis is the number of a "
                 "class of inference; set data.yes_labels to those that say that the texts match, "
-                "such as [0] if 0 is entailment; all others say no"
+                "such as [0] if 0 is entailment; all other labels are negative"
             )
         return self._matches.says_yes(label, "label", place)
 

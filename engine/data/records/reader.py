@@ -84,9 +84,12 @@ class FormatDecision:
     @property
     def line(self) -> str:
         """The decision as a line of text."""
-        rest = ", ".join(f"{count:,} {name}" for name, count in self.others.items())
-        return f"{self.fitting:,} of {self.rows:,} rows of a sample" + (
-            f"; the others: {rest}" if rest else ""
+        rest = "; ".join(
+            f"{count:,} {'row' if count == 1 else 'rows'} with {which}"
+            for which, count in self.others.items()
+        )
+        return f"{self.fitting:,} of {self.rows:,} sampled rows have this format" + (
+            f"; others: {rest}" if rest else ""
         )
 
 
@@ -360,9 +363,11 @@ def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
 def _described(row: PreparedRow | None, task: str) -> str:
     """Return the format of a row, or its columns if they have none."""
     if row is None:
-        return "without a column that data.columns names"
+        return "a column of data.columns missing"
     form = next(iter(possible_formats(list(row.values), task)), None)
-    return f"format {form}" if form else f"columns {', '.join(row.values) or '(none)'}"
+    if form:
+        return f"format {form}"
+    return f"the columns {', '.join(row.values)}" if row.values else "no columns"
 
 
 def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config.checks import FILE_SUFFIXES, is_broken_link
+from ...config.checks import ACCEPTED_FILES, FILE_SUFFIXES, is_broken_link
 from ...errors import DataError
 
 _SPLITS = {
@@ -67,8 +67,7 @@ def files_of_split(folder: Path, split: str) -> FolderFiles:
     if not data:
         found = f"; found {', '.join(one.name for one in other[:5])}" if other else ""
         raise DataError(
-            f"{folder}: no data files in this folder{found}; accepted are "
-            f"{', '.join(FILE_SUFFIXES[:10])}, also compressed"
+            f"{folder}: no data files in this folder{found}; accepted are {ACCEPTED_FILES}"
         )
     by_split = {one: _split_of(one.relative_to(folder)) for one in data}
     chosen = [one for one in data if by_split[one] == split]

@@ -309,8 +309,9 @@ def _refuse_texts_by_name(found: JsonObject) -> None:
     values = found.value.values()
     if len(found.members) > _MANY and all(isinstance(one, str | int | float) for one in values):
         raise DataError(
-            f"{found.place}: an object of {len(found.members):,} values by name, not of records; "
-            'write a list of objects such as {"prompt": NAME, "completion": VALUE}'
+            f"{found.place}: this JSON object maps {len(found.members):,} names to plain values, "
+            "so it has no records; write a list of records instead, such as "
+            '[{"prompt": <name>, "completion": <value>}]'
         )
 
 

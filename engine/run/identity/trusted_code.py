@@ -111,11 +111,18 @@ def _refusal(code: ModelCode, given: str, command: str) -> str:
         )
     named = ", ".join(code.files[:_SHOWN_FILES]) or "code of another repository, see config.json"
     more = ", …" if len(code.files) > _SHOWN_FILES else ""
-    other = f"; got --trust-code {given}, which is another code" if given else ""
+    other = f"; --trust-code {given} {_mismatch(code, given)}" if given else ""
     return (
         f"{what} ({named}{more} in {code.folder}), to which you have not consented{other}; review "
         f"it, then use: {command} --trust-code {code.digest[:_SHOWN_DIGITS]}"
     )
+
+
+def _mismatch(code: ModelCode, given: str) -> str:
+    """Return why a given hash is no consent to the code."""
+    if code.digest.startswith(given):
+        return f"is too short, expected at least {_FEWEST_DIGITS} digits of the hash"
+    return "is the hash of other code"
 
 
 def _file(code: ModelCode) -> Path:

@@ -70,7 +70,7 @@ def test_experts_in_one_tensor_are_counted_in_the_facts() -> None:
     model = skeleton("mixtral")
     assert sum(p.numel() for *_, p in stacked_experts(model)) == 2 * 4 * 3 * 64 * 128
     text = experts_fact(model, SFT)["experts"]
-    assert text.startswith("4 per layer, 0.2 M weights of them not quantized, without adapters")
+    assert text.startswith("4 per layer; their 0.2 M weights are not quantized and get no adapters")
     dpo = experts_fact(model, msgspec.structs.replace(SFT, task="dpo"))["experts"]
     assert dpo.endswith("; no load balancing loss in task dpo")
 

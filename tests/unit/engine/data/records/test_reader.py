@@ -358,7 +358,8 @@ def test_rows_of_another_form_are_left_out_with_consent():
     assert len(result.records) == 2
     assert result.found(OTHER_FORM) == (3, "d.jsonl:3", "format text")
     assert result.decision.line == (
-        "2 of 5 rows of a sample; the others: 2 format text, 1 columns (none)"
+        "2 of 5 sampled rows have this format; "
+        "others: 2 rows with format text; 1 row with no columns"
     )
     with pytest.raises(DataError, match=r"3 of 3 records \(100 %\) left out.*d\.jsonl:3"):
         result.findings.require_consent([])

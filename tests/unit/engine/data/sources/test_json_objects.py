@@ -93,7 +93,7 @@ def test_an_object_is_a_table_or_a_record(tmp_path: Path, content: Any, expected
     ("content", "step"),
     [
         ({"text": ["a", "b"], "label": ["x"]}, r"text \(2\), label \(1\); write a record per line"),
-        ({f"w{n}": "t" for n in range(30)}, "write a list of objects"),
+        ({f"w{n}": "t" for n in range(30)}, "write a list of records"),
         ({"cells": [], "nbformat": 4, "metadata": {}}, "Jupyter notebook"),
         ({"train": [["a", "b"]], "test": [["c", "d"]], "oos_test": [["e", "f"]]}, "orient="),
         ({"message": "Not Found", "status": "404"}, "download the file again"),

@@ -80,7 +80,7 @@ def test_missing_file_suggests_a_neighbour(file):
 
 
 def test_something_that_is_no_source_lists_what_is():
-    with pytest.raises(DataError, match="a hub dataset id, or stdlib:pairs"):
+    with pytest.raises(DataError, match="a Hub dataset id, or stdlib:pairs"):
         read_rows("not a source!", "train")
 
 

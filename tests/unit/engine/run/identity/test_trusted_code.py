@@ -63,8 +63,10 @@ def test_the_code_is_named_and_consent_is_given_to_its_hash(tmp_path: Path, mode
     assert "modeling.py" in text
     assert "inner/more.py" in text
     assert f"{COMMAND} --trust-code {code.digest[:16]}" in text
-    for wrong in ("", code.digest[:7], "0" * 16, "x"):
-        refused(config, wrong)
+    assert "--trust-code" not in refused(config).partition("consented")[2].partition(";")[0]
+    assert f"--trust-code {code.digest[:7]} is too short" in refused(config, code.digest[:7])
+    for wrong in ("0" * 16, "x"):
+        assert f"--trust-code {wrong} is the hash of other code" in refused(config, wrong)
     require_consent(config, code.digest[:16], COMMAND)
     require_consent(config, "", COMMAND)
 
