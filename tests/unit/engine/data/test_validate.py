@@ -156,7 +156,7 @@ def test_without_the_tokenizer_records_are_still_read(
 ) -> None:
     replaced = msgspec.structs.replace
     config = configured(tmp_path / "d.jsonl", 3 * GOOD)
-    config = replaced(config, model=replaced(config.model, id=str(tmp_path / "none" / "such")))
+    config = replaced(config, model=replaced(config.model, id="nobody/has-this-model"))
     code, messages = run_process(config, monkeypatch, capsys)
     assert code == 0
     assert lines(messages)[0].endswith("d.jsonl: 3 records (prompt + completion)")
@@ -265,3 +265,14 @@ def test_weight_files_that_are_cut_off_are_refused_before_a_run(
     assert code == ModelError.exit_code, lines(messages)
     assert isinstance(messages[-1], DataRefused)
     assert "not downloaded or written to its end" in messages[-1].text
+
+
+def test_a_folder_without_a_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", 3 * GOOD)
+    model = msgspec.structs.replace(config.model, id=str(tmp_path / "nowhere"))
+    code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
+    assert code == ModelError.exit_code, lines(messages)
+    assert isinstance(messages[-1], DataRefused)
+    assert "no such folder" in messages[-1].text

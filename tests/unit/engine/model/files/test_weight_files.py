@@ -101,9 +101,18 @@ def test_damaged_weight_files_are_refused(
 
 
 def test_whole_weight_files_pass(model: Path) -> None:
-    check_weight_files(str(model))
+    assert check_weight_files(str(model)) is None
     split(model)
-    check_weight_files(str(model))
+    assert check_weight_files(str(model)) is None
+
+
+def test_a_layer_that_lacks_weights_of_another_is_remarked(model: Path) -> None:
+    hole = {name: value for name, value in weights_of(model).items() if "1.mlp" not in name}
+    save_file(hole, model / WEIGHTS, {"format": "pt"})
+    assert check_weight_files(str(model)) == (
+        "layer 1 lacks mlp.down_proj.weight, mlp.gate_proj.weight, mlp.up_proj.weight, "
+        "which other layers have"
+    )
 
 
 def test_a_file_of_torch_that_is_cut_off_is_refused(model: Path) -> None:
