@@ -12,7 +12,7 @@ from .problem import Problem
 from .source_paths import files_of_pattern, is_pattern
 
 _COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
-_TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt", ".md")
+_TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".tab", ".txt", ".md")
 _COLUMNAR = (".parquet", ".arrow", ".feather")
 FILE_SUFFIXES = tuple(
     content + packed for packed in _COMPRESSED for content in (*_TEXT, *_COLUMNAR)
