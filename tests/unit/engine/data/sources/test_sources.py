@@ -160,3 +160,13 @@ def test_a_linked_subfolder_is_counted_because_it_is_not_read(tmp_path: Path) ->
     assert [(one.reason.name, one.count, one.place) for one in findings] == [
         ("unread-files", 1, str(folder / "sub"))
     ]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "tab", "json", "jsonl", "ndjson"])
+def test_a_folder_reads_files_of_every_text_ending(ending: str, tmp_path: Path) -> None:
+    separator = {"csv": ",", "tsv": "\t", "tab": "\t"}.get(ending)
+    table = f"prompt{separator}completion\na{separator}b\nc{separator}d\n"
+    rows = '{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": "d"}\n'
+    (tmp_path / f"train.{ending}").write_text(table if separator else rows)
+    found = [row.values for row in read_rows(str(tmp_path), "train")]
+    assert found == [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
