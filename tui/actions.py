@@ -210,7 +210,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("list.filter", "slash", "filter",
            "filter the rows of a table, or the plots by name", LOOK),
     Action("app.count", "semicolon", "count",
-           "give the next key a count, such as 1 2 → for 12 columns", APP),
+           "repeat the next key: ; 1 2 → moves the cursor 12 columns", APP),
     Action("app.command", "colon", "command",
            "type a command of fttui ctl, or a step for the cursor", APP),
     Action("app.help", "question_mark", "help", "show all keys", APP, footer=20),

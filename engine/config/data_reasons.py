@@ -161,7 +161,7 @@ NO_OFFSETS = Reason(
 UNLEARNED_TURNS = Reason(
     "unlearned-turns",
     "turns",
-    "not learned as a whole, because the chat template does not reproduce them",
+    "learned only in part or not at all, because the chat template drops or changes their text",
     "set data.template to a template that keeps every turn, or data.train_on: last",
     limit=0.0,
 )

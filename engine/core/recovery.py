@@ -2,8 +2,8 @@
 
 A recovery returns to the newest good checkpoint before the first warning, skips the data of the
 incident, halves the learning rate, tightens the gradient clip and then watches some steps, the
-probation. The second attempt uses an earlier checkpoint, or the same one at a quarter of the
-learning rate; a third attempt is refused. This module decides only; it does no I/O.
+probation. The second attempt uses an earlier checkpoint if there is a good one, and a quarter
+of the learning rate; a third attempt is refused. This module decides only; it does no I/O.
 """
 
 from __future__ import annotations

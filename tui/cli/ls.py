@@ -164,7 +164,7 @@ class _EventPrinter:
         )
 
     def conclude(self, run: RunDirectory) -> None:
-        """Print how many frames were left out."""
+        """Warn if frames of the journal were left out because they are no records."""
         if self._others:
             sys.stdout.flush()
             warn(f"fttui: {self._others:,} frames of {run.journal} are no records and left out")
@@ -190,7 +190,10 @@ def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterat
 
 
 def event_line(payload: bytes) -> dict[str, Any]:
-    """Return a journal record as flat JSON values, also one of an unknown event kind."""
+    """Return a journal record as one JSON object: its place, and the fields of its event.
+
+    Events of an unknown kind are read as well.
+    """
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
     place = {"seq": int(seq), "time": finite(when), "step": step, "timeline": timeline}
     fields = {key: finite(value) for key, value in event.items() if key != "k"}

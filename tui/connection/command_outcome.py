@@ -27,6 +27,7 @@ from ..view_model.connection_port import (
     RecordsArrived,
     Session,
 )
+from ..view_model.interventions import overtaken_by
 
 _DEAD_BEATS = 2
 """Heartbeats without an engine after which all records have arrived and no outcome will come."""
@@ -140,7 +141,7 @@ class _CommandWait:
                 waited = self._applying.seconds + max(0.0, record.time - self._applying_since)
                 self._finish(replace(self._applying, step=record.step, seconds=waited))
             case CommandApplied(command=other, spec=CommandSpec(resumes=True)) if self._applying:
-                reason = f"{other} came before the step had ended"
+                reason = overtaken_by(other)
                 self._finish(self._result("failed", record=record, reason=reason))
             case CommandFailed(id=id_, reason=reason) if id_ == self._id:
                 self._finish(self._result("failed", record=record, reason=reason))

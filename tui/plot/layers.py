@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -93,19 +94,18 @@ def picture(
     for curve in curves:
         for part in stretches(curve.of or branches, curve.name):
             if part.live or curve.old:
-                trace = _trace(part, x, columns, axis, curve.shift)
+                trace = _trace(part, x, columns, axis, curve)
                 style = curve.style if part.live else "old"
-                runs = _band(part, trace, curve.to) if curve.to else trace.runs
-                found.setdefault((part.live, style, curve.dots), []).extend(runs)
+                found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
                 gaps.extend(trace.gaps if part.live else ())
     layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
     drawn = PlotPicture(tuple(layers), x, log_y=log_y, gaps=tuple(sorted(set(gaps))))
     return _with_limits(_fit(drawn, floor), limits)
 
 
-def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, shift: float) -> Trace:
-    """Return a stretch as points on the x axis, at most two per column."""
-    ruler = ruler_of(part.branch, axis)
+def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curve: Curve) -> Trace:
+    """Return a stretch as points on the x axis, at most two per column; twice that for a band."""
+    ruler, shift = ruler_of(part.branch, axis), curve.shift
     if ruler is None:
         low, high = max(x[0], part.x0), min(x[1], part.x1)
     else:
@@ -116,6 +116,7 @@ def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, shif
     share = (high - low) / (x[1] - x[0])
     edges = np.linspace(low, high, max(1, math.ceil(columns * share)) + 1)
     trace = part.series.trace_between(steps_at(edges - (shift if ruler else 0.0), ruler))
+    trace = _band(trace, part.branch.curves.get(curve.to)) if curve.to else trace
     return trace if ruler is None else _moved(trace, ruler, shift)
 
 
@@ -129,16 +130,15 @@ def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
     return Trace(runs, tuple(move(trace.gaps)))
 
 
-def _band(part: Stretch, trace: Trace, other: str) -> tuple[tuple[Point, ...], ...]:
-    """Return each point of a trace paired with another curve's value at its x, to fill between."""
-    twin = part.branch.curves.get(other)
-    if twin is None:
-        return ()
+def _band(trace: Trace, other: Series | None) -> Trace:
+    """Return each point of a trace over steps paired with another curve's value there, to fill."""
+    if other is None:
+        return Trace(gaps=trace.gaps)
     pairs: list[Point] = []
-    for run in trace.runs:
-        for x, y in run:
-            pairs += [(x, y), (x, twin.at(x) or y)]
-    return (tuple(pairs),) if pairs else ()
+    for x, y in chain.from_iterable(trace.runs):
+        value = other.at(x)
+        pairs += [(x, y), (x, y if value is None else value)]
+    return replace(trace, runs=(tuple(pairs),) if pairs else ())
 
 
 def _with_limits(drawn: PlotPicture, limits: Sequence[float]) -> PlotPicture:

@@ -133,7 +133,10 @@ class Session(Protocol):
     def submit(
         self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
     ) -> str:
-        """Send a command and return its id at once; the answer comes as `CommandAnswered`."""
+        """Send a command and return its id at once; the answer comes as `CommandAnswered`.
+
+        With `if_generation` it is rejected if the settings have changed since that generation.
+        """
 
     async def take_control(self) -> str | None:
         """Become the controller; return why that was refused, or None."""

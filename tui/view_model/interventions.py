@@ -83,6 +83,11 @@ class Intervention:
         return what
 
 
+def overtaken_by(command: str) -> str:
+    """Return why a pause did not happen: a command that resumes came first."""
+    return f"{command} came before training had paused"
+
+
 @dataclass(frozen=True)
 class Interventions:
     """All commands of the run, oldest first."""

@@ -44,7 +44,7 @@ from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
 from .command_effect import holds
-from .interventions import Intervention, Phase
+from .interventions import Intervention, Phase, overtaken_by
 from .run_view import PACE_WINDOW, Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
 from .step_batch import RecordBatch, Steps, steps_of
 
@@ -234,8 +234,9 @@ def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> 
 def _command_applied(view: RunView, record: Record, event: CommandApplied) -> RunView:
     command, spec = event.typed, event.spec
     if spec is not None and spec.resumes:
-        why = f"{event.command} came before the step had ended"
-        view = replace(view, interventions=view.interventions.overtaken(why))
+        view = replace(
+            view, interventions=view.interventions.overtaken(overtaken_by(event.command))
+        )
     waits = holds(command) and view.state not in _HELD
     view = _intervene(
         view,

@@ -174,7 +174,7 @@ class _Template:
         self._sample = np.frombuffer(payload, dtype=np.uint8)
 
     def _walk(self, at: int, name: str) -> int:
-        """Parse the value at a place and return the place after it."""
+        """Note the numbers in the encoded value at byte `at`, and return the offset behind it."""
         code = self._payload[at]
         if code in _CODE_TYPES:
             return self._number(name, at + 1, _CODE_TYPES[code])

@@ -132,8 +132,8 @@ def _check_mix(config: RunConfig) -> Iterator[Problem]:
     if weighted and len(weighted) < len(train):
         yield Problem(
             "data.train",
-            f"{len(weighted)} of {len(train)} sources have a weight; give every source one, or "
-            "none, which uses every record once per epoch",
+            f"{len(weighted)} of {len(train)} sources have a weight; give every source a "
+            "weight, or remove all weights to use every record once per epoch",
         )
     if any(one.path == STDLIB_PAIRS for one in train):
         yield Problem("data.train", f"{STDLIB_PAIRS} cannot be mixed; name files or Hub datasets")

@@ -31,7 +31,7 @@ def _check_contrastive(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "data.format",
             f"got {form}, but task contrastive needs pairs; set data.format: pairs (or auto), or "
-            "task: sft",
+            "another task",
         )
 
 

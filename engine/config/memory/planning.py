@@ -1,4 +1,4 @@
-"""Plan a run before it starts: sizes of the model, `auto` settings that fit, and kept on resume.
+"""Plan a run before it starts: decide the `auto` settings so that it fits, and keep them on resume.
 
 Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of` does I/O.
 """

@@ -223,7 +223,10 @@ class _Search:
         return None
 
     def _is_header(self, shared: str, following: str) -> bool:
-        """Whether the beginning of an opener is a header of its own, not a part of another one."""
+        """Whether `shared`, a beginning of the generation prompt, is a whole word in `following`.
+
+        It is not if a word or special token of `following` goes on behind it.
+        """
         special = list(self._finder.special(following))
         if special and special[0].start() == 0 and len(shared) < special[0].end():
             return False

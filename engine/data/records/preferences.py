@@ -164,12 +164,14 @@ def _transcript(text: str) -> list[dict[str, str]]:
 
 
 def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Values:
-    """Return a row whose conversation became its `prompt`.
+    """Return a preference or rated row with its conversation as `prompt`; other rows unchanged.
 
-    If the last turn is the missing chosen answer or completion, it is moved to its own column.
+    The last turn of the conversation becomes `chosen` (rated rows: `completion`) if the row has no
+    such column, and is removed if it repeats one of the answers.
 
     Raises:
-        DataError: The conversation ends with another answer, or with none.
+        DataError: The last turn is an answer that the row does not have, or the answer is missing
+            and the last turn is not the assistant's.
     """
     column = "messages" if "messages" in values else conversation_column(values)
     column = column or _listed_context(values)

@@ -113,7 +113,10 @@ def _refused_text(
                 f"{one.place}: the tokenizer cannot read this text: {what}; correct the record, or "
                 "remove it"
             )
-    return DataError(f"the tokenizer cannot read these texts: {error}; check the records")
+    return DataError(
+        f"{placed[0].place}: the tokenizer fails on the batch of records that begins here, but on "
+        f"none of them alone: {error}; check these records"
+    )
 
 
 def tokens_within(text: str, offsets: Offsets, spans: Sequence[tuple[int, int]]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Convert a GGUF file of a Llama model with GPT-2 tokenizer to a transformers model folder.
+"""Convert a GGUF file of a SmolLM model (Llama, GPT-2 tokenizer) to a transformers model folder.
 
 transformers can do this as well, but it reads the file three times, which takes eight seconds each
 for a vocabulary of 49,152, and it drops a part of the tokenizer's splitting rule.

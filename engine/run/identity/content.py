@@ -1,4 +1,4 @@
-"""The content identity of a run, and the differences between a recorded and a found one."""
+"""Hashes of what a run is made of: base model, tokenizer, chat template, data; and what differs."""
 
 from __future__ import annotations
 

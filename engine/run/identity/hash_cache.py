@@ -40,7 +40,7 @@ class FileStamp(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> FileStamp:
-        """Return the stamp of a file."""
+        """Return the present inode, size and times of a file."""
         found = path.stat()
         return cls(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 

@@ -77,9 +77,9 @@ class CommandExecutor:
         """Returns whether the evaluation must end; called between batches by all ranks together."""
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
-        self._owed_at = -1
         self.unsaved = ""
         """Why the last state of the run could not be saved; empty if it is on disk."""
+        self._owed_at = -1
         """Step of the scheduled evaluation that was interrupted; -1 if there is none."""
         self._saved_at = -1
         """Step of the newest checkpoint of this process, or of the one that was restored."""

@@ -175,7 +175,10 @@ class CommandScheduler:
         )
 
     def _has_device(self) -> bool:
-        """Take the device memory back; if another process has it, refuse what waits for it."""
+        """Take the device memory back; return False if another process has it.
+
+        Then the waiting commands fail and the run stays paused, or ends after a stop signal.
+        """
         try:
             self._memory.reclaim()
         except MemoryTaken as reason:

@@ -124,8 +124,8 @@ class StaticForward:
     def embed(self, batch: StaticBatch, ids: Tensor) -> None:
         """Look up the tokens in an embedding on the host, which cannot be part of a graph.
 
-        The ids are read from their host copy, because reading them from the device would wait for
-        it.
+        Nothing is done if the embedding is on the device. The ids are read from their host copy,
+        because reading them from the device would wait for it.
         """
         if not self.is_lean:
             return

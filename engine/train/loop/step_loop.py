@@ -1,7 +1,7 @@
-"""Step loop: one optimizer step from boundary to boundary, as a sequence of hooks.
+"""The hooks that a trainer calls during one optimizer step; they measure, guard and journal it.
 
-begin_step → fetch → (may_continue, forward, may_backward, backward) × accumulate → check_update
-→ may_update → optimizer step → optimizer_stepped → end_step
+begin_step → fetch → (may_continue, forward, may_backward, backward, record_loss) × accumulate →
+check_update → may_update → optimizer step → optimizer_stepped → end_step
 
 A trainer calls the hooks in this order (see `control.controlled_trainer`); `hf_bridge` calls them
 from the hooks of the Hugging Face loop.

@@ -214,7 +214,10 @@ def _activity(event: Any, thread: int, name: str, launched_ns: int | None = None
 
 
 def _events(taken: profile) -> Iterator[Any]:
-    """Return the raw events; parsing them takes minutes for the steps of a large model."""
+    """Yield the raw events of a profile.
+
+    Torch's own parsing of them is avoided; it takes minutes for the steps of a large model.
+    """
     results = getattr(taken.profiler, "kineto_results", None)
     yield from results.events() if results is not None else ()
 

@@ -18,6 +18,7 @@ from ...config.memory.fit import advice
 from ...config.schema import RunConfig
 from ...data.batches.batch_source import Batch
 from ...errors import FttuiError, ModelError
+from ..checkpoint.optimizer_state import bare
 from ..checkpoint.rng import capture_rng, restore_rng
 
 
@@ -120,20 +121,17 @@ def _pass(trainer: Any, batch: Batch) -> None:
 
 def _update(trainer: Any) -> None:
     """Run the optimizer, except a paged one, whose memory could not be freed again."""
-    if trainer.accelerator.scaler is None and not getattr(_bare(trainer), "is_paged", False):
-        _bare(trainer).step()
+    if trainer.accelerator.scaler is None and not getattr(
+        bare(trainer.optimizer), "is_paged", False
+    ):
+        bare(trainer.optimizer).step()
 
 
 def _put_back(trainer: Any, trained: list[Tensor], before: list[Tensor]) -> None:
-    _bare(trainer).state.clear()
+    bare(trainer.optimizer).state.clear()
     with torch.no_grad():
         for parameter, value in zip(trained, before, strict=True):
             parameter.copy_(value)
-
-
-def _bare(trainer: Any) -> Any:
-    """Return the optimizer inside accelerate's wrapper."""
-    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def _reset_peak(device: torch.device) -> None:

@@ -99,7 +99,7 @@ def test_a_pause_of_what_is_held_has_its_effect_at_once() -> None:
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (CommandApplied(id="c2", command="resume"), "resume came before the step had ended"),
+        (CommandApplied(id="c2", command="resume"), "resume came before training had paused"),
         (RunEnded(state=RunState.FINISHED, exit_code=0), "the run ended before it"),
     ],
 )
@@ -145,7 +145,7 @@ def test_ctl_waits_for_the_boundary_that_holds() -> None:
 
 def test_ctl_says_when_somebody_else_goes_on_first() -> None:
     outcome = _asked(_StepUnderWay(CommandApplied(id="c2", command="run 5")))
-    assert (outcome.status, outcome.reason) == ("failed", "run 5 came before the step had ended")
+    assert (outcome.status, outcome.reason) == ("failed", "run 5 came before training had paused")
 
 
 def test_numbers_are_grouped() -> None:

@@ -30,6 +30,7 @@ from fttui.tui.plot.ticks import axis_ticks, log_ticks, ticks
 from fttui.tui.text import format as fmt
 from fttui.tui.text.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.view_model.app_state import AppState, fold, submitted, take_slice
+from fttui.tui.view_model.axis import Axis, window_of
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -409,6 +410,24 @@ def test_memory_of_every_rank_is_a_band_and_no_plot_of_its_own() -> None:
     ys = [y for run in drawn["band"].runs for _, y in run]
     assert (min(ys), max(ys)) == (4 * GIB, 6 * GIB)
     assert not any(name.startswith("rank_") for name in metrics_of(state.run))
+
+
+@pytest.mark.parametrize("axis", ["step", "tokens", "time"])
+def test_a_band_pairs_both_curves_at_the_same_step_on_every_axis(axis: Axis) -> None:
+    records = [
+        replace_event(r, rank_mem_bytes=[r.step * GIB, (r.step - 1) * GIB])
+        for r in Script().start().run().train(40).records
+    ]
+    state = fold(AppState(), [RecordsArrived(records)], NOW)
+    window = window_of(state.run.branches, axis, (0, 40))
+    drawn = picture(state.run.branches, MEMORY.curves(state), (0, 40), 40, axis=axis)
+    assert drawn.x == window
+    bands = [layer for layer in drawn.layers if layer.style == "band"]
+    points = [point for layer in bands for run in layer.runs for point in run]
+    assert len(points) > 20
+    for (x, high), (same, low) in zip(points[::2], points[1::2], strict=True):
+        assert (same, low) == (x, high - GIB)
+    assert min(y for _, y in points) == 0.0
 
 
 def test_what_other_tasks_measure_becomes_a_curve_by_itself() -> None:
