@@ -121,8 +121,8 @@ class Intake:
         known = self._decided.get(message.id)
         if known is None:
             entry = self._store(self._decide(message, state, now))
-            if entry.rejected is None and not message.one_shot:
-                self.take(message.viewer, message.issuer)
+            if entry.rejected is None:
+                self._give_control(message)
             return self._answer(entry, message.ref)
         if known.command != message.command:
             reason = (
@@ -130,6 +130,13 @@ class Intake:
             )
             return Rejected(ref=message.ref, id=message.id, reason=reason)
         return self._answer(known, message.ref)
+
+    def _give_control(self, message: SubmitCommand) -> None:
+        """Give control to the viewer of an accepted command; a script keeps none."""
+        if not message.one_shot:
+            self.take(message.viewer, message.issuer)
+        elif message.take:
+            self.controller = None
 
     def _decide(self, message: SubmitCommand, state: RunState, now: ClockReading) -> ControlEntry:
         refusal = self._why_not(message, state, now)
@@ -150,7 +157,7 @@ class Intake:
         holder = self.controller
         if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
             return f"it expired {expired_s:.1f} s before it arrived"
-        if holder is not None and holder.viewer != message.viewer:
+        if holder is not None and holder.viewer != message.viewer and not message.take:
             return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):
             return (

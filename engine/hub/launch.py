@@ -12,7 +12,8 @@ from ..run.files import last_lines
 from ..run.processes.marks import Endpoint, read_endpoint
 from ..run.run_dir import RunDirectory
 
-_POLL_S = 0.02
+POLL_S = 0.02
+"""Seconds between two looks for a hub that is being started."""
 _RELAUNCH_S = 2.0
 
 
@@ -39,27 +40,48 @@ def launch_hub(run: RunDirectory) -> None:
         )
 
 
+class HubStart:
+    """Starts the hub of a run if none is alive; the caller decides how to wait between looks."""
+
+    def __init__(self, run: RunDirectory, timeout_s: float) -> None:
+        self._run = run
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._launch_at = 0.0
+
+    def look(self) -> Endpoint | None:
+        """Return the endpoint of the live hub; None if it is not there yet.
+
+        Raises:
+            FttuiError: the hub did not start in time; the text ends with the last lines of its log.
+        """
+        endpoint = read_endpoint(self._run)
+        if endpoint is not None and endpoint.alive:
+            return endpoint
+        now = time.monotonic()
+        if now > self._deadline:
+            raise FttuiError(self._why())
+        if now >= self._launch_at:
+            launch_hub(self._run)
+            self._launch_at = now + _RELAUNCH_S
+        return None
+
+    def _why(self) -> str:
+        log = self._run.logs / "hub.log"
+        tail = "\n".join(last_lines(log, 5)) or "(the log is empty)"
+        return (
+            f"the hub of {self._run.id} did not start within {self._timeout_s:g} s; the end of "
+            f"{log}:\n{tail}"
+        )
+
+
 def ensure_hub(run: RunDirectory, timeout_s: float) -> Endpoint:
     """Return the endpoint of the run's hub, and start a hub if none is alive.
 
     Raises:
         FttuiError: the hub did not start in time; the text ends with the last lines of its log.
     """
-    deadline = time.monotonic() + timeout_s
-    launch_at = 0.0
-    while True:
-        endpoint = read_endpoint(run)
-        if endpoint is not None and endpoint.alive:
-            return endpoint
-        now = time.monotonic()
-        if now > deadline:
-            break
-        if now >= launch_at:
-            launch_hub(run)
-            launch_at = now + _RELAUNCH_S
-        time.sleep(_POLL_S)
-    tail = "\n".join(last_lines(run.logs / "hub.log", 5)) or "(the log is empty)"
-    log = run.logs / "hub.log"
-    raise FttuiError(
-        f"the hub of {run.id} did not start within {timeout_s:g} s; the end of {log}:\n{tail}"
-    )
+    start = HubStart(run, timeout_s)
+    while (endpoint := start.look()) is None:
+        time.sleep(POLL_S)
+    return endpoint

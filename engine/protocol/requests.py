@@ -55,6 +55,9 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     """Settings generation that a relative change was made for; refused at any other."""
     one_shot: bool = False
     """Whether a script sends only this command; it then does not become the controller."""
+    take: bool = False
+    """Whether the command is to be accepted although another viewer has control, which that viewer
+    then loses. A hub that does not know the field refuses such a command and names the viewer."""
 
 
 class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):

@@ -408,7 +408,12 @@ class FakeSession:
         )
 
     def submit(
-        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+        self,
+        command: AnyCommand,
+        *,
+        reason: str = "",
+        if_generation: int | None = None,
+        take: bool = False,
     ) -> str:
         """Remember it and answer like a hub."""
         self.submitted.append(command)

@@ -164,16 +164,19 @@ def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: boo
 
 async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarget) -> bool:
     """Connect while ssh may still prompt; return False if only a list of runs was printed."""
-    from ..connection.ssh.ssh_connection import SshConnection
+    from ..connection.ssh.ssh_connection import SshConnection, answered_in_time
 
     connection = SshConnection(host, may_prompt=True)
     connection.attach()
     try:
+        async with answered_in_time(target.host):
+            await connection.greeted()
         wanted = target.run or await _chosen(connection, target.host)
         if wanted is None:
             await connection.close()
             return False
-        await session.open(connection, wanted)
+        async with answered_in_time(target.host):
+            await session.open(connection, wanted)
     except BaseException:
         await connection.close()
         raise
@@ -183,7 +186,10 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
 
 async def _chosen(connection: SshConnection, host: str) -> str | None:
     """Return the path of the run that the user picks from a remote host's runs."""
-    runs = await connection.runs()
+    from ..connection.ssh.ssh_connection import answered_in_time
+
+    async with answered_in_time(host):
+        runs = await connection.runs()
     if not runs:
         raise NoSuchRun(f"no runs on {host}; start one there with: fttui run CONFIG")
     if not _at_terminal():

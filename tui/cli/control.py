@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import textwrap
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +60,10 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("--reason", default="", metavar="T", help="reason, for the journal")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=_DEFAULT_TIMEOUT_S,
         metavar="S",
-        help="seconds to wait for the outcome",
+        help="seconds to wait for the outcome, with the connection to another machine",
     )
     parser.add_argument(
         "--take", action="store_true", help="take control for this command from whoever has it"
@@ -69,12 +71,22 @@ def add_commands(commands: Commands) -> None:
     parser.set_defaults(handler=_send)
 
 
+def _seconds(text: str) -> float:
+    """Return a number of seconds to wait, which is finite, since a script must go on."""
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number of seconds above 0")
+    return seconds
+
+
 def _send(options: argparse.Namespace) -> int:
+    deadline = time.monotonic() + options.timeout
     session, command = _session(options)
     from ..connection.command_outcome import send_command  # deferred: it loads asyncio and ZeroMQ
 
+    left_s = max(0.0, deadline - time.monotonic())
     outcome = send_command(
-        session, command, reason=options.reason, timeout_s=options.timeout, take=options.take
+        session, command, reason=options.reason, timeout_s=left_s, take=options.take
     )
     if options.json:
         say_json(asdict(outcome))
@@ -88,7 +100,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     """Return a session with the addressed run, and the command for it."""
     words = options.words
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
-        return _session_there(words, options.remote_cmd)
+        return _session_there(words, options.remote_cmd, options.timeout)
     run, command = _addressed(words, runs_root(options.runs_dir))
     require_engine(run)
     from ..connection.local import LocalSession
@@ -96,13 +108,15 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     return LocalSession(run, one_shot=True), command
 
 
-def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, AnyCommand]:
+def _session_there(
+    words: list[str], remote_cmd: str | None, timeout_s: float
+) -> tuple[Session, AnyCommand]:
     target = parse_target(words[0])
     if not words[1:]:
         raise ConfigError(f"no command given for {words[0]}; commands:\n{_table()}")
     command = _parsed(words[1:])
     from ..connection.remote import RemoteSession
-    from ..connection.ssh.ssh_connection import SshConnection
+    from ..connection.ssh.ssh_connection import SshConnection, answered_in_time
 
     host = RemoteHost(target.host, remote_cmd)
     session = RemoteSession(host, one_shot=True)
@@ -111,7 +125,8 @@ def _session_there(words: list[str], remote_cmd: str | None) -> tuple[Session, A
         connection = SshConnection(host, may_prompt=True)
         connection.attach()
         try:
-            await session.open(connection, target.run)
+            async with answered_in_time(target.host, timeout_s):
+                await session.open(connection, target.run)
             if not session.engine_alive:
                 raise EngineGone(f"no engine is running for {session.run_id} on {target.host}")
         except BaseException:

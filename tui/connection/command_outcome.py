@@ -61,10 +61,10 @@ def send_command(
         command: the command to send.
         reason: the reason to record in the journal.
         timeout_s: seconds to wait for the outcome.
-        take: take control first, even if another viewer has it.
+        take: take control with the command, even if another viewer has it.
 
     Raises:
-        FttuiError: control cannot be taken, or the hub cannot be reached.
+        FttuiError: the hub cannot be reached.
     """
     return asyncio.run(_CommandWait(session, command, reason, take).run(timeout_s))
 
@@ -99,8 +99,6 @@ class _CommandWait:
         except TimeoutError:
             pass
         finally:
-            if self._take:
-                await self._session.release_control()
             listening.cancel()
             await asyncio.wait([listening])
             await self._session.close()
@@ -113,9 +111,7 @@ class _CommandWait:
         if listening.done():
             listening.result()
             raise FttuiError("the run ended before the command could be sent")
-        if self._take and (refusal := await self._session.take_control()) is not None:
-            raise FttuiError(f"cannot take control: {refusal}")
-        self._id = self._session.submit(self._command, reason=self._reason)
+        self._id = self._session.submit(self._command, reason=self._reason, take=self._take)
 
     def _deliver(self, delivery: Delivery) -> None:
         match delivery:
@@ -177,9 +173,9 @@ class _CommandWait:
 
     def _without_outcome(self, timeout_s: float) -> CommandOutcome:
         if not self._id or not self._accepted:
-            why = self._detail or f"the hub did not answer within {timeout_s:g} s"
+            why = self._detail or f"the hub did not answer within {timeout_s:.3g} s"
             return self._result("unanswered", reason=why)
-        reason = f"accepted, but without effect after {timeout_s:g} s; it may still take effect"
+        reason = f"accepted, but without effect after {timeout_s:.3g} s; it may still take effect"
         return self._result("pending", reason=reason)
 
     def _result(

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from fttui.engine.hub.launch import ensure_hub
+from fttui.engine.hub.launch import POLL_S, HubStart
 from fttui.engine.protocol.codec import DecodeError, decode_hub, encode
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
 from fttui.engine.run.processes.marks import Endpoint, read_endpoint, read_engine
@@ -33,7 +33,11 @@ async def reach_hub(run: RunDirectory) -> Endpoint | None:
     engine = read_engine(run)
     if engine is None or not engine.alive:
         return None
-    return await asyncio.to_thread(ensure_hub, run, HUB_STARTS_IN_S)
+    # Not in a thread: one could not be cancelled, and would outlast the timeout of a command.
+    start = HubStart(run, HUB_STARTS_IN_S)
+    while (endpoint := start.look()) is None:
+        await asyncio.sleep(POLL_S)
+    return endpoint
 
 
 class HubConnection:

@@ -73,7 +73,12 @@ class OfflineSession:
         self._feed.set_link(Link.ENDED, "read from disk")
 
     def submit(
-        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+        self,
+        command: AnyCommand,
+        *,
+        reason: str = "",
+        if_generation: int | None = None,
+        take: bool = False,
     ) -> str:
         """Return an id, and deliver that the command is refused because no engine runs."""
         id_ = new_command_id()

@@ -131,11 +131,20 @@ class Session(Protocol):
         """Deliver everything from the first record on, until cancelled or the run has ended."""
 
     def submit(
-        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+        self,
+        command: AnyCommand,
+        *,
+        reason: str = "",
+        if_generation: int | None = None,
+        take: bool = False,
     ) -> str:
         """Send a command and return its id at once; the answer comes as `CommandAnswered`.
 
-        With `if_generation` it is rejected if the settings have changed since that generation.
+        Args:
+            command: the command to send.
+            reason: the reason to record in the journal.
+            if_generation: refuse the command if the settings are at another generation.
+            take: take control with the command, in the same request.
         """
 
     async def take_control(self) -> str | None:

@@ -127,9 +127,21 @@ class SessionBase:
         await self._transport.run(self)
 
     def submit(
-        self, command: AnyCommand, *, reason: str = "", if_generation: int | None = None
+        self,
+        command: AnyCommand,
+        *,
+        reason: str = "",
+        if_generation: int | None = None,
+        take: bool = False,
     ) -> str:
-        """Send a command and return its id at once; the answer comes as `CommandAnswered`."""
+        """Send a command and return its id at once; the answer comes as `CommandAnswered`.
+
+        Args:
+            command: the command to send.
+            reason: the reason to record in the journal.
+            if_generation: refuse the command if the settings are at another generation.
+            take: take control with the command, in the same request.
+        """
         message = SubmitCommand(
             ref=0,
             id=new_command_id(),
@@ -142,6 +154,7 @@ class SessionBase:
             boot=self._transport.boot,
             if_generation=if_generation,
             one_shot=self.one_shot,
+            take=take,
         )
         self._pending.add(message)
         answer = self._transport.final_answer(message.id)

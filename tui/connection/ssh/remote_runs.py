@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fttui.engine.errors import FttuiError
 from fttui.engine.run.run_index import RunSummary
 
-from .remote_host import RemoteHost, Unreachable, parse_target
-from .ssh_connection import HANDSHAKE_S, RemoteFailed, SshConnection
+from .remote_host import RemoteHost, parse_target
+from .ssh_connection import HANDSHAKE_S, RemoteFailed, SshConnection, answered_in_time
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,8 @@ async def list_runs_on(remote: RemoteHost, *, may_prompt: bool) -> list[RunSumma
         return error
     connection.attach()
     try:
-        async with asyncio.timeout(None if may_prompt else HANDSHAKE_S):
+        async with answered_in_time(remote.host, None if may_prompt else HANDSHAKE_S):
             return await connection.runs()
-    except TimeoutError:
-        return Unreachable(f"{remote.host} did not answer within {HANDSHAKE_S:g} s")
     except FttuiError as error:
         return error
     except (ValueError, OSError, RecursionError) as error:

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections import deque
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -29,14 +30,38 @@ from fttui.engine.protocol.ssh_protocol import (
 )
 from fttui.engine.run.run_index import RunSummary
 
-from .remote_host import LoginRefused, RemoteHost
+from .remote_host import LoginRefused, RemoteHost, Unreachable
 
 HANDSHAKE_S = 30.0
+"""Seconds for the login and the first answer of a remote host."""
+PROMPTED_S = 180.0
+"""The same where ssh may ask the user for a passphrase or about a host key."""
 _READ_BYTES = 256 * 1024
 _KEPT_ERROR_BYTES = 4096
 _KEPT_ERROR_LINES = 6
 _EXIT_S = 1.0
 _KILL_S = 3.0
+
+
+@asynccontextmanager
+async def answered_in_time(host: str, limit_s: float | None = None) -> AsyncIterator[None]:
+    """Limit how long a remote host may take to answer.
+
+    Args:
+        host: the name of the host, for the error.
+        limit_s: the limit in seconds; None leaves a user at a terminal time for a passphrase.
+
+    Raises:
+        Unreachable: the host did not answer in time, for instance because it accepts connections
+            and says nothing.
+    """
+    if limit_s is None:
+        limit_s = PROMPTED_S if sys.stdin.isatty() else HANDSHAKE_S
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{host} did not answer within {limit_s:g} s") from None
 
 
 class RemoteFailed(FttuiError):

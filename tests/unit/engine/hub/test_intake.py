@@ -33,6 +33,7 @@ def message(
     expires_at: float | None = None,
     if_generation: int | None = None,
     one_shot: bool = False,
+    take: bool = False,
 ) -> SubmitCommand:
     return SubmitCommand(
         ref=9,
@@ -44,6 +45,7 @@ def message(
         expires_at=expires_at,
         if_generation=if_generation,
         one_shot=one_shot,
+        take=take,
     )
 
 
@@ -184,6 +186,25 @@ def test_a_script_is_served_without_becoming_the_controller(intake: Intake) -> N
     assert intake.controller is None
     submit(intake, message("b"))
     assert "ann@laptop" in refused(submit(intake, message("c", viewer="ctl", one_shot=True)))
+
+
+def test_a_command_can_take_control_in_the_same_request(intake: Intake) -> None:
+    submit(intake, message("a"))
+    taken = message("b", viewer="ctl", one_shot=True, take=True)
+    assert isinstance(submit(intake, taken), Accepted)
+    assert intake.controller is None
+    submit(intake, message("c"))
+    assert isinstance(submit(intake, message("d", viewer="bob", take=True)), Accepted)
+    assert intake.controller is not None
+    assert intake.controller.viewer == "bob"
+
+
+def test_a_rejected_command_takes_no_control(intake: Intake) -> None:
+    submit(intake, message("a"))
+    nonsense = message("b", SetClip(value=-1.0), viewer="ctl", one_shot=True, take=True)
+    assert refused(submit(intake, nonsense))
+    assert intake.controller is not None
+    assert intake.controller.viewer == "ann"
 
 
 def test_a_rejected_command_gives_no_control(intake: Intake, log: MemoryLog) -> None:

@@ -1,0 +1,50 @@
+"""Waiting always ends: a host that accepts a connection and says nothing keeps no command."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fttui.engine.protocol.codec import PROTOCOL_VERSION
+from fttui.engine.protocol.ssh_protocol import MAGIC, FrameKind, Greeting, frames_of
+
+from .test_cli import fttui
+
+GREETING = MAGIC + frames_of(
+    FrameKind.GREETING, msgspec.json.encode(Greeting(proto=PROTOCOL_VERSION, version="0"))
+)
+
+
+def ssh_that(tmp_path: Path, says: bytes) -> str:
+    """A program in place of ssh that says something once and then nothing, and stays."""
+    script = tmp_path / "ssh"
+    script.write_text(
+        f"#!{sys.executable}\nimport os, time\nos.write(1, {says!r})\ntime.sleep(600)\n"
+    )
+    script.chmod(0o700)
+    return str(script)
+
+
+@pytest.mark.parametrize("says", [b"", b"Welcome to box\n", GREETING], ids=["", "noise", "greets"])
+def test_a_host_that_says_nothing_more_ends_a_command_at_its_timeout(
+    tmp_path: Path, says: bytes
+) -> None:
+    started = time.monotonic()
+    done = fttui(
+        *("ctl", "--timeout", "1", "box:demo", "pause"),
+        environ={"FTTUI_SSH": ssh_that(tmp_path, says), "HOME": str(tmp_path)},
+    )
+    assert done.returncode == 255, done.stderr
+    assert "box did not answer within 1 s" in done.stderr
+    assert time.monotonic() - started < 15.0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_a_timeout_is_a_finite_number_of_seconds(text: str) -> None:
+    done = fttui("ctl", f"--timeout={text}", "demo", "pause")
+    assert done.returncode == 2
+    assert "--timeout" in done.stderr
