@@ -19,13 +19,16 @@ from ..run.folder.links import require_plain
 from ..run.folder.open_folder import read_plain
 from ..run.journal import JournalLocked
 from ..run.known_runs import remember_run
+from ..run.processes.left_over_sockets import clear_left_over
 from ..run.processes.marks import (
     Endpoint,
     ProcessMark,
     read_endpoint,
+    read_engine,
     runtime_folder,
     write_mark,
 )
+from ..run.processes.ownership import require_own_process
 from ..run.run_dir import SMALL_FILE_BYTES, RunDirectory
 from .server import Hub
 from .sockets import HubSockets
@@ -74,6 +77,8 @@ def main(arguments: list[str]) -> int:
     try:
         require_plain(run.path)
         run.identity()
+        if (engine := read_engine(run)) is not None and engine.alive:
+            require_own_process(engine, "the engine")
         return _serve(run, terminated)
     except JournalLocked:
         _log.info("another hub serves %s", run.path)
@@ -98,6 +103,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
         )
         write_mark(run.endpoint, endpoint)
         remember_run(run)
+        clear_left_over(folder.parent)
         _log.info("serving %s from %s", run.path, folder)
         announced = time.monotonic()
         growth = _ResourceGrowth()

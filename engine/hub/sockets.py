@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
@@ -62,7 +63,9 @@ class HubSockets:
         self.events.send_multipart([topic, payload], zmq.DONTWAIT)
 
     def close(self) -> None:
-        """Close the sockets without waiting and remove their files."""
+        """Close the sockets without waiting; remove their files and the folder, if it is empty."""
         self._context.destroy(linger=0)
         for name in ("pub", "req"):
             (self._folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()

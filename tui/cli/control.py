@@ -15,6 +15,7 @@ from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuch
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
 from fttui.engine.run.processes.marks import read_engine, read_engine_status
+from fttui.engine.run.processes.ownership import require_own_process
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -183,6 +184,7 @@ def require_engine(run: RunDirectory) -> None:
 
     Raises:
         EngineGone: no engine is, or the run was started on another machine.
+        NotOwner: the engine belongs to another user.
     """
     if host := read_engine_status(run).host:
         raise EngineGone(
@@ -195,6 +197,7 @@ def require_engine(run: RunDirectory) -> None:
             f"no engine is running for {run.id}; resume the run with: fttui run --resume {run.id}, "
             f"or view it with: fttui show {run.id}"
         )
+    require_own_process(engine, "the engine")
 
 
 def sentence(command: AnyCommand, outcome: CommandOutcome) -> str:

@@ -14,6 +14,7 @@ from fttui.engine.hub.launch import POLL_S, HubStart
 from fttui.engine.protocol.codec import DecodeError, decode_hub, encode
 from fttui.engine.protocol.requests import AnyHubMessage, ClientMessage
 from fttui.engine.run.processes.marks import Endpoint, read_endpoint, read_engine
+from fttui.engine.run.processes.ownership import require_own_hub, require_own_process
 from fttui.engine.run.run_dir import RunDirectory
 
 HUB_STARTS_IN_S = 10.0
@@ -25,18 +26,23 @@ async def reach_hub(run: RunDirectory) -> Endpoint | None:
     """Return the endpoint of the run's hub, started if only the engine runs; None if neither does.
 
     Raises:
+        NotOwner: hub or engine belong to another user; nothing was sent to them.
         FttuiError: the hub did not start within `HUB_STARTS_IN_S`.
+        OSError: the sockets of the hub are gone.
     """
     endpoint = read_endpoint(run)
     if endpoint is not None and endpoint.alive:
+        require_own_hub(endpoint)
         return endpoint
     engine = read_engine(run)
     if engine is None or not engine.alive:
         return None
+    require_own_process(engine, "the engine")
     # Not in a thread: one could not be cancelled, and would outlast the timeout of a command.
     start = HubStart(run, HUB_STARTS_IN_S)
     while (endpoint := start.look()) is None:
         await asyncio.sleep(POLL_S)
+    require_own_hub(endpoint)
     return endpoint
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from fttui.engine.errors import FttuiError, NoSuchRun, ProtocolMismatch
+from fttui.engine.errors import FttuiError, NoSuchRun, NotOwner, ProtocolMismatch
 from fttui.engine.protocol.requests import ClientMessage
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.identity import boot_id
@@ -95,6 +95,7 @@ class HubTransport:
             NoSuchRun: the run folder was moved or removed.
             ProtocolMismatch: the hub speaks another major version and the session is for a single
                 command; other sessions go on without the hub, read-only.
+            NotOwner: hub or engine belong to another user; also only for a single command.
             JournalReplaced: the run's journal is not the one whose records were delivered.
         """
         if not session.one_shot:
@@ -103,6 +104,9 @@ class HubTransport:
             self._require_folder()
             try:
                 endpoint = await reach_hub(self._run)
+            except NotOwner as refusal:
+                await self._without_hub(session, refusal)
+                return
             except (FttuiError, OSError) as error:
                 self._set_lost(session, str(error))
                 await asyncio.sleep(RETRY_S)
@@ -113,12 +117,14 @@ class HubTransport:
             try:
                 await self._follow_hub(session, endpoint)
             except ProtocolMismatch as mismatch:
-                if session.one_shot:
-                    raise
-                await self._follow_journal(
-                    session, f"{mismatch}; until then this viewer is read-only"
-                )
+                await self._without_hub(session, mismatch)
                 return
+
+    async def _without_hub(self, session: SessionBase, reason: FttuiError) -> None:
+        """Read the journal of a run whose hub cannot be used; raise if a command was to be sent."""
+        if session.one_shot:
+            raise reason
+        await self._follow_journal(session, f"{reason}; until then this viewer is read-only")
 
     def _require_folder(self) -> None:
         """Check that the run folder is in its place.

@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import zmq
 
+from ...errors import NotOwner
 from ...protocol.codec import BEAT_TOPIC, DecodeError, decode_hub, encode
 from ...protocol.requests import AnyHubMessage, ClientMessage, Hello, Ping, Refused, Welcome
 from ...run.processes.marks import Endpoint, read_endpoint, read_engine
+from ...run.processes.ownership import require_own_hub, require_own_process
 from ...run.run_dir import RunDirectory
 from ..launch import launch_hub
 
@@ -61,17 +63,37 @@ class HubClient:
     def _look(self, now: float) -> None:
         engine = read_engine(self._run)
         self.engine_alive = engine is not None and engine.alive
-        endpoint = read_endpoint(self._run)
-        if endpoint is not None and not endpoint.alive:
-            endpoint = None
+        endpoint = self._own_endpoint()
         if endpoint != self._endpoint:
             self._disconnect()
             if endpoint is not None:
                 self._connect(endpoint)
+        if self.refusal or engine is None:
+            return
         if endpoint is None and self.engine_alive and now >= self._launch_at:
+            try:
+                require_own_process(engine, "the engine")
+            except NotOwner as refusal:
+                self.refusal = str(refusal)
+                return
             self._launch_at = now + _RELAUNCH_S
             with suppress(OSError):
                 launch_hub(self._run)
+
+    def _own_endpoint(self) -> Endpoint | None:
+        """Return the endpoint of the live hub; None if there is none that this user may use."""
+        endpoint = read_endpoint(self._run)
+        if endpoint is None or not endpoint.alive or endpoint == self._endpoint:
+            return endpoint if endpoint is not None and endpoint.alive else None
+        try:
+            require_own_hub(endpoint)
+        except NotOwner as refusal:
+            self.refusal = str(refusal)
+        except OSError:
+            pass  # the hub ends, and takes its sockets with it
+        else:
+            return endpoint
+        return None
 
     def _connect(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.errors import FttuiError, JournalReplaced, NoSuchRun, ProtocolMismatch
+from fttui.engine.errors import FttuiError, JournalReplaced, NoSuchRun, NotOwner, ProtocolMismatch
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import AddNote, Pause, ScaleLr
 from fttui.engine.protocol.events import CommandApplied, Record, RunEnded
@@ -21,6 +21,7 @@ from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlReader
 from fttui.engine.run.journal import FrameReader, FrameWriter
+from fttui.engine.run.processes import ownership
 from fttui.engine.run.processes.marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import hub_stream, local
@@ -363,6 +364,22 @@ async def test_a_dead_hub_of_a_living_engine_is_started_by_who_attaches(
         assert isinstance(watcher.session, LocalSession)
         await eventually(lambda: watcher.link is Link.LIVE)
         assert hub_up(run)
+
+
+async def test_a_run_of_another_user_is_only_read(
+    start_run: StartRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = start_run()
+    monkeypatch.setattr(ownership, "current_user", lambda: os.geteuid() + 1)
+    async with watching(run) as watcher:
+        await eventually(lambda: watcher.link is Link.LIVE and len(watcher.records) > 5)
+        assert watcher.whole()
+        id_ = watcher.session.submit(Pause())
+        await eventually(lambda: id_ in watcher.answers)
+        assert not watcher.answers[id_].accepted
+        assert "belongs to" in watcher.answers[id_].reason
+    with pytest.raises(NotOwner):
+        await LocalSession(run, one_shot=True).listen(lambda _: None)
 
 
 async def test_a_dead_run_is_read_from_disk(runs: Path) -> None:
