@@ -20,7 +20,6 @@ from fttui.engine.protocol.commands import (
     SaveCheckpoint,
     spec_of,
 )
-from fttui.engine.protocol.states import RunState
 
 from .dialogs.command_text import name_of, recommended
 from .view_model.app_state import AppState
@@ -285,7 +284,7 @@ def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str,
 
 def label_of(action: Action, state: AppState) -> str:
     """Return the label of an action in the current state of the run."""
-    if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
+    if action.id == "run.pause" and state.state.held:
         return "resume"
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
         return name_of(command)
@@ -294,7 +293,7 @@ def label_of(action: Action, state: AppState) -> str:
 
 def spec_now(action: Action, state: AppState) -> CommandSpec | None:
     """Return the table row of the command that the action would send now; None if it sends none."""
-    if action.id == "run.pause" and state.state in {RunState.PAUSED, RunState.HALTED}:
+    if action.id == "run.pause" and state.state.held:
         return _SPECS["resume"]
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
         return spec_of(command)

@@ -65,23 +65,25 @@ class Guard(msgspec.Struct, kw_only=True):
     rollbacks: int = 0
     """Rollbacks that the guard asked for; a rollback does not reset the count, see `rewound`."""
 
-    def judge(self, step: int, loss: float, grad_norm: float | None, policy: str) -> GuardDecision:
+    def judge(
+        self, step: int, loss: float, grad_norm: float | None, nonfinite: str
+    ) -> GuardDecision:
         """Return the decision on one update and remember it.
 
         Args:
             step: number of the update's step.
             loss: raw loss over all ranks.
             grad_norm: global gradient norm before clipping; None if it was not measured.
-            policy: skip, halt or rollback.
+            nonfinite: what to do with an update that is not finite: skip, halt or rollback.
         """
         bad = _what_is_bad(loss, grad_norm)
         if bad is None:
             return GuardDecision(UpdateVerdict.APPLY)
-        if policy == "halt":
+        if nonfinite == "halt":
             return GuardDecision(
                 UpdateVerdict.HALT, f"{bad} at step {step}; halting, as the nonfinite policy says"
             )
-        if policy == "rollback":
+        if nonfinite == "rollback":
             return self._roll_back(step, bad)
         return self._skip(step, bad)
 

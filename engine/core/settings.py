@@ -32,7 +32,7 @@ class SettingsContext:
 
     step: int
     """Finished optimizer steps."""
-    schedule_lr: float
+    lr_schedule: float
     """The schedule's learning rate for the next update, before scaling."""
     norm_percentile: Callable[[float], float | None]
     """Return a percentile of recent gradient norms; None when there are none yet."""
@@ -86,17 +86,17 @@ def _change_lr(
         case ScaleLr(factor=factor):
             scale = factor
         case SetLr(value=value):
-            if context.schedule_lr <= 0:
+            if context.lr_schedule <= 0:
                 raise Inapplicable(
                     f"the schedule is 0 at step {context.step}: no scale makes it {value:g}; "
                     "set it after the first warm-up step"
                 )
-            scale = value / context.schedule_lr
+            scale = value / context.lr_schedule
         case ResetLr():
             scale = 1.0
     new = msgspec.structs.replace(settings, lr_scale=scale)
     if isinstance(command, SetLr):
-        old = context.schedule_lr * settings.lr_scale
+        old = context.lr_schedule * settings.lr_scale
         return SettingsChange(new, f"{old:.3g}", f"{command.value:.3g}")
     return SettingsChange(new, f"×{settings.lr_scale:.4g}", f"×{scale:.4g}")
 

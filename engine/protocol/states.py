@@ -36,6 +36,11 @@ class RunState(Enum):
         return self in _ENDED
 
     @property
+    def held(self) -> bool:
+        """Whether training waits for a command, paused or halted."""
+        return self in {RunState.PAUSED, RunState.HALTED}
+
+    @property
     def busy(self) -> bool:
         """Whether the engine is in an operation after which it trains or pauses again."""
         return self in {RunState.EVALUATING, RunState.SAVING, RunState.ROLLING_BACK}

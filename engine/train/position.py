@@ -11,12 +11,12 @@ class Position:
 
     step: int = 0
     """Optimizer steps finished."""
-    schedule_lr: float = 0.0
+    lr_schedule: float = 0.0
     """Learning rate of the schedule for the next update, before the LR scale is applied."""
 
-    def move_to(self, step: int, schedule_lr: float) -> None:
+    def move_to(self, step: int, lr_schedule: float) -> None:
         """Set the finished steps and the schedule's learning rate; only the trainer calls this.
 
         It does so after a step, a rollback and a resume.
         """
-        self.step, self.schedule_lr = step, schedule_lr
+        self.step, self.lr_schedule = step, lr_schedule

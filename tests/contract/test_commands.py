@@ -108,7 +108,7 @@ BEFORE = RunSettings(
     nonfinite="rollback", autopilot="off",
 )  # fmt: skip
 VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot"}
-CONTEXT = SettingsContext(step=10, schedule_lr=2e-4, norm_percentile=lambda p: p / 100)
+CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
 
 
 def _changed(command: SettingCommand) -> set[str]:

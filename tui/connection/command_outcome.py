@@ -15,7 +15,6 @@ from fttui.engine.protocol.events import (
     RunEnded,
     StateChanged,
 )
-from fttui.engine.protocol.states import RunState
 
 from ..view_model.command_effect import holds
 from ..view_model.connection_port import (
@@ -133,7 +132,7 @@ class _CommandWait:
         match record.event:
             case CommandApplied(id=id_) as event if id_ == self._id:
                 self._on_applied(event, record)
-            case StateChanged(state=RunState.PAUSED | RunState.HALTED) if self._applying:
+            case StateChanged(state=state) if state.held and self._applying:
                 waited = self._applying.seconds + max(0.0, record.time - self._applying_since)
                 self._finish(replace(self._applying, step=record.step, seconds=waited))
             case CommandApplied(command=other, spec=CommandSpec(resumes=True)) if self._applying:

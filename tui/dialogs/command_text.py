@@ -27,8 +27,6 @@ from ..view_model.app_state import AppState
 from ..view_model.run_view import Anomaly, RunView
 from .command_cost import consequence
 
-_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
-
 
 def name_of(command: AnyCommand) -> str:
     """Return the name of a command for titles and answers of dialogs."""
@@ -77,7 +75,7 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
         case Evaluate():
             took = run.evaluation.seconds if run.evaluation else None
             span = f" The last evaluation took {fmt.duration(took)}." if took else ""
-            held = state.state in _HELD
+            held = state.state.held
             then = f"the run stays {state.state.value}" if held else "then training continues"
             yield f"Evaluates on the held-out data now; {then}.{span}"
         case ProfileSteps(steps=steps):
@@ -149,7 +147,7 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         return ["No step is finished yet, so there is nothing to save. End the run?"]
     newest = run.checkpoints[-1] if run.checkpoints else None
     since = fmt.plural(run.step - newest.step if newest else run.step, "step")
-    held = state.state in _HELD
+    held = state.state.held
     if not save:
         where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
         return [f"Ends the run {where}; the last {since} of work are lost."]

@@ -50,7 +50,6 @@ from .step_batch import RecordBatch, Steps, steps_of
 
 LOG_LIMIT = 2000
 LIST_LIMIT = 1000
-_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 
 
 def apply(view: RunView, record: Record) -> RunView:
@@ -159,7 +158,7 @@ def _data_findings_changed(view: RunView, record: Record, event: DataFindingsCha
 
 
 def _state_changed(view: RunView, record: Record, event: StateChanged) -> RunView:
-    held = event.state in _HELD
+    held = event.state.held
     done = held or event.state is RunState.RUNNING
     known = view.interventions
     return replace(
@@ -237,7 +236,7 @@ def _command_applied(view: RunView, record: Record, event: CommandApplied) -> Ru
         view = replace(
             view, interventions=view.interventions.overtaken(overtaken_by(event.command))
         )
-    waits = holds(command) and view.state not in _HELD
+    waits = holds(command) and not view.state.held
     view = _intervene(
         view,
         record,

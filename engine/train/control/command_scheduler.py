@@ -261,7 +261,7 @@ class CommandScheduler:
             self.fail(entry, refused)
             return
         control, position = self._control, self._event_log.position
-        context = SettingsContext(position.step, position.schedule_lr, control.norm_percentile)
+        context = SettingsContext(position.step, position.lr_schedule, control.norm_percentile)
         try:
             change = apply_setting(control.settings, command, context)
         except Inapplicable as reason:

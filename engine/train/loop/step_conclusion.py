@@ -93,8 +93,8 @@ class StepConclusion:
         totals = start_total(
             own, step.tally, step.clock.lapped_s(), self._agreement, self._reading(step.memory)
         )
-        verdict = self._monitor.judge(step.number, own.loss, own.grad_norm, step.policy)
-        step.judged(verdict, totals, self._loss_scale() if self._loss_scale else None)
+        decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
+        step.judged(decision, totals, self._loss_scale() if self._loss_scale else None)
 
     def _reading(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
@@ -128,7 +128,7 @@ class StepConclusion:
         if held and step.verdict is UpdateVerdict.APPLY:
             self._set_lr(step.lr)
             gate.step()
-            self._set_lr(self._event_log.position.schedule_lr)
+            self._set_lr(self._event_log.position.lr_schedule)
         for parameter, _ in step.gradients if held else ():
             parameter.grad = None
         if step.verdict is UpdateVerdict.APPLY:
@@ -141,7 +141,7 @@ class StepConclusion:
         self._event_log.record(event)
         if self._flow.measuring:
             self._event_log.record(self._flow.after())
-        self._monitor.observe(event, step.seen, self._control.settings)
+        self._monitor.observe(event, step.seen, self._control.settings, step.refused)
         self._compare(event)
         self._act(step)
 
@@ -165,7 +165,7 @@ class StepConclusion:
         if back is not None:
             self._control.demand(back)
         elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
-            self._control.halt(self._monitor.reason)
+            self._control.halt(step.refused)
         if wanted := self._monitor.wanted(self._control.settings.autopilot):
             command, reason = wanted
             self._control.demand(command, "autopilot", reason)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.guard import UpdateVerdict
+from ...core.guard import GuardDecision, UpdateVerdict
 from ...data.batches.batch_source import SeenExamples
 from ...protocol.events import StepFinished
 from ..distributed.agreement import PendingResult
@@ -37,8 +37,8 @@ class StepRecord:
     """Largest gradient norm; None if clipping is off."""
     lr_schedule: float
     lr_scale: float
-    policy: str
-    """The policy for an update that is not finite."""
+    nonfinite: str
+    """What the guard does with an update that is not finite: skip, halt or rollback."""
     memory: MemoryReading
     seen: SeenExamples
     epoch: float
@@ -49,9 +49,19 @@ class StepRecord:
     """Duration by the clock of the device; None uses the clock of the host."""
     own: RankStep | None = None
     totals: PendingResult[StepTotals] | None = None
-    verdict: UpdateVerdict | None = None
-    """The verdict on the update; None while only the device knows it."""
+    decision: GuardDecision | None = None
+    """The guard's decision on the update; None while only the device knows it."""
     loss_scale: float | None = None
+
+    @property
+    def verdict(self) -> UpdateVerdict | None:
+        """The verdict on the update; None while only the device knows it."""
+        return None if self.decision is None else self.decision.verdict
+
+    @property
+    def refused(self) -> str:
+        """Why the guard refused the update; empty if it was applied or is not decided."""
+        return "" if self.decision is None else self.decision.reason
 
     @property
     def lr(self) -> float:
@@ -79,12 +89,12 @@ class StepRecord:
 
     def judged(
         self,
-        verdict: UpdateVerdict,
+        decision: GuardDecision,
         totals: PendingResult[StepTotals],
         loss_scale: float | None,
     ) -> None:
-        """Add the verdict, the totals over ranks, and the loss scale of fp16 training."""
-        self.verdict, self.totals, self.loss_scale = verdict, totals, loss_scale
+        """Add the decision, the totals over ranks, and the loss scale of fp16 training."""
+        self.decision, self.totals, self.loss_scale = decision, totals, loss_scale
 
     def timed(self, step_s: float) -> None:
         """Add the duration of the step by the clock of the device."""

@@ -10,7 +10,7 @@ import msgspec
 from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
 from ...core.anomaly import Detector
-from ...core.guard import Guard, Limits, UpdateVerdict
+from ...core.guard import Guard, GuardDecision, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
 from ...core.retention import is_good
 from ...data.batches.batch_source import SeenExamples
@@ -45,8 +45,6 @@ class TrainingMonitor:
         self._planner = planner
         self._selection = selection
         self._event_log = event_log
-        self.reason = ""
-        """Why the last update was refused; empty if it was applied."""
 
     def norm_percentile(self, percent: float) -> float | None:
         """Return a percentile of the recent gradient norms; None without any."""
@@ -64,24 +62,25 @@ class TrainingMonitor:
         """Return why the gradient flow of this update should be measured; empty if not."""
         return self._anomalies.wants_gradients(loss, grad_norm)
 
-    def judge(self, step: int, loss: float, grad_norm: float, policy: str) -> UpdateVerdict:
-        """Return the guard's verdict on the update of a step; a halt calls for a recovery."""
-        decision = self._guard.judge(step, loss, grad_norm, policy)
-        self.reason = decision.reason
+    def judge(self, step: int, loss: float, grad_norm: float, nonfinite: str) -> GuardDecision:
+        """Return the guard's decision on the update of a step; a halt calls for a recovery."""
+        decision = self._guard.judge(step, loss, grad_norm, nonfinite)
         if decision.verdict is UpdateVerdict.HALT:
             self._planner.call(RecoveryCall("", decision.reason))
-        return decision.verdict
+        return decision
 
-    def observe(self, event: StepFinished, seen: SeenExamples, settings: RunSettings) -> None:
+    def observe(
+        self, event: StepFinished, seen: SeenExamples, settings: RunSettings, refused: str = ""
+    ) -> None:
         """Add a finished step; raise and resolve anomalies.
 
         Args:
             event: the finished step.
             seen: the examples that this rank trained on.
             settings: the settings in force.
+            refused: why the guard refused the update of the step; empty if it was applied.
         """
         self._planner.stepped()
-        refused = self.reason if event.skipped else ""
         way_back = partial(
             self._planner.forecast,
             settings=settings,

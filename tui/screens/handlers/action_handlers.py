@@ -19,7 +19,6 @@ from fttui.engine.protocol.commands import (
     describe_command,
     spec_of,
 )
-from fttui.engine.protocol.states import RunState
 
 from ...actions import ACTION_OF, keyed, refusal, why_not
 from ...app_base import AppBase
@@ -59,8 +58,7 @@ def perform(app: AppBase, action_id: str) -> None:
 
 
 def _pause(app: AppBase) -> None:
-    held = app.state.state in {RunState.PAUSED, RunState.HALTED}
-    app.send(Resume() if held else Pause())
+    app.send(Resume() if app.state.state.held else Pause())
 
 
 def _prompt(title: str, forms: str, read: Callable[[AppBase, str], ParsedInput]) -> Handler:

@@ -8,7 +8,7 @@ from fttui.engine.core.settings import SettingsContext, apply_setting
 from fttui.engine.protocol.commands import SetPolicy
 from fttui.engine.protocol.settings import RunSettings
 
-CONTEXT = SettingsContext(step=10, schedule_lr=2e-4, norm_percentile=lambda p: p / 100)
+CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.core.guard import UpdateVerdict
+from fttui.engine.core.guard import GuardDecision, UpdateVerdict
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.train.distributed.agreement import PendingResult
 from fttui.engine.train.loop.memory_meter import MemoryReading
@@ -44,13 +44,13 @@ def record(ranks: int = 1, **more: Any) -> StepRecord:
         "clip": 1.5,
         "lr_schedule": 0.25,
         "lr_scale": 0.5,
-        "policy": "skip",
+        "nonfinite": "skip",
         "memory": READING,
         "seen": SimpleNamespace(),
         "epoch": 0.75,
         "judged_at": 0.0,
         "step_s": 0.5,
-        "verdict": UpdateVerdict.APPLY,
+        "decision": GuardDecision(UpdateVerdict.APPLY),
         "totals": PendingResult(lambda: totals(ranks)),
     }
     return StepRecord(**{**given, **more})
@@ -82,7 +82,7 @@ def test_the_event_of_a_step() -> None:
 
 
 def test_a_refused_update_is_skipped_and_fp16_names_its_loss_scale() -> None:
-    event = record(verdict=UpdateVerdict.SKIP, loss_scale=64.0).event()
+    event = record(decision=GuardDecision(UpdateVerdict.SKIP), loss_scale=64.0).event()
     assert event.skipped
     assert event.extra == {"top1": 0.5, "loss_scale": 64.0}
 

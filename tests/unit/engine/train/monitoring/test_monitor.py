@@ -137,13 +137,14 @@ class Scene:
             log,
         )
 
-    def step(self, *alerts: Alert, loss: float = 1.0, policy: str = "skip") -> UpdateVerdict:
+    def step(self, *alerts: Alert, loss: float = 1.0, nonfinite: str = "skip") -> UpdateVerdict:
         self.log.at += 1
-        found = self.monitor.judge(self.log.at, loss, 1.0, policy)
+        found = self.monitor.judge(self.log.at, loss, 1.0, nonfinite)
         self.detector.alerts = list(alerts)
-        skipped = found is not UpdateVerdict.APPLY
-        self.monitor.observe(finished(loss, 1.0, skipped=skipped), seen(), RunSettings())
-        return found
+        skipped = found.verdict is not UpdateVerdict.APPLY
+        event = finished(loss, 1.0, skipped=skipped)
+        self.monitor.observe(event, seen(), RunSettings(), found.reason)
+        return found.verdict
 
 
 @pytest.fixture
@@ -192,10 +193,9 @@ def test_a_state_that_lacks_a_part_changes_nothing(scene: Scene, missing: str) -
 
 def test_a_refused_update_has_a_reason_until_the_next_one(scene: Scene) -> None:
     assert scene.step(alert("nonfinite", 51), loss=math.nan) is UpdateVerdict.SKIP
-    assert scene.monitor.reason == "loss is nan at step 51; update skipped, 4 more allowed"
-    assert report_of(scene.run, "nonfinite-51").evidence.guard == scene.monitor.reason
+    reason = "loss is nan at step 51; update skipped, 4 more allowed"
+    assert report_of(scene.run, "nonfinite-51").evidence.guard == reason
     assert scene.step(alert("spike", 52)) is UpdateVerdict.APPLY
-    assert scene.monitor.reason == ""
     assert report_of(scene.run, "spike-52").evidence.guard == ""
 
 
@@ -209,7 +209,7 @@ def test_the_report_on_an_applied_update_names_no_reason_of_the_guard(scene: Sce
 def test_a_halt_calls_for_a_recovery_and_a_skip_does_not(scene: Scene) -> None:
     scene.step(loss=math.nan)
     assert scene.monitor.wanted("act") is None
-    assert scene.step(loss=math.nan, policy="halt") is UpdateVerdict.HALT
+    assert scene.step(loss=math.nan, nonfinite="halt") is UpdateVerdict.HALT
     assert scene.monitor.wanted("act") == (
         Recover(),
         "loss is nan at step 52; halting, as the nonfinite policy says",
@@ -246,7 +246,7 @@ def test_the_guard_s_way_back_considers_earlier_warnings(scene: Scene) -> None:
     checkpoint(scene.run, 40)
     checkpoint(scene.run, 51)
     scene.step(alert("grad_explosion", 51))
-    assert scene.step(loss=math.nan, policy="rollback") is UpdateVerdict.ROLLBACK
+    assert scene.step(loss=math.nan, nonfinite="rollback") is UpdateVerdict.ROLLBACK
     assert scene.monitor.way_back() == Rollback(checkpoint="step-40", skip=12)
 
 
@@ -348,8 +348,8 @@ class Configured:
 def test_the_guard_has_the_configured_budget(tmp_path: Path) -> None:
     train = TrainConfig(steps=10)
     monitor = Configured(tmp_path, train=train, guard=GuardConfig(nonfinite_budget=1)).monitor
-    assert monitor.judge(1, math.nan, 1.0, "skip") is UpdateVerdict.SKIP
-    assert monitor.judge(2, math.nan, 1.0, "skip") is UpdateVerdict.HALT
+    assert monitor.judge(1, math.nan, 1.0, "skip").verdict is UpdateVerdict.SKIP
+    assert monitor.judge(2, math.nan, 1.0, "skip").verdict is UpdateVerdict.HALT
 
 
 @pytest.mark.parametrize(("task", "dead"), [("sft", True), ("dpo", False)])
@@ -392,7 +392,3 @@ def test_evaluations_are_judged_as_configured(tmp_path: Path) -> None:
         scene.monitor.evaluated({"loss": loss})
         assert scene.monitor.is_best() is (loss == 1.0)
     assert scene.monitor.reason_to_stop() is not None
-
-
-def test_a_new_monitor_has_refused_nothing(scene: Scene) -> None:
-    assert scene.monitor.reason == ""
