@@ -20,8 +20,8 @@ from ...config.data_reasons import (
 )
 from ..findings import Findings
 from .messages import Message, Turns, without_reasoning
-from .targets import ChatTargets, Span, TargetFinder
-from .template import ChatTemplate, TemplateTokenizer, Tools
+from .targets import ChatTargets, TargetFinder
+from .template import ChatTemplate, Span, TemplateTokenizer, Tools
 
 ASSISTANT = "assistant"
 

@@ -57,6 +57,18 @@ class GenerationPrompt:
     """What the template adds to the messages to ask for an answer."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request for an answer to the messages before a turn."""
+
+    string: int | None
+    """The last string in it; None if there is none."""
+    tail: str
+    """The text behind that string."""
+    text: str
+    """The request with marks."""
+
+
 class Placement:
     """Finds the strings of one conversation in its text.
 
@@ -75,7 +87,7 @@ class Placement:
         self._tools = tools
         self._form = rendered.form
         self._endings: dict[int, Ending | None] = {}
-        self._asked: dict[int, str | None] = {}
+        self._asked: dict[int, Asked | None] = {}
         self._style: Style = "inner"
         self._mixed = False
         """Whether some messages need another style than the others."""
@@ -85,6 +97,9 @@ class Placement:
         """Messages without strings, and messages that marks would change."""
         self.placed = self._place_all()
         """Where the strings stand, in order."""
+        self._placed_of: dict[int, list[PlacedString]] = {}
+        for one in self.placed:
+            self._placed_of.setdefault(one.message, []).append(one)
 
     def of(self, message: int) -> list[PlacedString]:
         """Return the places of the strings that belong to a message.
@@ -92,7 +107,9 @@ class Placement:
         Later messages may repeat a string, such as the name of a tool. A message owns as many
         occurrences of its string as there are in the conversation that ends with this message.
         """
-        own = [one for one in self.placed if one.message == message]
+        own = self._placed_of.get(message, [])
+        if len({one.string for one in own}) == len(own):
+            return own
         ending = self.ending(message)
         if ending is None:
             return own
@@ -116,7 +133,11 @@ class Placement:
             text = self._rendered(self._turns[: message + 1])
         if text is None:
             return None
-        own = self._either([message], text, message + 1)
+        if not self._mixed and self.text.startswith(text):
+            # The template writes this part alike whether or not the conversation goes on.
+            own = [one for one in self._placed_of.get(message, []) if one.end <= len(text)]
+        else:
+            own = self._either([message], text, message + 1) or []
         return Ending(own, text) if own else None
 
     def left_out(self) -> dict[int, set[Kind]]:
@@ -146,20 +167,26 @@ class Placement:
 
     def generation_prompt(self, turn: int) -> GenerationPrompt:
         """Return the generation prompt before a turn."""
-        if self.asked(turn) is None:
+        asked = self.asked(turn)
+        if asked is None:
             opener = self._template.opener(self._turns[:turn], self._tools, self._form)
             return GenerationPrompt(None, "", opener)
+        if opener := self._template.known_opener(asked.text):
+            return GenerationPrompt(asked.string, asked.tail, opener)
         before = self.marking.marked(style=self._style, stop=turn)
         plain = self._rendered(before) or ""
-        asked = self._asked[turn] or ""
-        if asked.strip() == plain.strip():
-            asked = self._headed(turn, before) or plain
-        plain, bare = unmarked(plain), unmarked(asked)
+        headed = None
+        if asked.text.strip() == plain.strip():
+            headed = self._headed(turn, before)
+            asked = self._tail(turn, headed or plain)
+        bare, plain = unmarked(asked.text), unmarked(plain)
         opener = bare[len(plain) :] if bare.startswith(plain) else ""
-        return GenerationPrompt(*self._tail(turn, asked), opener)
+        if headed is None:
+            self._template.learn_opener(opener)
+        return GenerationPrompt(asked.string, asked.tail, opener)
 
-    def asked(self, turn: int) -> tuple[int | None, str] | None:
-        """Return (last string before a turn, text that follows it in a request for an answer).
+    def asked(self, turn: int) -> Asked | None:
+        """Return the messages before a turn, rendered as a request for an answer.
 
         None if the messages before the turn cannot be marked.
         """
@@ -171,14 +198,14 @@ class Placement:
                 if self._mixed and made is not None:
                     plain = self._rendered(self._turns[:turn], opening=True)
                     made = made if unmarked(made) == plain else None
-            self._asked[turn] = made
-        made = self._asked[turn]
-        return None if made is None else self._tail(turn, made)
+            self._asked[turn] = None if made is None else self._tail(turn, made)
+        return self._asked[turn]
 
-    def _tail(self, turn: int, asked: str) -> tuple[int | None, str]:
+    def _tail(self, turn: int, asked: str) -> Asked:
         ends = [one for one in self.marking.placed(asked, self._style) if one.message < turn]
         last = max(ends, key=lambda one: one.end, default=None)
-        return (last.string, unmarked(asked)[last.end :]) if last else (None, "")
+        tail = unmarked(asked)[last.end :] if last else ""
+        return Asked(last.string if last else None, tail, asked)
 
     def _headed(self, turn: int, before: list[dict[str, Any]]) -> str | None:
         """Return the rendered messages before a turn with the header of the turn; None without one.

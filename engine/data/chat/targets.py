@@ -9,18 +9,19 @@ or rewrites other turns. Templates with `{% generation %}` define their targets 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from .edges import common, shared_beginning, without_cut_tag, without_cut_word
 from .marks import Kind, Marking, PlacedString, unmarked
-from .messages import Turns
+from .messages import REASONING, Turns
 from .placement import Placement
-from .template import ChatTemplate, Rendered, Tools
+from .template import ChatTemplate, Rendered, Span, Tools
 
-Span = tuple[int, int]
 _WORDED = re.compile(
     r"<\|[^<>|\s]{1,60}\|>|<｜[^<>｜\s]{1,60}｜>|</?s>|<(?:start|end)_of_turn>"
     r"|<\|[a-z_]{1,40}>|<[a-z_]{1,40}\|>"
@@ -78,7 +79,7 @@ class TargetFinder:
             wanted: Numbers of the turns that should be learned.
         """
         search = _Search(self, turns, tools, rendered)
-        return search.targets(wanted, self.template.generated(turns, tools, rendered))
+        return search.targets(wanted, rendered.generated)
 
     def special(self, text: str) -> Iterator[re.Match[str]]:
         """Yield the special tokens in a text."""
@@ -178,13 +179,10 @@ class _Search:
         """
         if self._turns[turn].get("role") != "assistant":
             return first.start
-        others = [
-            one for one in self._where.placed if one.message != turn and one.end <= first.start
-        ]
-        last = max(others, key=lambda one: one.end, default=None)
+        last = self._before(turn, first)
         before = last.end if last else 0
         gap = self._text[before : first.start]
-        if last is not None and self._where.asked(turn) == (last.string, gap):
+        if last is not None and self._asks_alike(turn, last, gap):
             return first.start
         prompt = self._where.generation_prompt(turn)
         opened = self._behind_opener(prompt.opener, gap)
@@ -196,6 +194,41 @@ class _Search:
         if first.kind == "call":
             return before + max(self._cut(gap, length), opened or 0)
         return before + (opened or self._prefix_to_last_special_token(gap, length))
+
+    def _before(self, turn: int, first: PlacedString) -> PlacedString | None:
+        """Return the string of another message that stands nearest before the first of a turn."""
+        others = [
+            one for one in self._where.placed if one.message != turn and one.end <= first.start
+        ]
+        return max(others, key=lambda one: one.end, default=None)
+
+    def _asks_alike(self, turn: int, last: PlacedString, gap: str) -> bool:
+        """Whether a request for a turn ends with the text that stands before the turn.
+
+        The requests of turns between two such turns are not rendered if the same text without
+        reasoning stands before them: a longer request would not change where their target begins.
+        """
+        alike = self._headed_alike[self._turns[last.message].get("role"), gap]
+        if REASONING.search(gap) or turn in (alike[0][0], alike[-1][0]):
+            return self._is_asked(turn, last, gap)
+        ends = (alike[0], alike[-1])
+        return all(self._is_asked(*end, gap) for end in ends) or self._is_asked(turn, last, gap)
+
+    def _is_asked(self, turn: int, last: PlacedString, gap: str) -> bool:
+        asked = self._where.asked(turn)
+        return asked is not None and (asked.string, asked.tail) == (last.string, gap)
+
+    @cached_property
+    def _headed_alike(self) -> Mapping[tuple[Any, str], Sequence[tuple[int, PlacedString]]]:
+        """Turns of the assistant with the string before each, by its role and the text between."""
+        found = defaultdict(list)
+        for turn, message in enumerate(self._turns):
+            own = self._where.of(turn) if message.get("role") == "assistant" else []
+            last = self._before(turn, own[0]) if own else None
+            if last is not None:
+                gap = self._text[last.end : own[0].start]
+                found[self._turns[last.message].get("role"), gap].append((turn, last))
+        return found
 
     def _cut(self, gap: str, length: int) -> int:
         """Return the length of the part of a gap that agrees with a prompt, without cut words."""
@@ -244,6 +277,8 @@ class _Search:
         after = [one.start for one in self._where.placed if one.start >= end and one not in own]
         following = [one.start for one in own if one.start >= end]
         tail = self._text[end : min([*after, *following], default=len(self._text))]
+        if end == last.end and (length := self._single_end(tail, last.kind)):
+            return length, True
         ending = self._where.ending(turn)
         alone = ending.behind(last.string) if ending else None
         stops_alike = _stops_alike(self._text[last.end : end] + tail, alone)
@@ -262,6 +297,25 @@ class _Search:
             return length, self._has_end_mark(turn, tail[:length])
         length = self._worded_end(turn, shared, alone)
         return length, bool(self._text[last.end : end + length].strip())
+
+    def _single_end(self, tail: str, kind: Kind) -> int:
+        """Return the length of the only end mark with which a text begins.
+
+        It is 0 if the end of the turn has to be compared with that of a conversation that stops
+        there: if text stands before the mark, or further marks follow directly. What follows a
+        tool call may be syntax of that call, so only the EOS ends it in any case.
+        """
+        marks = self._finder.special(tail)
+        first = next(marks, None)
+        if first is None or tail[: first.start()].strip() or self._opens(first.group()):
+            return 0
+        if first.group() == self._finder.eos:
+            return first.end()
+        if kind == "call":
+            return 0
+        second = next(marks, None)
+        alone = second is None or tail[first.end() : second.start()].strip()
+        return first.end() if alone or self._opens(second.group()) else 0  # type: ignore[union-attr]
 
     def _shared(self, tail: str, alone: str | None) -> str:
         """Return the text after a turn that is the same within and at the end of a conversation."""
@@ -339,13 +393,22 @@ class _Search:
         """Whether a token opens turns, by its name or because one stands before the first one."""
         if token == self._finder.eos:
             return False
-        return _OPENS.search(token) is not None or token in self._openers
+        if _OPENS.search(token) is not None:
+            return True
+        before = {mark.group() for mark in self._before_first}
+        return token in before and token in self._openers
+
+    @cached_property
+    def _before_first(self) -> list[re.Match[str]]:
+        """The special tokens before the first string."""
+        placed = self._where.placed
+        return list(self._finder.special(self._text[: placed[0].start])) if placed else []
 
     @cached_property
     def _openers(self) -> set[str]:
         placed = self._where.placed
         first = self._text[: placed[0].start] if placed else ""
-        before = list(self._finder.special(first))
+        before = self._before_first
         opener = self._template.opener(self._turns[:1], self._tools, self._form)
         asked = {mark.group() for mark in self._finder.special(opener)}
         nearest = {m.group() for m in before[-1:] if len(first[m.end() :].split()) < 2}

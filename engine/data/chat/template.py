@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol
 
 from ...errors import DataError
@@ -13,6 +14,7 @@ from .messages import FORMS, MessageForm, Turns, arguments_of
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 Tools = Sequence[Mapping[str, Any]]
+Span = tuple[int, int]
 
 
 class TemplateTokenizer(Protocol):
@@ -36,6 +38,8 @@ class Rendered:
 
     text: str
     form: MessageForm
+    generated: tuple[Span, ...] = ()
+    """The spans of the text between `{% generation %}` and `{% endgeneration %}`."""
 
 
 @dataclass
@@ -49,6 +53,12 @@ class ChatTemplate:
     tokenizer: TemplateTokenizer
     _reading: set[MessageForm] = field(default_factory=set)
     """Forms whose contents the template is known to write."""
+    _openers: list[str] = field(default_factory=list)
+    """Texts with which the template has asked for answers, the longest first."""
+    _first_openers: dict[tuple[str, MessageForm], str] = field(default_factory=dict)
+    """Texts with which the template asks for a first answer, by the tools and the form."""
+    _named_alike: bool = False
+    """Whether a conversation with named targets was rendered as the tokenizer renders it."""
 
     def render(self, turns: Turns, tools: Tools, place: str) -> Rendered:
         """Return a conversation as text.
@@ -95,7 +105,24 @@ class ChatTemplate:
             tools: The tools.
             form: The form of the messages.
         """
-        asked = turns or [{"role": "user", "content": "a"}]
+        if turns:
+            return self._opener(turns, tools, form)
+        key = (repr(tools), form)
+        if key not in self._first_openers:
+            asked = [{"role": "user", "content": "a"}]
+            self._first_openers[key] = self._opener(asked, tools, form)
+        return self._first_openers[key]
+
+    def learn_opener(self, opener: str) -> None:
+        """Remember a text with which the template has asked for an answer."""
+        if opener.strip() and opener not in self._openers:
+            self._openers = sorted([*self._openers, opener], key=len, reverse=True)
+
+    def known_opener(self, asked: str) -> str:
+        """Return the remembered opener with which a request ends; empty without one."""
+        return next((one for one in self._openers if asked.endswith(one)), "")
+
+    def _opener(self, asked: Turns, tools: Tools, form: MessageForm) -> str:
         plain = self.text(asked, tools, form)
         opened = self.text(asked, tools, form, opening=True)
         return _after(plain, opened) or self._header(asked, tools, form, plain)
@@ -105,43 +132,61 @@ class ChatTemplate:
         answer = Marking([*turns, {"role": "assistant", "content": "a"}]).marked([len(turns)])
         return before_first(_after(plain, self.text(answer, tools, form)))
 
-    def generated(self, turns: Turns, tools: Tools, rendered: Rendered) -> list[tuple[int, int]]:
-        """Return the spans between `{% generation %}` and `{% endgeneration %}` in the text."""
-        template = self.tokenizer.get_chat_template(None, list(tools) or None)
-        if "generation" not in template or not _GENERATION.search(template):
-            return []
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        try:
-            texts, spans = render_jinja_template(
-                conversations=[rendered.form.of(turns)],
-                tools=list(tools) or None,
-                chat_template=template,
-                return_assistant_tokens_mask=True,
-                **self.tokenizer.special_tokens_map,
-            )
-        except Exception:  # noqa: BLE001  # templates raise any exception
-            return []
-        return [(a, b) for a, b in spans[0]] if texts[0] == rendered.text else []
-
     def ignores_tools(self, turns: Turns, tools: Tools, rendered: Rendered) -> bool:
         """Whether the text is the same without the tools."""
         return bool(tools) and self.text(turns, (), rendered.form) == rendered.text
 
     def _checked(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered:
         """Render in a form, and in another one if the template misreads this one silently."""
-        text = self._apply(turns, tools, form, opening=False)
+        found = self._rendered(turns, tools, form)
         if not form.parts and self._misreads_text(turns, tools, form):
             parts = replace(form, parts=True)
-            again = self.text(turns, tools, parts)
+            again = self._tried(turns, tools, parts)
             if again is not None and not self._misreads_text(turns, tools, parts):
-                return Rendered(again, parts)
-        if _written_as_python(turns, text):
+                return again
+        if _written_as_python(turns, found.text):
             as_json = replace(form, json_arguments=True)
-            again = self.text(turns, tools, as_json)
-            if again is not None:
-                return Rendered(again, as_json)
-        return Rendered(text, form)
+            return self._tried(turns, tools, as_json) or found
+        return found
+
+    def _tried(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered | None:
+        try:
+            return self._rendered(turns, tools, form)
+        except Exception:  # noqa: BLE001  # templates raise any exception
+            return None
+
+    def _rendered(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered:
+        named = self._named(turns, tools, form)
+        if named is not None and self._named_alike:
+            return named
+        text = self._apply(turns, tools, form, opening=False)
+        if named is None or named.text != text:
+            return Rendered(text, form)
+        self._named_alike = True
+        return named
+
+    def _named(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered | None:
+        """Return the conversation with the targets that the template names; None without them."""
+        template = self.tokenizer.get_chat_template(None, list(tools) or None)
+        if not _names_targets(template):
+            return None
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        messages = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in form.of(turns)
+        ]
+        try:
+            texts, spans = render_jinja_template(
+                conversations=[messages],
+                tools=list(tools) or None,
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **self.tokenizer.special_tokens_map,
+            )
+        except Exception:  # noqa: BLE001  # templates raise any exception
+            return None
+        return Rendered(texts[0], form, tuple((a, b) for a, b in spans[0]))
 
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
         """Whether the template writes neither text content nor other content in its place."""
@@ -171,6 +216,12 @@ class ChatTemplate:
         except Exception:  # noqa: BLE001  # templates raise any exception
             # Some templates go through the tools without asking whether there are any.
             return str(self.tokenizer.apply_chat_template(messages, tools=[], **options))
+
+
+@cache
+def _names_targets(template: str) -> bool:
+    """Whether a template names its targets with `{% generation %}`."""
+    return _GENERATION.search(template) is not None
 
 
 def _written_as_python(turns: Turns, text: str) -> bool:
