@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -36,6 +37,7 @@ from ..protocol.requests import (
     Welcome,
 )
 from ..run.control_log import ControlWriter
+from ..run.journal import JournalLocked
 from ..run.processes.heartbeat import HubStatus, build_beat
 from ..run.processes.identity import boot_id, boot_seconds
 from ..run.processes.marks import read_engine_status
@@ -48,9 +50,14 @@ from .sockets import HubSockets
 from .viewers import Viewer, Viewers
 
 BEAT_S = 1.0
+FOLDER_GONE_S = 5.0
+"""Seconds without a run folder after which the hub of a live engine ends."""
 BUSY_POLL_S = 0.01
 IDLE_POLL_S = 0.1
 REQUESTS_PER_TURN = 64
+
+
+_log = logging.getLogger("hub")
 
 
 @dataclass
@@ -72,10 +79,14 @@ class Hub:
         self._idle_s = idle_s
         self._index = JournalIndex(run.journal)
         self._status = LiveStatus()
+        self._control = control
         self._intake = Intake(control)
         self._viewers = Viewers(time.monotonic())
         self._next_beat = 0.0
         self._busy_until = 0.0
+        self._folder_seen_at = time.monotonic()
+        self._replaced = False
+        """Another hub has taken the lock of the control journal."""
         self._signalled: int | None = None
         """The incarnation of the engine that was told to stop by a signal."""
         self.counters = ErrorCounts()
@@ -98,10 +109,14 @@ class Hub:
             self._beat()
 
     def done(self) -> bool:
-        """Whether the hub is no longer needed, or its run folder was removed."""
-        silent_s = time.monotonic() - self._viewers.last_message_at
-        idle = not self._status.engine.alive and silent_s > self._idle_s
-        return idle or not self._run.identity_file.exists()
+        """Whether the hub is no longer needed, cannot go on, or its run folder was removed."""
+        now = time.monotonic()
+        idle = not self._status.engine.alive and now - self._viewers.last_message_at > self._idle_s
+        if self._run.identity_file.exists():
+            self._folder_seen_at = now
+        # A live engine makes a removed folder again within a heartbeat.
+        patience_s = FOLDER_GONE_S if self._status.engine.alive else 0.0
+        return idle or self._replaced or now - self._folder_seen_at > patience_s
 
     def _publish_new(self) -> None:
         records = self._index.advance()
@@ -124,9 +139,19 @@ class Hub:
     def _update_engine(self) -> None:
         self._status.update_engine(read_engine_status(self._run))
 
+    def _keep_control_journal(self) -> None:
+        try:
+            if self._control.keep_in_place():
+                _log.error("control.log was removed, and is written again with all its entries")
+        except JournalLocked:
+            self._replaced = True
+        except OSError as error:
+            _log.error("the control journal is not in its place: %s", error)
+
     def _beat(self) -> None:
         now = time.monotonic()
         self._next_beat = now + BEAT_S
+        self._keep_control_journal()
         self._update_engine()
         for viewer in self._viewers.drop_silent(now):
             self._intake.release(viewer)

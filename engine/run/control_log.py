@@ -7,20 +7,27 @@ the journal only when the integer has risen.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from ..protocol.commands import AnyCommand
-from .folder.open_folder import OpenFolder
-from .journal import FrameReader, FrameWriter
+from .folder.open_folder import OpenFolder, open_plain
+from .journal import FrameReader, FrameWriter, JournalLocked
 from .run_dir import RunDirectory
 
 _INT64 = struct.Struct("<q")
+_MOST_ENTRIES = 2**53
+"""A doorbell of a folder from elsewhere may hold any number; a larger one is not believed."""
+_LOOK_EVERY_S = 0.5
+"""Seconds between two looks whether the doorbell was removed."""
 
 
 class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +47,52 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Why the command was refused, or None; the engine ignores refused commands."""
 
 
+class HeldFile:
+    """Recognises that a file was replaced by another one of its name.
+
+    The file is held open, because a new file may get the inode of one that nobody holds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self.replaced()
+
+    def replaced(self) -> bool:
+        """Whether the name leads to another file than at the last call; a missing one waits."""
+        place = place_of_file(self._path)
+        if place is None or (before := self._place()) == place:
+            return False
+        try:
+            opened = open_plain(self._path, os.O_RDONLY, shown=self._path)
+        except OSError:
+            return False
+        self.close()
+        self._descriptor = opened
+        return before is not None
+
+    def _place(self) -> tuple[int, int] | None:
+        if self._descriptor is None:
+            return None
+        found = os.fstat(self._descriptor)
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+
+def place_of_file(path: Path) -> tuple[int, int] | None:
+    """Return what identifies the file of a name, (device, inode); None if there is none."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
@@ -56,14 +109,30 @@ class Doorbell:
     """An int64 in a memory-mapped file, written by the hub and read by the engine."""
 
     def __init__(self, path: Path) -> None:
-        with OpenFolder(path.parent) as folder:
-            descriptor = folder.open_file(path.name, os.O_RDWR | os.O_CREAT)
+        self._path = path
+        self._map, self._place = self._mapped()
+
+    def _mapped(self) -> tuple[mmap.mmap, tuple[int, int]]:
+        with OpenFolder(self._path.parent) as folder:
+            descriptor = folder.open_file(self._path.name, os.O_RDWR | os.O_CREAT)
         try:
-            if os.fstat(descriptor).st_size < _INT64.size:
+            found = os.fstat(descriptor)
+            if found.st_size < _INT64.size:
                 os.ftruncate(descriptor, _INT64.size)
-            self._map = mmap.mmap(descriptor, _INT64.size)
+            return mmap.mmap(descriptor, _INT64.size), (found.st_dev, found.st_ino)
         finally:
             os.close(descriptor)
+
+    def keep_in_place(self) -> None:
+        """Map the file anew, with the number known so far, if it was removed or replaced.
+
+        Raises:
+            OSError: the folder is missing or cannot be written.
+        """
+        if place_of_file(self._path) != self._place:
+            known = self.read()
+            self._map, self._place = self._mapped()
+            self.ring(max(known, self.read()))
 
     def ring(self, seq: int) -> None:
         """Announce to the engine that entries up to `seq` can be read."""
@@ -81,12 +150,27 @@ class ControlWriter:
         self._frames = FrameWriter(run.control, run.control.with_suffix(".lock"))
         self.entries = [_decoder.decode(payload) for payload in self._frames.recovered]
         self._bell = Doorbell(run.doorbell)
+        rung = self._bell.read()
+        self._lost_seq = rung if 0 <= rung < _MOST_ENTRIES else 0
+        """The newest number announced by an earlier hub; a control journal that was removed since
+        does not have its entry, and no number is used twice."""
         self._bell.ring(self.last_seq)
 
     @property
     def last_seq(self) -> int:
-        """The sequence number of the newest entry; 0 if there is none."""
-        return self.entries[-1].seq if self.entries else 0
+        """The newest sequence number of the run; 0 if there is none."""
+        return max(self.entries[-1].seq if self.entries else 0, self._lost_seq)
+
+    def keep_in_place(self) -> bool:
+        """Write the control journal again if it was removed; return whether it was.
+
+        Raises:
+            OSError: the folder is missing or cannot be written.
+            JournalLocked: another hub has taken the lock meanwhile.
+        """
+        written = self._frames.keep_in_place()
+        self._bell.keep_in_place()
+        return written
 
     def append(self, entry: ControlEntry) -> None:
         """Store an entry durably, then ring the doorbell.
@@ -94,6 +178,10 @@ class ControlWriter:
         Raises:
             OSError: the entry could not be stored; the file is unchanged and was not announced.
         """
+        try:
+            self.keep_in_place()
+        except JournalLocked as error:
+            raise OSError(errno.EBUSY, str(error)) from None
         start = self._frames.append(msgspec.msgpack.encode(entry))
         try:
             self._frames.sync()
@@ -111,13 +199,21 @@ class ControlWriter:
 class ControlReader:
     """Reads accepted commands from the control journal; used by the engine."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._run = run
         self._frames = FrameReader(run.control)
+        self._held = HeldFile(run.control)
         self._bell = Doorbell(run.doorbell)
+        self._monotonic = monotonic
+        self._look_at = 0.0
         self.seen_seq = 0
 
     def waiting(self) -> int:
         """Return the newest announced sequence number; costs one memory read."""
+        if (now := self._monotonic()) >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            with suppress(OSError):  # without a folder nothing is announced; it is looked for again
+                self._bell.keep_in_place()
         return self._bell.read()
 
     def take(self, up_to: int) -> list[ControlEntry]:
@@ -128,11 +224,19 @@ class ControlReader:
         return [entry for entry in due if entry.rejected is None]
 
     def _due(self, up_to: int) -> Iterator[ControlEntry]:
+        self._start_anew_if_replaced()
         while frames := self._frames.read():
             for start, payload in frames:
                 entry = _decoder.decode(payload)
+                if entry.seq <= self.seen_seq:
+                    continue
                 if entry.seq > up_to:
                     # Not announced yet, so its writer may still remove it: read it again later.
                     self._frames.offset = start
                     return
                 yield entry
+
+    def _start_anew_if_replaced(self) -> None:
+        """Read from the start if the control journal was removed and written again."""
+        if self._held.replaced():
+            self._frames.offset = 0

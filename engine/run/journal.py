@@ -163,14 +163,13 @@ class FrameWriter:
     """
 
     def __init__(self, path: Path, lock: Path) -> None:
+        self._path, self._lock_path = path, lock
         self._folder = OpenFolder(path.parent)
-        self._lock = self._folder.open_file(lock.name, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._lock = _locked(self._folder, lock)
+        except (OSError, JournalLocked):
             self._folder.close()
-            os.close(self._lock)
-            raise JournalLocked(f"{path} is being written by another process") from None
+            raise
         self._file = self._folder.open_file(path.name, os.O_RDWR | os.O_CREAT)
         self.cut_off: list[bytes] = []
         """Payloads found after a damaged part of the file; removed from the file."""
@@ -206,6 +205,40 @@ class FrameWriter:
         if self.cut_off:
             self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
             self._folder.write(self.kept_in.name, tail)
+
+    def keep_in_place(self) -> bool:
+        """Write the file and its lock again if they were removed; return whether they were.
+
+        The open file still has all content. If another file took its place, that one is kept under
+        another name.
+
+        Raises:
+            JournalLocked: another process has taken the lock meanwhile.
+            OSError: the folder is missing or cannot be written.
+        """
+        if _is_named(self._file, self._path) and _is_named(self._lock, self._lock_path):
+            return False
+        folder = OpenFolder(self._path.parent)
+        self._folder.close()
+        self._folder = folder
+        if not _is_named(self._lock, self._lock_path):
+            self._lock = _locked(folder, self._lock_path, instead_of=self._lock)
+        if not _is_named(self._file, self._path):
+            self._write_again(folder)
+        return True
+
+    def _write_again(self, folder: OpenFolder) -> None:
+        name = self._path.name
+        if folder.exists(name):
+            os.rename(self._path, self._path.with_name(f"{name}.replaced-{int(time.time())}"))
+        size = os.fstat(self._file).st_size
+        folder.write(name, os.pread(self._file, size, 0))
+        again = folder.open_file(name, os.O_RDWR)
+        os.close(self._file)
+        self._file = again
+        self._unsynced_at = os.lseek(again, 0, os.SEEK_END)
+        self._unsynced.clear()
+        self._sync_failed = False
 
     def append(self, *payloads: bytes) -> int:
         """Append frames in one write and return the offset where they start, for `cut`.
@@ -255,3 +288,30 @@ class FrameWriter:
         os.close(self._file)
         os.close(self._lock)
         self._folder.close()
+
+
+def _locked(folder: OpenFolder, lock: Path, instead_of: int | None = None) -> int:
+    """Open the file of a lock and take the lock; the lock that it replaces is released then.
+
+    Raises:
+        JournalLocked: another process has the lock.
+    """
+    opened = folder.open_file(lock.name, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(opened)
+        raise JournalLocked(f"{lock} is held by another process, which writes the file") from None
+    if instead_of is not None:
+        os.close(instead_of)
+    return opened
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Whether a path leads to an open file, and not to another one or to none."""
+    try:
+        named = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)

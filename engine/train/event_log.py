@@ -31,6 +31,10 @@ class EventLog:
         """Number of finished optimizer steps."""
         return self.position.step
 
+    def folder_losses(self) -> int:
+        """Return how often the run folder was made again; 0 on other ranks than 0."""
+        return self._journal_writer.folder_losses if self._journal_writer else 0
+
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
         """Call a listener with every event, on every rank."""
         self._listeners.append(listener)

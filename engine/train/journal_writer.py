@@ -13,7 +13,8 @@ from contextlib import suppress
 
 from ..protocol.codec import DecodeError, decode_record, encode, peek_seq
 from ..protocol.events import AnyEvent, LogEmitted, Record
-from ..run.journal import FrameWriter
+from ..run.folder_keeper import FolderKeeper
+from ..run.journal import FrameWriter, JournalLocked
 from ..run.processes.marks import read_endpoint
 from ..run.run_dir import RunDirectory
 
@@ -40,8 +41,27 @@ class JournalWriter:
     `emit` may be called from any thread and never waits for the disk.
     """
 
-    def __init__(self, run: RunDirectory, launch_hub: Callable[[RunDirectory], object]) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        launch_hub: Callable[[RunDirectory], object],
+        *,
+        in_thread: bool = True,
+    ) -> None:
+        """Open the journal.
+
+        Args:
+            run: the run.
+            launch_hub: starts a hub for it.
+            in_thread: write in a thread; otherwise each event is written by `emit` itself, and
+                `turn` does the rest, for tests that repeat the same order of operations.
+
+        Raises:
+            JournalLocked: another engine works on the run.
+            OSError: the journal cannot be opened or written.
+        """
         self._run = run
+        self._in_thread = in_thread
         self._launch_hub = launch_hub
         self._journal = FrameWriter(run.journal, run.journal_lock)
         self.recovered = self._journal.recovered
@@ -52,13 +72,19 @@ class JournalWriter:
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
         self._keep_reserve()
         self._stop = threading.Event()
+        self._draining = False
         self._dropped = 0
         self._degraded = False
         self._unsynced = False
         self._synced_at = self._hub_checked_at = 0.0
         self._hub_backoff_s = 1.0
+        self._keeper = FolderKeeper(run)
+        self._misplaced = ""
+        self.folder_losses = 0
+        """How often the run folder or its checkpoints were removed and made again."""
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
-        self._thread.start()
+        if in_thread:
+            self._thread.start()
 
     def _mend(self) -> None:
         """Append the records behind a damaged part again, with a log event for each damaged one."""
@@ -82,11 +108,15 @@ class JournalWriter:
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
         """Queue an event for the journal."""
         self._waiting.append((time.time(), step, timeline, event))
+        if not self._in_thread and not self._draining:
+            self._drain()
 
     def close(self) -> None:
         """Write and sync all events, then close the journal."""
         self._stop.set()
-        self._thread.join()
+        if self._in_thread:
+            self._thread.join()
+        self._keep_folder()
         self._drain()
         self._free_reserve()
         self._drain()
@@ -94,6 +124,7 @@ class JournalWriter:
             log.error("journal: the disk is full; the last %d events are lost", len(self._waiting))
         self._sync()
         self._journal.close()
+        self._keeper.close()
 
     def _keep_reserve(self) -> None:
         """Reserve disk space, so that the last events can be written even if the disk is full."""
@@ -117,18 +148,58 @@ class JournalWriter:
                 self._drain()
             except Exception:
                 log.exception("journal: an event could not be written")
-            now = time.monotonic()
-            if now - self._synced_at > _SYNC_EVERY_S:
-                self._synced_at = now
-                self._sync()
-            if now - self._hub_checked_at > self._hub_backoff_s:
-                self._hub_checked_at = now
-                self._keep_hub()
+            self.turn(time.monotonic())
+
+    def turn(self, now: float) -> None:
+        """Do what is due at a time in monotonic seconds: sync, look at the folder and the hub."""
+        if now - self._synced_at > _SYNC_EVERY_S:
+            self._synced_at = now
+            self._sync()
+            self._keep_folder()
+        if now - self._hub_checked_at > self._hub_backoff_s:
+            self._hub_checked_at = now
+            self._keep_hub()
+
+    def _keep_folder(self) -> None:
+        """Put back what was removed from the run folder, and say so; called once a second."""
+        try:
+            report = self._keeper.look()
+            if report.moved_to:
+                self._complain(
+                    f"the run folder was moved to {report.moved_to}; nothing can be saved until it "
+                    f"is back: mv {report.moved_to} {self._run.path}"
+                )
+                return
+            journal = [self._run.journal.name] if self._journal.keep_in_place() else []
+        except (OSError, JournalLocked) as error:
+            self._complain(f"the run folder {self._run.path} cannot be kept whole: {error}")
+            return
+        self._misplaced = ""
+        self.folder_losses += report.made_again
+        if put_back := [*journal, *report.put_back]:
+            log.error(
+                "%s of the run folder were removed while the run trains, and are there again; "
+                "stop the run before you remove it",
+                ", ".join(put_back),
+            )
+
+    def _complain(self, text: str) -> None:
+        if text != self._misplaced:
+            log.error("%s", text)
+        self._misplaced = text
 
     def _drain(self) -> None:
-        batch = list(self._take())
-        if not batch:
-            return
+        self._draining = True
+        try:
+            while batch := self._take():
+                if not self._append(batch):
+                    return
+                if self._in_thread:
+                    return
+        finally:
+            self._draining = False
+
+    def _append(self, batch: list[tuple[float, int, int, AnyEvent]]) -> bool:
         payloads = []
         for offset, (at, step, timeline, event) in enumerate(batch, start=1):
             record = Record(
@@ -139,10 +210,11 @@ class JournalWriter:
             self._journal.append(*payloads)
         except OSError as error:
             self._keep_for_later(batch, error)
-            return
+            return False
         self._seq += len(batch)
         if self._degraded:
             self._recover(batch[-1])
+        return True
 
     def _take(self) -> list[tuple[float, int, int, AnyEvent]]:
         return [self._waiting.popleft() for _ in range(min(len(self._waiting), 4096))]
@@ -150,14 +222,15 @@ class JournalWriter:
     def _keep_for_later(
         self, batch: list[tuple[float, int, int, AnyEvent]], error: OSError
     ) -> None:
-        if not self._degraded:
-            log.error("journal: %s; events are kept in memory until they can be written", error)
-        self._degraded = True
+        first, self._degraded = not self._degraded, True
         self._waiting.extendleft(reversed(batch))
         while len(self._waiting) > _MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1
-        self._stop.wait(0.5)
+        if first:
+            log.error("journal: %s; events are kept in memory until they can be written", error)
+        if self._in_thread:
+            self._stop.wait(0.5)
 
     def _recover(self, last: tuple[float, int, int, AnyEvent]) -> None:
         self._degraded = False

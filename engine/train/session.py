@@ -98,7 +98,7 @@ def train(
     setup = load(start, place, event_log)
     source = build_source(setup)
     monitor = monitor_of(setup, start, event_log)
-    queue = CommandQueue(start.run, setup.agreement, signals)
+    queue = CommandQueue(start.run, setup.agreement, signals, event_log.folder_losses)
     control = open_control(start, setup.config, queue, event_log, monitor)
 
     trainer = build_hf_trainer(setup, start, event_log)

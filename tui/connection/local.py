@@ -30,6 +30,8 @@ from .session.silence import LOST_S
 
 RETRY_S = 1.0
 """Seconds after a failed attempt to reach or start a hub."""
+FOLDER_GONE_S = 4.0
+"""Seconds that a removed run folder is waited for, which its engine makes again within two."""
 _READ_BYTES = 512 * 1024
 
 
@@ -101,7 +103,7 @@ class HubTransport:
         if not session.one_shot:
             session.feed.start_after(await read_history(self._run, session.feed.deliver))
         while not self._closed.is_set():
-            self._require_folder()
+            await self._require_folder(session)
             try:
                 endpoint = await reach_hub(self._run)
             except NotOwner as refusal:
@@ -126,12 +128,16 @@ class HubTransport:
             raise reason
         await self._follow_journal(session, f"{reason}; until then this viewer is read-only")
 
-    def _require_folder(self) -> None:
-        """Check that the run folder is in its place.
+    async def _require_folder(self, session: SessionBase) -> None:
+        """Check that the run folder is in its place; a live engine makes a removed one again.
 
         Raises:
-            NoSuchRun: it was moved or removed.
+            NoSuchRun: it was moved, or removed without an engine.
         """
+        deadline = self._monotonic() + FOLDER_GONE_S
+        while not self._run.path.exists() and self._monotonic() < deadline:
+            self._set_lost(session, f"the run folder {self._run.path} is missing")
+            await asyncio.sleep(TICK_S)
         if not self._run.path.exists():
             path = self._run.path.absolute()
             raise NoSuchRun(

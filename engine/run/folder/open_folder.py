@@ -47,6 +47,11 @@ class OpenFolder:
         """Close the descriptor."""
         os.close(self._descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that holds the folder open."""
+        return self._descriptor
+
     def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open a plain file and return its descriptor; `flags` are those of `os.open`."""
         with self._parent(name) as (parent, last):
@@ -61,10 +66,11 @@ class OpenFolder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             descriptor = open_plain(temporary, flags, dir_fd=parent, shown=self.path / name)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
+                try:
+                    write_all(descriptor, data)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
                 os.replace(temporary, last, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -130,6 +136,17 @@ class OpenFolder:
             yield descriptor, last
         finally:
             os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write data to an open file.
+
+    Raises:
+        OSError: the disk is full or failing; a part may be written.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def open_plain(

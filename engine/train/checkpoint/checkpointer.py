@@ -89,6 +89,11 @@ class Checkpointer:
             raise CheckpointError(f"checkpoint not written: {'; '.join(errors)}")
         return Saved(manifest or draft, time.monotonic() - started)
 
+    def is_complete(self, name: str) -> bool:
+        """Whether a checkpoint of this process is on disk; it may have been removed by a user."""
+        known = self._agreement.rank != 0 or any(m.name == name for m in self.ledger.all())
+        return not self._agreement.errors(None if known else f"{name} is missing")
+
     def _fresh_name(self, step: int, timeline: int) -> str:
         name = checkpoint_name(step, timeline)
         if self._agreement.rank == 0:

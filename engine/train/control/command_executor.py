@@ -203,7 +203,8 @@ class CommandExecutor:
     def _matches_state(self, manifest: Manifest) -> bool:
         here = (self._event_log.step, self._event_log.timeline)
         settings = msgspec.to_builtins(self._control.settings)
-        return (manifest.step, manifest.timeline) == here and manifest.control == settings
+        same = (manifest.step, manifest.timeline) == here and manifest.control == settings
+        return same and self._checkpointer.is_complete(manifest.name)
 
     def _counters(self) -> Counters:
         return Counters(

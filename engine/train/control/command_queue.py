@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +21,8 @@ class NewCommands:
 
     entries: list[ControlEntry]
     stop_signal: bool
+    save: bool = False
+    """Whether checkpoints were removed, so that the state has to be saved again."""
 
 
 class CommandQueue:
@@ -30,10 +32,26 @@ class CommandQueue:
     Commands that arrive in between are returned by the next `look`.
     """
 
-    def __init__(self, run: RunDirectory, agreement: Agreement, signals: StopSignals) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        agreement: Agreement,
+        signals: StopSignals,
+        folder_losses: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Open the queue.
+
+        Args:
+            run: the run whose control journal rank 0 reads.
+            agreement: of the ranks.
+            signals: counts stop signals on this rank.
+            folder_losses: returns how often checkpoints of the run were removed.
+        """
         self._agreement = agreement
         self._signals = signals
         self._reader = ControlReader(run) if agreement.rank == 0 else None
+        self._folder_losses = folder_losses
+        self._losses = 0
         self._seen = 0
         self._asked: PendingResult[list[int]] | None = None
 
@@ -62,14 +80,15 @@ class CommandQueue:
     def look(self) -> NewCommands:
         """Return the new commands as of the last `ask`; every rank enters this together."""
         asked, self._asked = self._asked, None
-        newest, stops = asked.read() if asked else self._agreement.max(self._news())
+        newest, stops, losses = asked.read() if asked else self._agreement.max(self._news())
+        save, self._losses = losses > self._losses, losses
         if newest <= self._seen:
-            return NewCommands([], stops > 0)
+            return NewCommands([], stops > 0, save)
         mine = self._reader.take(newest) if self._reader else []
         self._seen = newest
         shared = self._agreement.share(msgspec.msgpack.encode(mine))
-        return NewCommands(_entries.decode(shared), stops > 0)
+        return NewCommands(_entries.decode(shared), stops > 0, save)
 
     def _news(self) -> list[int]:
         waiting = self._reader.waiting() if self._reader else 0
-        return [waiting, self._signals.count]
+        return [waiting, self._signals.count, self._folder_losses()]

@@ -30,6 +30,7 @@ from ...protocol.commands import (
     AnyCommand,
     Command,
     OneShotCommand,
+    SaveCheckpoint,
     SettingCommand,
     Stop,
     describe_command,
@@ -239,9 +240,12 @@ class CommandScheduler:
 
     def _look(self, *, busy: bool = False) -> None:
         new = self._queue.look()
-        if new.entries or new.stop_signal:
+        if new.entries or new.stop_signal or new.save:
             self._concluder.conclude()
         self._signalled = self._signalled or new.stop_signal
+        if new.save:
+            note = "the checkpoints on disk were removed"
+            self._control.demand(SaveCheckpoint(note=note), "engine", note)
         for entry in new.entries:
             self._event_log.record(
                 CommandAccepted(

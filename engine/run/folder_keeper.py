@@ -1,0 +1,126 @@
+"""Keeps the folder of a live run whole: what is removed from it while the engine works comes back.
+
+A removed file lives on as long as a process holds it open. So the engine holds the small files that
+make a folder a run, looks once a second whether each still has its name, and writes a missing one
+again from its open descriptor. Journal and control journal are kept in place by their writers.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from .control_log import HeldFile
+from .folder.open_folder import OpenFolder
+from .processes.marks import EngineMark, write_mark
+from .run_dir import RunDirectory
+
+_BLOCK_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """What was found in one look at a run folder."""
+
+    put_back: list[str] = field(default_factory=list)
+    """The files and folders that were missing and are there again."""
+    made_again: bool = False
+    """Whether the folder itself or the one of the checkpoints was missing."""
+    moved_to: str = ""
+    """Where the folder is now if it was renamed; empty if it is in its place."""
+
+
+class FolderKeeper:
+    """Holds the small files of a run open and puts back what is removed."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._folder = run.open()
+        files = (run.identity_file, run.config, run.source_config, run.content_identities)
+        others = (run.engine, run.data_sample, run.path / "desired.json")
+        self._files = [file.name for file in (*files, *others)]
+        self._held: dict[str, int] = {}
+        self._control = HeldFile(run.control)
+        self.look()
+
+    def look(self) -> FolderReport:
+        """Put back what is missing, and hold what is new.
+
+        Raises:
+            OSError: something is missing and cannot be written.
+        """
+        missing = not self._run.path.exists()
+        if missing and (place := place_of(self._folder)) is not None:
+            return FolderReport(moved_to=place)
+        if missing:
+            self._run.path.mkdir(mode=0o700, parents=True)
+            self._folder.close()
+            self._folder = self._run.open()
+        folders = (self._run.checkpoints, self._run.reports, self._run.logs)
+        gone = [folder.name for folder in folders if not folder.exists()]
+        for name in gone:
+            self._folder.make_folder(name)
+        files = [name for name in self._files if not self._is_in_place(name)]
+        put_back = [name for name in files if self._put_back(name)]
+        if self._control.replaced():  # its hub has written it again
+            put_back.append(self._run.control.name)
+        again = missing or self._run.checkpoints.name in gone
+        return FolderReport([*(f"{name}/" for name in gone), *put_back], made_again=again)
+
+    def _is_in_place(self, name: str) -> bool:
+        """Whether a file of this name exists, which is held open from now on."""
+        try:
+            descriptor = self._folder.open_file(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # something else took its place, which is not ours to remove
+        if (before := self._held.pop(name, None)) is not None:
+            os.close(before)
+        self._held[name] = descriptor
+        return True
+
+    def _put_back(self, name: str) -> bool:
+        held = self._held.get(name)
+        if held is None:
+            return False
+        data = whole_content(held)
+        if name == self._run.engine.name:
+            with suppress(msgspec.DecodeError):
+                write_mark(self._run.engine, msgspec.json.decode(data, type=EngineMark))
+        else:
+            self._run.write(self._run.path / name, data)
+        return True
+
+    def close(self) -> None:
+        """Release the files."""
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held.clear()
+        self._control.close()
+        self._folder.close()
+
+
+def place_of(folder: OpenFolder) -> str | None:
+    """Return where an open folder is now; None if it was removed."""
+    found = os.fstat(folder.descriptor)
+    if found.st_nlink == 0:
+        return None
+    try:
+        place = os.readlink(f"/proc/self/fd/{folder.descriptor}")
+    except OSError:
+        return str(folder.path)
+    return None if place.endswith(" (deleted)") and not Path(place).exists() else place
+
+
+def whole_content(descriptor: int) -> bytes:
+    """Return the content of an open file, also of one that has no name any more."""
+    parts, at = [], 0
+    while part := os.pread(descriptor, _BLOCK_BYTES, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
