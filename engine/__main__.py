@@ -66,7 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--from", dest="resume", help="checkpoint to resume from, or `last`")
-    parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile N steps only")
+    parser.add_argument(
+        "--profile",
+        type=int,
+        default=0,
+        metavar="N",
+        help="profile N steps after a warm-up, then end without saving",
+    )
     sweep = ("LOW", "HIGH", "STEPS")
     parser.add_argument(
         "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"

@@ -1,4 +1,4 @@
-"""Words of the loader's errors: what a key accepts, which key was meant; and all key paths."""
+"""The paths of all configuration keys; for errors, what a key accepts and which one was meant."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _limit(reason: Reason) -> str:
 
 
 def with_table(page: str) -> str:
-    """Return a page with the current table between its marks.
+    """Return a page of the docs with a newly generated table between its marks.
 
     Raises:
         ValueError: The page does not have both marks.

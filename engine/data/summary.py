@@ -45,7 +45,8 @@ def summarize(
 
     Args:
         config: Settings with which the source is read.
-        tasks: The tasks to read it for; the one that reads most columns is used.
+        tasks: The tasks to read it for. The one whose format fits most rows is used; among equals,
+            the one that reads most columns.
         source: A file, a folder or a hub dataset.
         split: Split of a folder or hub dataset.
         tokenizer: The tokenizer with which tokens are counted; None counts no tokens.

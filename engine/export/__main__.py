@@ -133,7 +133,7 @@ def _require_same_model(
 
 
 def _accepted_step(manifest: Manifest, change: AcceptedChange) -> LineageStep:
-    what = f"exported with changed {change.text}"
+    what = f"exported although changed since training: {change.text}"
     return LineageStep(manifest.step, manifest.timeline, what, "--accept-changed")
 
 

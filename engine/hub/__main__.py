@@ -148,9 +148,15 @@ class _ResourceGrowth:
         grown = self._resident_bytes() - self._before_bytes
         opened = len(os.listdir("/proc/self/fd"))
         if grown > MAX_GROWTH_BYTES:
-            _log.error("memory grew by %d MiB, because of a faulty viewer; ending", grown >> 20)
+            _log.error(
+                "the hub's memory grew by %d MiB, probably through a faulty viewer; it exits",
+                grown >> 20,
+            )
         if opened > self._max_descriptors:
-            _log.error("%d open descriptors, because of a faulty viewer; ending", opened)
+            _log.error(
+                "the hub has %d open files, probably through a faulty viewer; it exits",
+                opened,
+            )
         return grown > MAX_GROWTH_BYTES or opened > self._max_descriptors
 
 

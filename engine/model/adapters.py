@@ -114,7 +114,7 @@ def _targets(base: nn.Module, adapter: AdapterConfig) -> str | list[str]:
 
 
 def linear_names(model: nn.Module) -> set[str]:
-    """Return the last parts of the names of all linear layers, 4-bit ones included."""
+    """Return the names of all linear layers, also in 4 bits, without path, such as `q_proj`."""
     return {
         name.rpartition(".")[2]
         for name, module in model.named_modules()

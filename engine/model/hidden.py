@@ -89,7 +89,10 @@ def backbone_of(model: nn.Module) -> nn.Module:
     base: Any = base_model_of(model)
     backbone = base.get_decoder()
     if not isinstance(backbone, nn.Module) or backbone is base:
-        raise TypeError(f"{type(base).__name__} has no backbone separate from its head")
+        raise TypeError(
+            f"{type(base).__name__} has no backbone separate from its head; choose a causal "
+            "language model whose get_decoder() returns its backbone"
+        )
     return backbone
 
 

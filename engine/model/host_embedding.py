@@ -130,7 +130,7 @@ def _ends(model: Any) -> tuple[nn.Module, nn.Module]:
 def _places(
     module: nn.Module, name: str, ends: tuple[nn.Module, ...], device: torch.device
 ) -> dict[str, Any]:
-    """Return places of the ends, and of the largest modules that contain no end."""
+    """Return a device map: embedding and head on the CPU, everything else on the device."""
     inside = {id(part) for part in module.modules()}
     if any(module is end for end in ends):
         return {name: "cpu"}

@@ -96,7 +96,7 @@ class LifecycleStatus:
         self._incarnation_known = False
 
     def state(self, engine: EngineStatus) -> RunState:
-        """Return the state to show, given the engine process found now."""
+        """Return the state to show, from the last reported one and whether the engine lives."""
         reported = None if self._superseded_by(engine) else self.reported
         return current_state(reported, engine_known=engine.known, engine_alive=engine.alive)
 

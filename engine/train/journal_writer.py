@@ -1,4 +1,4 @@
-"""Journal writer: receives events through a deque and writes them in a thread of its own."""
+"""Journal writer: writes queued events in a thread of its own, which also keeps a hub running."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _check_bitsandbytes() -> Iterator[HealthCheck]:
         yield HealthCheck("bitsandbytes", text, "bad")
         return
     if done.returncode == 0:
-        yield HealthCheck("bitsandbytes", "can be imported, which training of 4-bit models needs")
+        yield HealthCheck("bitsandbytes", "can be imported (needed to train 4-bit models)")
     else:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         text = f"cannot be imported: {last}; without it, set model.quantize: none"

@@ -200,7 +200,8 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     It reads the journal directly, so that a fault of the hub cannot hide how the run ends.
 
     Raises:
-        EngineGone: the engine exited without a final record; the text has the end of its log.
+        EngineGone: the engine exited without recording how the run ended; the text has the end
+            of its log.
     """
     interrupts = Interrupts(engine)
     lines = HeadlessLog()
@@ -219,8 +220,8 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
     code = engine.process.returncode
     raise EngineGone(
-        f"the engine exited without a final record (exit code {code}); resume from the last "
-        f"checkpoint with: fttui run --resume {engine.run.id}\n"
+        f"the engine exited without recording how the run ended (exit code {code}); resume from "
+        f"the last checkpoint with: fttui run --resume {engine.run.id}\n"
         f"the end of {engine.run.engine_log}:\n{tail}"
     )
 

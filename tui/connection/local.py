@@ -85,7 +85,10 @@ class HubTransport:
             self._stream.send(message)
 
     def final_answer(self, command_id: str) -> CommandAnswered | None:
-        """Return the answer to a command after the end of the run or without a usable hub."""
+        """Return the answer to a command that no hub will decide on; None if a hub will.
+
+        No hub decides after the end of the run, or if its hub cannot be used.
+        """
         if self._refusal:
             return CommandAnswered(id=command_id, accepted=False, reason=self._refusal)
         return decided_on_disk(self._run, command_id) if self._ended else None

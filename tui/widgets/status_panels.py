@@ -143,7 +143,7 @@ def _lost(state: AppState) -> list[Content]:
     if beat is not None and state.run.seq < beat.last_seq:
         return [assemble(("The engine process is gone; loading the rest of its journal", ALARM))]
     step = fmt.count(state.run.step)
-    words = f"The engine process exited without a final record; its last step was {step}."
+    words = f"The engine exited without recording how the run ended; its last step was {step}."
     return [assemble((words, ALARM)), *_log_end(state), _resume_hint(state)]
 
 

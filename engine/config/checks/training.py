@@ -1,4 +1,4 @@
-"""Checks of run length, schedule, learning rates, smoothing, memory, fast mode and rollback."""
+"""Checks of how a run trains: length, schedule, rates, trained modules, memory, fast mode."""
 
 from __future__ import annotations
 

@@ -213,7 +213,10 @@ _FIXED: dict[str, tuple[Recommendation, ...]] = {
         _action("eval", "checks it with a fresh evaluation"),
     ),
     "straggler": (
-        _action("profile 2", "shows where each rank's time goes, before you change anything"),
+        _action(
+            "profile 2",
+            "profiles rank 0 and writes a trace of every rank; it changes nothing",
+        ),
         _action("pause", "holds training while you look at that rank's device"),
     ),
     "dead": (_action("stop no-save", "nothing was learned that could be lost"),),

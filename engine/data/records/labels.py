@@ -1,4 +1,4 @@
-"""Interpret labels: classes, scores, matches of two texts, ratings, or the answer to a text."""
+"""Labels that mean yes or no (matches, ratings), and labels that are missing or scores."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class YesNoLabels:
         """Return whether a label is positive.
 
         Raises:
-            DataError: The label is ambiguous, or is not a known word.
+            DataError: The label is not a known word, or the source has both 0 and -1.
         """
         key = _key(label)
         if self._yes is not None:

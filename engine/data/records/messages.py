@@ -209,7 +209,7 @@ class _Messages:
         return message | {key: part for key, part in keys.items() if key not in message}
 
     def _refuse_two_meanings(self, keys: Mapping[str, Any]) -> None:
-        """Raise if a message has two texts or two roles, because only one of them would be read."""
+        """Raise if a message has two different texts or roles; only one of them would be read."""
         texts = {key: keys[key] for key in CONTENT_KEYS if isinstance(keys.get(key), str)}
         names = {key: keys[key] for key in ("role", "from") if isinstance(keys.get(key), str)}
         roles = {key: self.rules.role(name) for key, name in names.items()}

@@ -1,4 +1,4 @@
-"""Find records that repeat others: within the training data, and between training and evaluation.
+"""Count or drop records that repeat others, within the training data or in the evaluation data.
 
 Records are compared by their content without id and place. Near duplicates are found by MinHash
 with locality-sensitive hashing over groups of words.

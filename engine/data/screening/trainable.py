@@ -1,4 +1,4 @@
-"""Checks before the first step that something can be learned from the tokenized data."""
+"""Checks that something can be learned from tokenized data, before the first step or streamed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _no_negatives(config: RunConfig, pairs: Sequence[PairExample]) -> str:
     elif len(pairs) == 1:
         cause, step = "it is the only pair", "add pairs"
     elif len(positives) == 1:
-        cause = "all have the same positive text, which is no negative of itself"
+        cause = "all have the same positive text, and a text cannot be its own negative"
         step = "check which column holds the positive (data.columns)"
     else:
         cause = "equal texts and equal labels exclude every other text"

@@ -121,7 +121,10 @@ def _restore(own: Any, weight: _Weight, stored: dict[str, Any]) -> None:
 
 
 def _home(weight: _Weight, name: str) -> torch.device:
-    """Return the device of a state value; only fused optimizers keep step counters on it."""
+    """Return the device for a state value, which is that of its weight.
+
+    Step counters are on the CPU unless the optimizer is fused or capturable.
+    """
     on_device = weight.group.get("fused") or weight.group.get("capturable")
     return torch.device("cpu") if name == "step" and not on_device else weight.tensor.device
 

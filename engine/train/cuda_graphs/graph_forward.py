@@ -165,8 +165,8 @@ def _idle(device: torch.device) -> int:
 
 def _shared_graph_text(form: Form, other: Form) -> str:
     return (
-        f"fast mode: not enough free GPU memory for a graph for {form}; they use the graph "
-        f"for {other}"
+        f"fast mode: not enough free GPU memory for a graph for {form}; such micro-batches "
+        f"are padded to the graph for {other}"
     )
 
 

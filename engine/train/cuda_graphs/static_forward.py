@@ -134,7 +134,7 @@ class StaticForward:
         batch.put_embedded(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
-        """Return the tensors that the form of the batch wants, in its order."""
+        """Run the forward pass; return what `batch.form.wants` names, such as token losses."""
         form, labels = batch.form, batch.labels
         with (
             torch.set_grad_enabled(form.trained),

@@ -20,7 +20,7 @@ TIMEOUT_S = float(os.environ.get("FTTUI_AGREEMENT_TIMEOUT_S", "120"))
 
 
 def agreement_of(rank: int, world_size: int) -> Agreement:
-    """Return the agreement for this process; with several ranks, every rank calls this."""
+    """Return the collectives through which ranks agree; with several ranks all must call this."""
     return RankAgreement(rank, world_size) if world_size > 1 else SingleRank()
 
 

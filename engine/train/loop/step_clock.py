@@ -1,4 +1,4 @@
-"""Step clock: the duration of one optimizer step, measured on the device without a host sync."""
+"""Step clock: times one optimizer step on the device; only reading the result waits for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StepClock:
         return event
 
     def lap(self) -> None:
-        """Mark the end of a backward pass; after the last one this rank waits for the others."""
+        """Mark the start of a backward pass; during the last one this rank waits for the others."""
         self._lapped = self._mark()
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Commands that were submitted and are not answered yet."""
+"""Commands without an answer yet, kept so that they can be sent again under their ids."""
 
 from __future__ import annotations
 

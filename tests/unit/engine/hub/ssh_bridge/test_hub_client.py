@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def connected(client: HubClient, now: float) -> bool:
 
 
 def mark_hub(run: RunDirectory, folder: Path, *, alive: bool = True) -> None:
+    """Mark this process as the hub of a run, with sockets that only this user can reach."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o700)
+    for path in (folder / "pub", folder / "req"):
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
     me = ProcessMark.current()
     started = me.started if alive else me.started - 100
     write_mark(run.endpoint, Endpoint(pid=me.pid, started=started, folder=str(folder)))

@@ -287,4 +287,4 @@ def test_without_memory_for_its_own_graph_a_batch_goes_through_a_longer_one(
         torch.testing.assert_close(losses[1], losses[0])
     torch.testing.assert_close(gradients(found), gradients(expected))
     assert len(said) == 1
-    assert "they use the graph for 2 × 96 tokens" in said[0]
+    assert "such micro-batches are padded to the graph for 2 × 96 tokens" in said[0]
