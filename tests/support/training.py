@@ -44,6 +44,7 @@ from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.train.session import train
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
+from fttui.tui.cli.start_adapter import with_start_adapter
 
 from .tiny import tiny_llama
 
@@ -155,6 +156,7 @@ def new_run(folder: Path, task: str = "contrastive", **overrides: Any) -> RunDir
     """A run directory for a tiny run."""
     path, sets = write_config(folder, task, **overrides)
     loaded = load_config(path, sets)
+    loaded = with_start_adapter(loaded, str(folder / "runs"), str(path), lambda line: None)
     return create_run(
         folder / "runs",
         name="tiny",

@@ -12,7 +12,8 @@ from fttui.engine.errors import ConfigError, FttuiError, ModelError
 from fttui.engine.protocol.data_messages import ShownRecords
 
 from ..text.format import memory_term, size
-from .options import Commands, say
+from .options import Commands, add_runs_dir, say
+from .start_adapter import with_start_adapter
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -46,6 +47,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--tokens", action="store_true", help="with --show: list every token with id and label"
     )
+    add_runs_dir(parser)
     parser.set_defaults(handler=_check)
 
 
@@ -82,6 +84,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.free is not None:
         hardware = with_cards(hardware, loaded.config.train.devices, options.free)
     require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
+    loaded = with_start_adapter(loaded, options.runs_dir, str(options.config), say)
     say(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
     missing = check_sources(loaded.config)
     for problem in missing:
@@ -184,8 +187,9 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
         ConfigError: the model lacks something that the configuration refers to.
         ModelError: the run does not fit in memory; the text says what to change.
     """
+    from fttui.engine.config.load import with_config
     from fttui.engine.config.memory.hardware import probe_hardware
-    from fttui.engine.config.memory.planning import fit_on, with_config
+    from fttui.engine.config.memory.planning import fit_on
 
     found = fit_on(loaded, probe_hardware(), force=force)
     if found is None:

@@ -71,8 +71,8 @@ def add_accept_changed(parser: argparse.ArgumentParser) -> None:
         "--accept-changed",
         metavar="KINDS",
         default="",
-        help="go on although these differ from the checkpoint: base, tokenizer, template, data "
-        "(separated by commas) or all",
+        help="go on although these differ from the checkpoint: base, tokenizer, template, data, "
+        "adapter (separated by commas) or all",
     )
 
 

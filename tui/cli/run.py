@@ -14,6 +14,7 @@ from fttui.engine.run.run_index import find_run
 from .attach import open_app, require_terminal
 from .check import fitted, look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from .start_adapter import with_start_adapter
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -92,7 +93,9 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
-    loaded = preflight(options.config, overrides, force=options.force, say=say)
+    loaded = preflight(
+        options.config, overrides, force=options.force, say=say, runs_dir=options.runs_dir
+    )
     record_consent(loaded.config)
     run = new_run(root, options.config, loaded, overrides)
     train = loaded.config.train
@@ -101,8 +104,8 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
     from fttui.engine.config.earlier import read_as_before
-    from fttui.engine.config.load import data_keys, parse_resolved
-    from fttui.engine.config.memory.planning import with_config, with_earlier_decisions
+    from fttui.engine.config.load import data_keys, parse_resolved, with_config
+    from fttui.engine.config.memory.planning import with_earlier_decisions
     from fttui.engine.run.identity.content import parse_accepted
     from fttui.engine.run.identity.trusted_code import record_consent, require_consent
 
@@ -118,7 +121,9 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
     run = find_run(runs_root(options.runs_dir), name)
     with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
-        loaded = load_checked(options.config or run.config, _overrides(options))
+        path = options.config or run.config
+        loaded = load_checked(path, _overrides(options))
+        loaded = with_start_adapter(loaded, options.runs_dir, str(path), say)
         resolved = run.config.read_text()
         loaded = with_earlier_decisions(loaded, parse_resolved(resolved, str(run.config)))
         loaded = with_config(loaded, read_as_before(loaded.config, data_keys(resolved)))
@@ -160,7 +165,7 @@ def _require_same_content(
     from fttui.engine.run.identity.hash_cache import HashCache
 
     command = f"fttui run --resume {resumed}"
-    say("comparing base model, tokenizer, chat template and data with those of the run")
+    say("comparing model, tokenizer, chat template, data and start adapter with those of the run")
     found = content_identity(config, HashCache())
     if checkpoint is None:
         compare_with_start(run, found, accept, command)
@@ -181,7 +186,12 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def preflight(
-    path: Path, overrides: list[str], *, force: bool, say: Callable[[str], None]
+    path: Path,
+    overrides: list[str],
+    *,
+    force: bool,
+    say: Callable[[str], None],
+    runs_dir: str | None = None,
 ) -> LoadedConfig:
     """Check all that can be checked before an engine starts; return the loaded configuration.
 
@@ -190,12 +200,14 @@ def preflight(
         overrides: Keys to override, as K=V.
         force: Start even if the memory estimate exceeds what is available.
         say: Prints the estimate, the decisions and the results about the data.
+        runs_dir: Folder with the runs that `adapter.start` may name; None is the usual one.
 
     Raises:
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data
             cannot be used.
     """
-    loaded = fitted(load_checked(path, overrides), force=force, say=say)
+    loaded = with_start_adapter(load_checked(path, overrides), runs_dir, str(path), say)
+    loaded = fitted(loaded, force=force, say=say)
     look_into_data(loaded.resolved, say=say)
     return loaded
 

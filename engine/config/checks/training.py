@@ -33,6 +33,15 @@ def _check_targets(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_start(config: RunConfig) -> Iterator[Problem]:
+    if config.adapter.merge_first and config.adapter.start is None:
+        yield Problem(
+            "adapter.merge_first",
+            "got true, but adapter.start names no adapter to merge; set adapter.start, or remove "
+            "this line",
+        )
+
+
 def _check_schedule(config: RunConfig) -> Iterator[Problem]:
     train = config.train
     if train.lr_floor and train.schedule in WITHOUT_FLOOR:
@@ -145,6 +154,7 @@ def _check_fast(config: RunConfig) -> Iterator[Problem]:
 TRAINING = (
     _check_length,
     _check_targets,
+    _check_start,
     _check_schedule,
     _check_ratios,
     _check_whole_modules,

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..contrastive_candidates import hard_negatives_used
 from ..schema import RunConfig
+from ..tasks import PREFERENCE_TASKS
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
 
@@ -76,7 +77,8 @@ class MemoryEstimate:
     non_quantized: int
     """Embeddings, output head and norms."""
     adapters: int
-    """Adapter weights, and their moving average if one is kept."""
+    """Adapter weights, their moving average if one is kept, and the start adapter if it is the
+    reference."""
     gradients: int
     """Gradients of the adapters, and DDP's copy of them."""
     optimizer: int
@@ -144,6 +146,8 @@ def estimate_memory(
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
+    if config.task in PREFERENCE_TASKS and config.adapter.continues:
+        average_bytes += adapter_bytes  # the start adapter is the reference
     whole, kept = _weights(config, arch, formats)
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)

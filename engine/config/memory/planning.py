@@ -5,14 +5,13 @@ Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of`
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec.structs import replace as with_fields
 
 from ...errors import FttuiError, ModelError
 from ..checks import check_experts, check_model, require
-from ..load import LoadedConfig, dump_config
+from ..load import LoadedConfig, with_config
 from ..schema import RunConfig
 from .architecture import Architecture, MixtureOfExperts, read_architecture
 from .fit import Fit, fit, too_large
@@ -100,11 +99,6 @@ def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | No
     if not found.fits and not force:
         raise ModelError(f"{too_large(found)}\nTo start it anyway, use --force.")
     return found
-
-
-def with_config(loaded: LoadedConfig, config: RunConfig) -> LoadedConfig:
-    """Return the loaded configuration with its values replaced by those of `config`."""
-    return replace(loaded, config=config, resolved=dump_config(config))
 
 
 def with_earlier_decisions(loaded: LoadedConfig, earlier: RunConfig) -> LoadedConfig:

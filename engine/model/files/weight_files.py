@@ -11,6 +11,7 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
+from ...config.adapter.files import WEIGHTS
 from ...errors import ModelError
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -43,6 +44,25 @@ def check_weight_files(source: str, revision: str | None = None) -> str | None:
     if names:
         _require_layers(folder, names)
     return _uneven_layers(names)
+
+
+def check_adapter_weights(start: str) -> None:
+    """Check the header of the weights of a start adapter in a folder; a hub id passes.
+
+    Raises:
+        ModelError: The file is missing or truncated, or holds no adapter.
+    """
+    folder = Path(start).expanduser()
+    if not folder.is_dir():
+        return
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ModelError(
+            f"adapter.start: {folder} has no {WEIGHTS}. Save the adapter again in the safetensors "
+            f"format."
+        )
+    if not any(".lora_A." in name for name in _header(path)):
+        raise ModelError(f"adapter.start: {path} holds no LoRA weights. Set another folder.")
 
 
 def _folder_of(source: str, revision: str | None) -> Path | None:
@@ -94,7 +114,7 @@ def _without_weights(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return (
             f"model.id: {folder} holds an adapter, but not the weights of a model. Set model.id "
-            f"to the base model that the adapter was trained on."
+            f"to the base model that the adapter was trained on, and adapter.start to this folder."
         )
     return (
         f"model.id: {folder} has a config.json, but no weights ({' or '.join(_SINGLE)}, or an "

@@ -11,11 +11,9 @@ from ..run_dir import RunDirectory
 from .content import KINDS, ContentDifference, ContentIdentity, differences, not_compared
 from .data_content import HubRevision, data_content
 from .hash_cache import HashCache
-from .model_content import model_contents
+from .model_content import adapter_content, model_contents
 from .recorded import AcceptedChange, identity_of, read_recorded
 
-FOR_EXPORT = frozenset(KINDS) - {"data"}
-"""The kinds of content that an export depends on."""
 NOT_RECORDED = (
     "was written by an earlier version of fttui, which did not record base model, tokenizer, chat "
     "template and data; whether they are the same is not known"
@@ -41,7 +39,19 @@ def content_identity(
     """
     base, tokenizer, template = model_contents(config, cache)
     data = data_content(config, cache, hub_revision)
-    return ContentIdentity(base=base, tokenizer=tokenizer, template=template, data=data)
+    adapter = adapter_content(config, cache)
+    return ContentIdentity(
+        base=base, tokenizer=tokenizer, template=template, data=data, adapter=adapter
+    )
+
+
+def kinds_for_export(config: RunConfig) -> frozenset[str]:
+    """Return the kinds of content that an export depends on.
+
+    A start adapter is one of them only if it was merged into the base model.
+    """
+    unused = {"data"} if config.adapter.merge_first else {"data", "adapter"}
+    return frozenset(KINDS) - unused
 
 
 def compare_with_checkpoint(

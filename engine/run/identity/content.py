@@ -15,6 +15,7 @@ KINDS = {
     "tokenizer": "tokenizer",
     "template": "chat template",
     "data": "data",
+    "adapter": "start adapter",
 }
 """The kinds of content, each with the words for it in messages."""
 ALL = "all"
@@ -46,6 +47,16 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.hash) and self.hash == other.hash
 
 
+def hash_parts(parts: Mapping[str, str]) -> str:
+    """Return one sha256 over named parts, independent of their order."""
+    lines = "".join(f"{name}\0{value}\n" for name, value in sorted(parts.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+NO_CONTENT = Content(hash=hash_parts({}))
+"""The content of a kind that a run does not have, such as a start adapter."""
+
+
 class ContentIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is made of, by content."""
 
@@ -56,6 +67,8 @@ class ContentIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The chat template in force; its parts are empty if there is none."""
     data: Content
     """Training and evaluation sources, in their order."""
+    adapter: Content = NO_CONTENT
+    """The adapter that training started from."""
 
     def of(self, kind: str) -> Content:
         """Return the content of a kind from `KINDS`."""
@@ -76,12 +89,6 @@ class ContentDifference:
     """What differs: the parts, with the first digits of both hashes."""
     place: str
     """Paths or hub ids of the content that was found."""
-
-
-def hash_parts(parts: Mapping[str, str]) -> str:
-    """Return one sha256 over named parts, independent of their order."""
-    lines = "".join(f"{name}\0{value}\n" for name, value in sorted(parts.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def hash_text(text: str) -> str:

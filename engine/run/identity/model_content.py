@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import RunConfig
-from .content import Content, hash_parts, hash_text
+from .content import NO_CONTENT, Content, hash_parts, hash_text
 from .hash_cache import HashCache
 
 PACKAGE_PREFIX = "package:"
@@ -29,6 +29,7 @@ _BESIDE_WEIGHTS = (
     "adapter_model.safetensors",
     "adapter_model.bin",
 )
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -76,6 +77,21 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
     return base, tokenizer, _template_content(config, template, template.parts)
 
 
+def adapter_content(config: RunConfig, cache: HashCache) -> Content:
+    """Return the files of the adapter that a run starts from; no content if it starts anew."""
+    start = config.adapter.start
+    if start is None:
+        return NO_CONTENT
+    folder, revision = Path(start).expanduser(), ""
+    if not folder.is_dir():
+        cached = _cached(start, _ADAPTER_FILES[0], None)
+        if cached is None:
+            return Content(sources=[start], unknown=f"the start adapter {start} is not there")
+        folder, revision = cached, cached.name
+    files = [folder / name for name in _ADAPTER_FILES]
+    return _read(lambda: _hashes(folder, files, cache), start, revision)
+
+
 def _read(read: Callable[[], dict[str, str]], source: str, revision: str) -> Content:
     try:
         parts = read()
@@ -92,18 +108,21 @@ def model_folder(config: RunConfig) -> tuple[Path | None, str]:
     folder = Path(config.model.id).expanduser()
     if folder.is_dir():
         return folder, ""
-    from huggingface_hub import try_to_load_from_cache  # deferred: it is slow to import
-
-    try:
-        found = try_to_load_from_cache(
-            config.model.id, "config.json", revision=config.model.revision
-        )
-    except (OSError, ValueError):
-        return None, ""
-    snapshot = Path(found).parent if isinstance(found, str) else None
+    snapshot = _cached(config.model.id, "config.json", config.model.revision)
     if snapshot is None or not _loaded_weights(snapshot):
         return None, ""
     return snapshot, snapshot.name
+
+
+def _cached(hub_id: str, file: str, revision: str | None) -> Path | None:
+    """Return the cached folder of a hub repository with this file; None if it is not cached."""
+    from huggingface_hub import try_to_load_from_cache  # deferred: it is slow to import
+
+    try:
+        found = try_to_load_from_cache(hub_id, file, revision=revision)
+    except (OSError, ValueError):
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def weight_files(folder: Path) -> list[Path]:

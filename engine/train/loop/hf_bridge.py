@@ -22,7 +22,7 @@ data positions belong to fttui, which is what makes an in-process rollback possi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,11 @@ class SteppedTrainer(OwnOptimizer):
     def own_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Trained parameters that belong to no adapter; part of the exact state."""
         return {}
+
+    @property
+    def kept_tensors(self) -> Sequence[Tensor]:
+        """Tensors beside model and optimizer that the run keeps on the device."""
+        return ()
 
     @property
     def scaler(self) -> Any:

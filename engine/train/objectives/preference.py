@@ -1,7 +1,7 @@
 """Preference objective (dpo, kto): log-probabilities of model and reference, losses, evaluation.
 
-The reference is the model with its adapter disabled. It needs no second model in memory, and a
-checkpoint of the adapter covers its state.
+The reference is the model with its adapter disabled, or with the adapter that the run continues as
+it was at the start. It needs no second model in memory, and no checkpoint holds its state.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ...losses.preference import (
     reward_sums,
 )
 from ...model.hidden import HiddenStates, lm_head_of
+from .reference import reference_of
 
 Batch = dict[str, Any]
 Loss = TypeVar("Loss", float, Tensor)
@@ -60,6 +61,8 @@ class PreferenceObjective:
         """Whether completions are rated one by one instead of compared in pairs."""
         self._model = model
         self._head = lm_head_of(model)
+        self.in_reference = reference_of(config, model)
+        """Puts the model in the form of the reference in a block."""
 
     def log_probs(self, model: Any, batch: Batch) -> LogProbs:
         """Return the log-probabilities of the completions of a batch, [rows], by a model."""
@@ -72,8 +75,8 @@ class PreferenceObjective:
             return completion_log_probs(hidden.take(), batch["labels"], self._head)
 
     def reference(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities of the completions without the adapter, [rows], detached."""
-        with without_gradients(self._model), self._model.disable_adapter():
+        """Return the log-probabilities of the completions by the reference, [rows], detached."""
+        with without_gradients(self._model), self.in_reference():
             return self.log_probs(self._model, batch).total
 
     def divergence_sum(self, batch: Batch) -> Tensor:

@@ -79,6 +79,7 @@ class DeviceOffload:
         yield from self._model.buffers()
         for state in self._trainer.optimizer.state.values():
             yield from (v for v in state.values() if isinstance(v, Tensor) and not _paged(v))
+        yield from self._trainer.kept_tensors
         if self._ema is not None:
             yield from self._ema.average.values()
 

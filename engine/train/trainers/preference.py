@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ...losses.preference import CHOSEN, REJECTED, Compared, LogProbs, about
 from ..forward import Forward, Way
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.preference import Batch, PreferenceObjective
+from ..objectives.reference import StartReference
 from .eager import EagerPreferenceForward
 
 
@@ -63,14 +65,27 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
                 if not self.step_loop.may_continue():
                     return None
                 moved += self._compared_log_probs(batch["mismatched"], "still").sum()
-            with self.forward.reference():
+            context, way = self._reference_way()
+            with context:
                 for batch in batches:
                     if not self.step_loop.may_continue():
                         return None
-                    batch["reference"] = self._compared_log_probs(batch, "reference")
+                    batch["reference"] = self._compared_log_probs(batch, way)
                     if rated:
-                        moved -= self._compared_log_probs(batch["mismatched"], "reference").sum()
+                        moved -= self._compared_log_probs(batch["mismatched"], way).sum()
         return moved
+
+    def _reference_way(self) -> tuple[AbstractContextManager[None], Way]:
+        """Return the context of passes of the reference, and their form inside it."""
+        reference = self.objective.in_reference
+        if isinstance(reference, StartReference):
+            return reference(), "still"
+        return self.forward.reference(), "reference"
+
+    @property
+    def kept_tensors(self) -> Sequence[Tensor]:
+        """Tensors beside model and optimizer that the run keeps on the device."""
+        return self.objective.in_reference.kept
 
     def _compared_log_probs(self, batch: Batch, way: Way) -> Tensor:
         """Return log-probabilities [rows] without a gradient, inside the contexts of `forward`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
+from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved, with_config
 from fttui.engine.config.memory.architecture import MixtureOfExperts
 from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
 from fttui.engine.config.memory.hardware import Device, Hardware
@@ -18,7 +18,6 @@ from fttui.engine.config.memory.planning import (
     architecture_of,
     fit_on,
     known_architecture,
-    with_config,
     with_earlier_decisions,
 )
 from fttui.engine.config.schema import TrainConfig

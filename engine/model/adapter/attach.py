@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import warnings
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
-from ..config.schema import AdapterConfig
-from ..errors import ModelError
-from .experts import router_layers
-from .new_tokens import NewRows
+from ...config.schema import AdapterConfig
+from ...errors import ModelError
+from ..experts import router_layers
+from ..new_tokens import NewRows
 
 _FUSED_IN_MAMBA = frozenset({"out_proj", "conv1d"})
 """Layers of state-space models whose weights their kernels read directly, past an adapter."""
@@ -53,9 +55,16 @@ def attach_adapters(
         modules_to_save=whole or None,
         trainable_token_indices=rows.indices or None,
         ensure_weight_tying=bool(whole),
+        rank_pattern=adapter.rank_pattern,
+        alpha_pattern=adapter.alpha_pattern,
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
     )
+    return seeded(base, lora, seed, device)
+
+
+def seeded(base: nn.Module, lora: LoraConfig, seed: int, device: torch.device) -> PeftModel:
+    """Attach an adapter with initial weights by the seed, and keep the global random state."""
     cuda_devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
         # peft reads a transformers flag by its deprecated name
@@ -68,6 +77,19 @@ def untargeted(base: nn.Module) -> list[str]:
     """Return the last parts of the names of the linear layers that `all-linear` leaves out."""
     routers = {name.rpartition(".")[2] for name in router_layers(base)}
     return sorted(routers | (_fused(base) & linear_names(base)))
+
+
+def targeted_by_all_linear(base: nn.Module) -> set[str]:
+    """Return the names of the layers of a model on which `all-linear` puts an adapter."""
+    excluded = set(untargeted(base))
+    head: Any = getattr(base, "get_output_embeddings", lambda: None)()
+    return {
+        name
+        for name, module in base.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+        and module is not head
+        and name.rpartition(".")[2] not in excluded
+    }
 
 
 def unquantized_layers(model: nn.Module) -> list[str]:

@@ -1,0 +1,1 @@
+"""The files of an existing adapter, and configurations that start from one; no torch."""

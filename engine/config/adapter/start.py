@@ -1,0 +1,177 @@
+"""Configurations that start from an existing adapter: its base model and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace as with_fields
+
+from ...errors import ModelError
+from ..checks import Problem
+from ..load import LoadedConfig, with_config
+from ..schema import AdapterConfig
+from .files import (
+    AdapterFile,
+    adapter_alone,
+    adapter_beside_model,
+    last_parts,
+    read_adapter_file,
+)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A configuration with the settings of its start adapter, and what to show about them."""
+
+    loaded: LoadedConfig
+    problems: list[Problem]
+    lines: list[str]
+
+
+def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
+    """Return the configuration with a base model in `model.id`, and what to show about it.
+
+    If `model.id` is a folder with an adapter alone, the base model that it names is used, and the
+    adapter is where the run starts.
+
+    Raises:
+        ModelError: It is not clear what to load; the text says what to set.
+    """
+    config, folder = loaded.config, Path(loaded.config.model.id)
+    if adapter_beside_model(folder) and config.adapter.start is None:
+        raise ModelError(
+            f"model.id: {folder} holds the weights of a model and an adapter beside them. Set "
+            f"adapter.start: {folder} to train this adapter on, or move adapter_config.json out of "
+            f"the folder to train a new adapter on the model alone."
+        )
+    if not adapter_alone(folder):
+        return loaded, []
+    if config.adapter.start not in (None, str(folder)):
+        raise ModelError(
+            f"model.id: {folder} holds an adapter alone, and adapter.start names another one. "
+            f"Adapters are not stacked: set model.id to a model."
+        )
+    base = read_adapter_file(folder).base
+    _require_base(folder, base)
+    same = with_fields(
+        config,
+        model=with_fields(config.model, id=base),
+        adapter=with_fields(config.adapter, start=str(folder)),
+    )
+    line = f"model.id: {folder} holds an adapter alone; its base model is {base}, as its file says"
+    return with_config(loaded, same), [line]
+
+
+def _require_base(folder: Path, base: str) -> None:
+    if not base:
+        raise ModelError(
+            f"model.id: {folder} holds an adapter alone, and its file does not name the base "
+            f"model. Set model.id to the base model, and adapter.start: {folder}."
+        )
+    if base.startswith(("/", "./", "../", "~")) and not Path(base).expanduser().is_dir():
+        raise ModelError(
+            f"model.id: {folder} holds an adapter alone, and the base model that its file names, "
+            f"{base}, is not on this machine. Set model.id to the base model, and adapter.start: "
+            f"{folder}."
+        )
+
+
+def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
+    """Return the configuration with the settings of the adapter that it continues.
+
+    Keys that the configuration does not set take the values of the file; with
+    `adapter.merge_first` the keys describe the new adapter and nothing is taken.
+
+    Args:
+        loaded: The configuration, with `adapter.start`.
+        file: The adapter that `adapter.start` names.
+    """
+    own = loaded.config.adapter
+    if own.merge_first:
+        return Started(loaded, list(_unmergeable(file)), [*_merged_lines(loaded, file)])
+    problems = list(_unfit(loaded, file))
+    taken = {
+        key: value for key, value in file.values.items() if f"adapter.{key}" not in loaded.places
+    }
+    if problems:
+        return Started(loaded, problems, [])
+    adapter = with_fields(own, **taken)
+    config = with_fields(loaded.config, adapter=adapter)
+    return Started(with_config(loaded, config), [], list(_continued_lines(config.model.id, file)))
+
+
+def _unfit(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
+    """Yield why the adapter cannot be trained on as the configuration says."""
+    cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
+    for reason in file.why_not_continued():
+        yield Problem("adapter.start", f"{file.folder} cannot be continued: {reason}; {cure}")
+    given = {key for key in file.values if f"adapter.{key}" in loaded.places}
+    for key, own, found in differing(loaded.config.adapter, file.values):
+        if key in given:
+            yield Problem(
+                f"adapter.{key}",
+                f"got {own}, but the adapter that adapter.start continues has {found}; remove the "
+                f"line to take that, or {cure}",
+            )
+    if file.token_rows and not loaded.config.data.special_tokens:
+        ids = ", ".join(map(str, sorted(file.token_rows)[:5]))
+        yield Problem(
+            "data.special_tokens",
+            f"is empty, but the adapter that adapter.start continues has rows of new tokens ({ids}"
+            "); name them as in the run that trained it",
+        )
+
+
+def differing(adapter: AdapterConfig, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, own value, value of the file) of the settings that differ.
+
+    `all-linear` is not compared, because the model decides which modules that is.
+    """
+    for key, found in values.items():
+        own = getattr(adapter, key)
+        if own == "all-linear":
+            continue
+        if (last_parts(own) if isinstance(own, list) else own) != found:
+            yield key, own, found
+
+
+def _unmergeable(file: AdapterFile) -> Iterator[Problem]:
+    if file.token_rows:
+        yield Problem(
+            "adapter.merge_first",
+            f"the adapter {file.folder} has rows of new tokens, which are not merged here; export "
+            "its run with --merged, and set model.id to the folder",
+        )
+
+
+def _continued_lines(model_id: str, file: AdapterFile) -> Iterator[str]:
+    values = file.values
+    targets = values["targets"]
+    named = targets if isinstance(targets, str) else ", ".join(targets)
+    yield (
+        f"adapter: continues {file.folder}, r {values['r']}, alpha {values['alpha']}, on {named}"
+    )
+    yield from _other_base(model_id, file)
+
+
+def _merged_lines(loaded: LoadedConfig, file: AdapterFile) -> Iterator[str]:
+    yield (
+        f"adapter: {file.folder} is merged into the base model first, and a new adapter with r "
+        f"{loaded.config.adapter.r} is trained on the result: two adapters are stacked"
+    )
+    yield from _other_base(loaded.config.model.id, file)
+
+
+def _other_base(model_id: str, file: AdapterFile) -> Iterator[str]:
+    """Yield a warning if the file names another base model than the configuration."""
+    if file.base and Path(file.base).name != Path(model_id).name:
+        yield (
+            f"warning: the adapter was trained on {file.base}, but model.id is {model_id}; its "
+            "weights are used only if they fit, and are right only on the same model"
+        )
+
+
+__all__ = ["Started", "differing", "read_adapter_file", "with_base_of_adapter", "with_start"]

@@ -1,0 +1,1 @@
+"""Sections of the configuration, and the types of their values."""

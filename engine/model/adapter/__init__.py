@@ -1,0 +1,1 @@
+"""Adapters: new ones, their targets, and existing ones to start from."""

@@ -1,0 +1,67 @@
+"""The reference of preference training: the model without its adapter, or with its first one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from ...config.schema import RunConfig
+from ..checkpoint.training_state import adapter_weights
+
+
+class StartReference:
+    """Copies of the weights before training, which take the place of the trained ones.
+
+    The values are exchanged within the same tensors, so captured graphs read them too, and no
+    second model is in memory.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        # Tied weights have several names but are exchanged once.
+        self._live = list({id(weight): weight for weight in weights.values()}.values())
+        self.kept = [weight.detach().clone() for weight in self._live]
+        """The values that are not in the model at the moment."""
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Put the weights of the start into the model in the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for live, kept in zip(self._live, self.kept, strict=True):
+            other = live.clone()
+            live.copy_(kept)
+            kept.copy_(other)
+        # Mixed precision keeps casts of the weights for the length of its block.
+        torch.clear_autocast_cache()
+
+
+class BaseReference:
+    """The model without its adapter."""
+
+    kept: tuple[Tensor, ...] = ()
+
+    def __init__(self, model: PeftModel) -> None:
+        self._model = model
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Switch the adapter off in the block."""
+        with self._model.disable_adapter():
+            yield
+
+
+def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference:
+    """Return the reference of a run; called before anything is trained or restored."""
+    if config.adapter.continues:
+        return StartReference(adapter_weights(model))
+    return BaseReference(model)
