@@ -225,7 +225,7 @@ def test_only_kinds_of_content_can_be_accepted(
 ) -> None:
     words = ["run", "--headless", "--resume", str(run.path), "--accept-changed", "weights"]
     assert fttui(words) == 2
-    assert "got 'weights', expected base, tokenizer, template, data or all" in (
+    assert "got 'weights', expected base, tokenizer, template, data, adapter or all" in (
         capsys.readouterr().err
     )
     config = run.path.parents[1] / "tiny.yaml"
