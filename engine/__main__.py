@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from .config.load import parse_resolved
 from .core.lr_range import LrRange
 from .errors import FttuiError, StateNotSaved, TrainingFailed
 from .hub.launch import launch_hub
-from .protocol.events import AnyEvent, ProgressMade, RunEnded, RunStarted
+from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
@@ -36,6 +37,7 @@ from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
+from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop, answer_commands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
@@ -81,6 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
     )
     options = parser.parse_args(arguments)
+    signals = StopSignals()
+    signals.install()
     run = RunDirectory(options.run.absolute())
     rank = int(os.environ.get("RANK", "0"))
     try:
@@ -97,17 +101,22 @@ def main(arguments: list[str] | None = None) -> int:
     if options.lr_find:
         low, high, steps = options.lr_find
         lr_range = LrRange(low, high, int(steps))
-    accept = options.accept_changed
-    return _session(run, journal_writer, options.resume, options.profile, lr_range, accept)
+    asked = _Asked(options.resume, options.profile, lr_range, options.accept_changed)
+    return _session(run, journal_writer, signals, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line asks for."""
+
+    resume: str | None
+    profile_steps: int
+    lr_range: LrRange | None
+    accept_changed: frozenset[str]
 
 
 def _session(
-    run: RunDirectory,
-    journal_writer: JournalWriter | None,
-    resume: str | None,
-    profile_steps: int,
-    lr_range: LrRange | None,
-    accept_changed: frozenset[str] = frozenset(),
+    run: RunDirectory, journal_writer: JournalWriter | None, signals: StopSignals, asked: _Asked
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
@@ -121,19 +130,26 @@ def _session(
     event_log = EventLog(journal_writer, timeline=history.timeline)
     logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
     notifier = start_notifier(run.id, event_log) if journal_writer else None
-    signals = StopSignals(lambda: _close_forced(event_log, journal_writer))
-    signals.install()
-    _stop_while_loading(event_log, signals)
-    checkpoint = _checkpoint(run, resume, attempt)
+    signals.before_forced(lambda: _close_forced(event_log, journal_writer))
     start = SessionStart(
-        run, history, checkpoint, control_seq, attempt, profile_steps, lr_range, accept_changed
+        run,
+        history,
+        _checkpoint(run, asked.resume, attempt),
+        control_seq,
+        attempt,
+        asked.profile_steps,
+        asked.lr_range,
+        asked.accept_changed,
     )
-    ended = _guarded(start, event_log, signals)
+    ended, early = _guarded(start, event_log, signals)
     if journal_writer is not None:
         _record_end(event_log, ended, attempt)
         journal_writer.close()
     if notifier is not None:
         notifier.close()
+    if early:
+        logging.shutdown()
+        signals.leave(ended.exit_code)  # threads of a library may still load
     return ended.exit_code
 
 
@@ -163,40 +179,49 @@ def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) ->
     event_log.record(ended)
 
 
-class StoppedEarly(BaseException):
-    """A stop was requested during loading; not an `Exception`, so that no handler catches it."""
+def _guarded(
+    start: SessionStart, event_log: EventLog, signals: StopSignals
+) -> tuple[RunEnded, bool]:
+    """Train; any error becomes the last event of the run, which is returned.
 
-
-def _stop_while_loading(event_log: EventLog, signals: StopSignals) -> None:
-    """Make a stop signal end a single-rank process at its next progress event of loading.
-
-    Nothing has to be saved then. Several ranks wait for each other and stop together at the first
-    boundary instead.
+    The second value says whether the run was stopped while it loaded.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return
-
-    def listener(event: AnyEvent) -> None:
-        loading = event_log.state is RunState.STARTING and isinstance(event, ProgressMade)
-        if loading and signals.count:
-            raise StoppedEarly
-
-    event_log.listen(listener)
-
-
-def _guarded(start: SessionStart, event_log: EventLog, signals: StopSignals) -> RunEnded:
-    """Train; any error becomes the last event of the run."""
     run = start.run
+    early = _early_stop(start, event_log, signals)
     try:
-        return _train(start, event_log, signals)
+        early.begin()
+        return _train(start, event_log, signals), False
     except StoppedEarly:
-        return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(run))
+        early.end()
+        return _stopped_early(start, event_log), True
     except FttuiError as error:
         log.error("%s", error)
-        return _failed(run, str(error), error.exit_code)
+        return _failed(run, str(error), error.exit_code), False
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
         traceback.print_exc()
-        return _failed(run, explain(error), TrainingFailed.exit_code)
+        return _failed(run, explain(error), TrainingFailed.exit_code), False
+    finally:
+        early.end()
+
+
+def _early_stop(start: SessionStart, event_log: EventLog, signals: StopSignals) -> EarlyStop:
+    """Return what ends this process if a stop is requested while it imports and loads."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+
+    def leave() -> None:
+        event_log.record(_stopped_early(start, event_log))
+        event_log.close()
+        signals.leave(0)
+
+    waits = WaitingStop(start.run, start.control_seq) if ranks == 1 else lambda: False
+    return EarlyStop(event_log, signals, waits, leave, ranks=ranks)
+
+
+def _stopped_early(start: SessionStart, event_log: EventLog) -> RunEnded:
+    """Answer the commands that wait, and return the end of a run that was stopped while loading."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        answer_commands(start.run, start.control_seq, event_log)
+    return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(start.run))
 
 
 def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> RunEnded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -30,10 +31,13 @@ class StopSignals:
     ) -> None:
         self.count = 0
         self._on_forced = on_forced
+        self._on_receipt: Callable[[bool], None] | None = None
+        self._poked = False
         launched = "TORCHELASTIC_RUN_ID" in os.environ if launched is None else launched
         self._echo_s = _ECHO_S if launched else 0.0
         self._now = now
-        self._leave = leave
+        self.leave = leave
+        """Ends the process at once, with an exit code."""
         self._first_at = 0.0
 
     def install(self) -> None:
@@ -44,6 +48,11 @@ class StopSignals:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Count one signal; the second request ends the process and does not return."""
+        if self._poked and number == signal.SIGTERM:
+            self._poked = False
+            if self._on_receipt is not None:
+                self._on_receipt(True)
+            return
         if self.count == 0:
             self._first_at = self._now()
         elif self._now() - self._first_at < self._echo_s:
@@ -51,4 +60,22 @@ class StopSignals:
         self.count += 1
         if self.count > 1:
             self._on_forced()
-            self._leave(FORCED_EXIT_CODE)
+            self.leave(FORCED_EXIT_CODE)
+        elif self._on_receipt is not None:
+            self._on_receipt(False)
+
+    def before_forced(self, action: Callable[[], None]) -> None:
+        """Call a function before the process ends at the second request."""
+        self._on_forced = action
+
+    def on_receipt(self, action: Callable[[bool], None] | None) -> None:
+        """Call a function in the main thread after each signal; None ends that.
+
+        Its argument says whether `poke` sent the signal.
+        """
+        self._on_receipt = action
+
+    def poke(self) -> None:
+        """Interrupt the main thread from another thread, without a request to stop."""
+        self._poked = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

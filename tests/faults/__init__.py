@@ -15,6 +15,7 @@ from . import (
     rollbacks,
     saves,
     ssh_links,
+    stops,
 )
 from .book import FAULTS, Box, Fault, Figures, Row, play_all
 from .stage import Stage
@@ -39,4 +40,5 @@ __all__ = [
     "rollbacks",
     "saves",
     "ssh_links",
+    "stops",
 ]

@@ -155,11 +155,16 @@ class Ranks:
     def send(self, text: str) -> str:
         """Hand a command over as the hub would; returns its id."""
         assert self._control is not None, "the hub takes the commands of this engine"
-        seq = self._control.last_seq + 1
+        return self.entry(self._control, text)
+
+    @staticmethod
+    def entry(control: ControlWriter, text: str) -> str:
+        """Append an accepted command to a control journal; returns its id."""
+        seq = control.last_seq + 1
         entry = ControlEntry(
             seq=seq, time=time.time(), id=f"c{seq}", command=parse_command(text), issuer="fault"
         )
-        self._control.append(entry)
+        control.append(entry)
         return entry.id
 
     def seen(self, rank: int = 0) -> list[Record]:

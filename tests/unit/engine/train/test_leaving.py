@@ -1,36 +1,148 @@
-"""A stop asked for while the model loads ends the process at the next word about loading."""
+"""A stop asked for while the engine imports or loads ends it, whatever it is doing."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from fttui.engine.__main__ import StoppedEarly, _stop_while_loading
+from fttui.engine.protocol.commands import AnyCommand, Pause, Stop
+from fttui.engine.protocol.events import CommandApplied, CommandFailed
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.control_log import ControlEntry, ControlWriter
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.control.early_stop import (
+    EarlyStop,
+    StoppedEarly,
+    WaitingStop,
+    answer_commands,
+)
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.signals import StopSignals
 
+PATIENCE_S = 20.0
 
-@pytest.mark.parametrize(
-    ("signalled", "state", "ranks", "leaves"),
-    [
-        (1, RunState.STARTING, 1, True),
-        (0, RunState.STARTING, 1, False),
-        (1, RunState.RUNNING, 1, False),
-        (1, RunState.STARTING, 2, False),
-    ],
-)
-def test_only_a_lone_process_that_loads_leaves(
-    monkeypatch: pytest.MonkeyPatch, signalled: int, state: RunState, ranks: int, leaves: bool
+
+@pytest.fixture
+def signals() -> Iterator[StopSignals]:
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    made = StopSignals(launched=False)
+    made.install()
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def load(seconds: float = PATIENCE_S) -> None:
+    """Load in Python code that never speaks about it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_signal_interrupts_loading_at_once(signals: StopSignals) -> None:
+    early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None)
+    early.begin()
+    started = time.monotonic()
+    with pytest.raises(StoppedEarly):
+        signal.raise_signal(signal.SIGTERM)
+    early.end()
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+def test_a_signal_that_came_before_counts(signals: StopSignals) -> None:
+    signals.count = 1
+    early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None)
+    with pytest.raises(StoppedEarly):
+        early.begin()
+    early.end()
+
+
+def test_a_stop_command_interrupts_loading_too(signals: StopSignals) -> None:
+    early = EarlyStop(EventLog(None), signals, lambda: True, lambda: None)
+    early.begin()
+    with pytest.raises(StoppedEarly):
+        load()
+    early.end()
+    assert signals.count == 0
+
+
+def test_a_library_that_swallows_the_interruption_gets_another(signals: StopSignals) -> None:
+    early = EarlyStop(EventLog(None), signals, lambda: True, lambda: None)
+    early.begin()
+    for _ in range(2):
+        with pytest.raises(StoppedEarly):
+            load()
+    early.end()
+
+
+@pytest.mark.parametrize(("state", "ranks"), [(RunState.RUNNING, 1), (RunState.STARTING, 2)])
+def test_a_run_that_trains_and_ranks_that_wait_for_each_other_stop_at_a_boundary(
+    signals: StopSignals, state: RunState, ranks: int
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    event_log, signals = EventLog(None), StopSignals()
-    _stop_while_loading(event_log, signals)
-    event_log.progress("Loading weights", 1, 9)
-    event_log.state, signals.count = state, signalled
-    event_log.log("info", "no word about loading")
+    event_log = EventLog(None)
+    event_log.state = state
+    early = EarlyStop(event_log, signals, lambda: False, lambda: None, ranks=ranks)
+    early.begin()
+    signal.raise_signal(signal.SIGTERM)
+    load(0.4)
+    early.end()
+    assert signals.count == 1
+
+
+def test_code_that_never_returns_is_left(signals: StopSignals) -> None:
+    left: list[float] = []
+    early = EarlyStop(
+        EventLog(None), signals, lambda: False, lambda: left.append(time.monotonic()), stuck_s=0.2
+    )
+    early.begin()
+    # No handler of Python runs in a blocked thread, as in a library that does not return.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
-        event_log.progress("Loading weights", 9, 9)
-    except StoppedEarly:
-        assert leaves
-    else:
-        assert not leaves
+        os.write(early._waker, bytes([signal.SIGTERM]))  # as the kernel does for a handler
+        end = time.monotonic() + PATIENCE_S
+        while not left and time.monotonic() < end:
+            time.sleep(0.01)
+        assert left
+    finally:
+        signals._poked = True
+        signals.on_receipt(None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    early.end()
+
+
+def entry(seq: int, command: AnyCommand) -> ControlEntry:
+    return ControlEntry(seq=seq, time=1.0, id=f"c{seq}", command=command, issuer="ann")
+
+
+def test_only_a_stop_since_the_start_counts(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    control = ControlWriter(run)
+    control.append(entry(1, Stop()))
+    waits = WaitingStop(run, 1)
+    assert not waits()
+    control.append(entry(2, Pause()))
+    assert not waits()
+    control.append(entry(3, Stop()))
+    assert waits()
+    assert waits(), "it is remembered"
+    control.close()
+
+
+def test_every_command_gets_its_outcome(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    control = ControlWriter(run)
+    commands: list[AnyCommand] = [Stop(), Pause(), Stop()]
+    for seq, command in enumerate(commands, start=1):
+        control.append(entry(seq, command))
+    control.close()
+    event_log = EventLog(None)
+    told: list[object] = []
+    event_log.listen(told.append)
+    answer_commands(run, 1, event_log)
+    outcomes = [(e.id, type(e)) for e in told if isinstance(e, CommandApplied | CommandFailed)]
+    assert outcomes == [("c2", CommandFailed), ("c3", CommandApplied)]

@@ -1,0 +1,175 @@
+"""Early stop: ends an engine that is asked to stop while it imports libraries or loads the model.
+
+Nothing has to be saved then. A signal interrupts Python code of a single rank at once. Several
+ranks wait for each other, so they stop together at the first boundary, and each by itself only if
+loading takes long. Code of a library that does not return to Python is left after a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ...protocol.commands import Stop, describe_command
+from ...protocol.events import CommandAccepted, CommandApplied
+from ...protocol.states import RunState
+from ...run.control_log import ControlReader
+from ...run.run_dir import RunDirectory
+from ..event_log import EventLog
+from ..signals import StopSignals
+
+_LOOK_EVERY_S = 0.1
+_AGAIN_S = 1.0
+"""Seconds between two interruptions, since a library may swallow one."""
+_STUCK_S = 5.0
+"""Seconds after the first interruption until the process leaves without its main thread."""
+_TOGETHER_S = 30.0
+"""Seconds that several ranks have to come to their first boundary; torchrun ends them after 120."""
+
+
+class StoppedEarly(BaseException):
+    """A stop was requested during loading; not an `Exception`, so that no handler catches it."""
+
+
+class EarlyStop:
+    """Watches for a stop in a thread, from the start of a process until it trains."""
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        signals: StopSignals,
+        stop_waits: Callable[[], bool],
+        leave: Callable[[], None],
+        *,
+        ranks: int = 1,
+        stuck_s: float = _STUCK_S,
+    ) -> None:
+        """Make a watch that does not run yet.
+
+        Args:
+            event_log: tells whether the run is still starting.
+            signals: the stop signals of the process.
+            stop_waits: returns whether a stop command waits; called in the thread.
+            leave: ends the process without its main thread; called in the thread.
+            ranks: number of ranks of the run.
+            stuck_s: seconds after which a main thread that cannot be interrupted is left.
+        """
+        self._event_log = event_log
+        self._signals = signals
+        self._stop_waits = stop_waits
+        self._leave = leave
+        self._patience_s = _TOGETHER_S if ranks > 1 else 0.0
+        self._stuck_s = stuck_s
+        self._raised_at = -_AGAIN_S
+        self._ended = threading.Event()
+        self._awake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._thread = threading.Thread(target=self._watch, name="early stop", daemon=True)
+
+    @property
+    def _loading(self) -> bool:
+        return self._event_log.state is RunState.STARTING and not self._ended.is_set()
+
+    def begin(self) -> None:
+        """Start to watch; called in the main thread.
+
+        Raises:
+            StoppedEarly: a stop signal arrived already. From now on until the run trains, it may be
+                raised anywhere in the main thread.
+        """
+        self._signals.on_receipt(self._received)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._thread.start()
+        self._received(poked=False)
+
+    def end(self) -> None:
+        """Stop watching; called in the main thread, once or more often."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        self._signals.on_receipt(None)
+        signal.set_wakeup_fd(-1)
+        os.close(self._awake)
+        os.close(self._waker)
+
+    def _received(self, poked: bool) -> None:
+        """Leave the main thread at once if the run is still loading and may stop by itself."""
+        asked = poked or (self._signals.count and not self._patience_s)
+        if not (self._loading and asked):
+            return
+        # Not again while the stack is left; later again, because a library may have swallowed it.
+        if (now := time.monotonic()) >= self._raised_at + _AGAIN_S:
+            self._raised_at = now
+            raise StoppedEarly
+
+    def _watch(self) -> None:
+        asked_at: float | None = None
+        poked_at = first_poke = 0.0
+        while self._loading:
+            signalled = self._signal_arrived()
+            now = time.monotonic()
+            if asked_at is None and (signalled or self._signals.count or self._stop_waits()):
+                asked_at = now
+            if asked_at is None or now < asked_at + self._patience_s:
+                continue
+            if now >= poked_at + _AGAIN_S:
+                poked_at, first_poke = now, first_poke or now
+                self._signals.poke()
+            if now > first_poke + self._stuck_s and self._loading:
+                self._leave()
+                return
+
+    def _signal_arrived(self) -> bool:
+        """Wait a moment; return whether a signal arrived, even if no handler could run yet."""
+        ready, _, _ = select.select([self._awake], [], [], _LOOK_EVERY_S)
+        arrived = os.read(self._awake, 64) if ready else b""
+        return any(number in (signal.SIGINT, signal.SIGTERM) for number in arrived)
+
+
+class WaitingStop:
+    """Looks in the control journal for a stop that was accepted since the engine started."""
+
+    def __init__(self, run: RunDirectory, control_seq: int) -> None:
+        self._reader = ControlReader(run)
+        self._reader.take(control_seq)
+        self._found = False
+
+    def __call__(self) -> bool:
+        """Whether there is one."""
+        with suppress(OSError):
+            news = self._reader.take(self._reader.waiting())
+            self._found = self._found or any(isinstance(entry.command, Stop) for entry in news)
+        return self._found
+
+
+def answer_commands(run: RunDirectory, control_seq: int, event_log: EventLog) -> None:
+    """Record the outcome of the commands that came while the run loaded and was stopped."""
+    from .command_scheduler import command_failed
+
+    reader = ControlReader(run)
+    reader.take(control_seq)
+    for entry in reader.take(reader.waiting()):
+        text = describe_command(entry.command)
+        event_log.record(
+            CommandAccepted(id=entry.id, command=text, issuer=entry.issuer, reason=entry.reason)
+        )
+        if not isinstance(entry.command, Stop):
+            event_log.record(command_failed(entry, "the run was stopped while it loaded"))
+            continue
+        event_log.record(
+            CommandApplied(
+                id=entry.id,
+                command=text,
+                old="loading",
+                new="stopped while loading, so there was nothing to save",
+                issuer=entry.issuer,
+                reason=entry.reason,
+                applied=entry.command,
+            )
+        )
