@@ -39,6 +39,12 @@ def test_a_dead_process_turns_every_state_but_an_end_into_lost(
     assert current_state(reported, engine_known=known, engine_alive=alive) is shown
 
 
+def test_before_the_first_event_there_was_no_engine() -> None:
+    status = LifecycleStatus()
+    assert (status.incarnation, status.reported) == (0, None)
+    assert (status.exit_code, status.error) == (None, "")
+
+
 def test_events_of_other_kinds_change_no_state() -> None:
     status = LifecycleStatus()
     status.add(LogEmitted(level="info", text="hi"), 1.0)

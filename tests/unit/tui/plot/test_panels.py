@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fttui.engine.protocol.events import Record
-from fttui.tui.plot.panels import memory_now, on_gpu
+from fttui.tui.plot.panels import LOSS, memory_now, on_gpu
+from fttui.tui.view_model.app_state import AppState
+from fttui.tui.view_model.branches import SMOOTHINGS, smoothed
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
 from tests.support.session_double import Script
@@ -46,3 +49,21 @@ def test_the_memory_in_use_and_in_total(
 def test_nothing_is_known_before_the_first_step() -> None:
     assert memory_now(RunView()) is None
     assert not on_gpu(RunView())
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "part", "drawn"),
+    [
+        (0, 0, [("loss", "raw"), (smoothed(SMOOTHINGS[0]), "ema"), ("eval.loss", "eval")]),
+        (len(SMOOTHINGS), 0, [("loss", "live"), ("eval.loss", "eval")]),
+        (0, 1, [("loss.dpo", "live")]),
+        (len(SMOOTHINGS), 1, [("loss.dpo", "live")]),
+    ],
+)
+def test_the_smoothed_and_the_evaluated_loss_accompany_the_total_loss_only(
+    smoothing: int, part: int, drawn: list[tuple[str, str]]
+) -> None:
+    run = with_memory(parts={"dpo": 0.5})
+    state = AppState(run=run)
+    state = replace(state, plot=replace(state.plot, smoothing=smoothing, part=part))
+    assert [(curve.name, curve.style) for curve in LOSS.curves(state)] == drawn

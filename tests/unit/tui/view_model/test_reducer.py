@@ -113,10 +113,12 @@ def test_a_resume_from_an_earlier_step_parts_the_history() -> None:
             start_step=40,
         )
     ).run().train(5)  # fmt: skip
+    began = _fold(Script().start()).started_at
     view = _fold(script)
     assert len(view.branches) == 2
     assert view.branch.start == 40
     assert view.step == 45
+    assert view.started_at == began, "the run is as old as its first start"
 
 
 def test_nan_is_kept_as_a_point_and_does_not_enter_the_average() -> None:

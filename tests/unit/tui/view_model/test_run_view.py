@@ -310,7 +310,9 @@ def test_events_are_walked_in_both_directions() -> None:
     view = PlotView().at_mark(run.marks, False, run.step)
     assert view.cursor == 1200
     assert view.at_mark(run.marks, False, run.step).cursor == 1000
-    assert view.at_mark(run.marks, True, run.step).cursor == 1200
+    forth = view.at_mark(run.marks, False, run.step).at_mark(run.marks, True, run.step)
+    assert forth.cursor == 1200
+    assert forth.at_mark(run.marks, True, run.step) == forth, "there is no later event"
 
 
 def test_smoothing_cycles_through_raw() -> None:

@@ -31,7 +31,8 @@ def test_non_finite_values_are_gaps_and_never_points(values: list[float], column
     trace = series.trace(0, len(values), columns)
     assert all(math.isfinite(y) for run in trace.runs for _, y in run)
     bad = [i for i, v in enumerate(values) if not math.isfinite(v)]
-    assert bool(trace.gaps) == bool(bad)
+    assert len(trace.gaps) == len(bad) if len(bad) <= columns else 1 <= len(trace.gaps) <= columns
+    assert set(trace.gaps) <= set(bad)
     for run in trace.runs:
         for (left, _), (right, _) in pairwise(run):
             assert not any(left < x < right for x in bad)

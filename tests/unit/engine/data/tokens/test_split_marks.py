@@ -14,6 +14,7 @@ from fttui.engine.data.records.formats import (
     PreferenceRecord,
     TextRecord,
 )
+from fttui.engine.data.tokens.encoding import whole_tokens
 from fttui.engine.data.tokens.examples import IGNORED
 from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
 from fttui.engine.model.tokenizer import add_special_tokens
@@ -81,6 +82,16 @@ def test_a_cut_leaves_no_part_of_a_mark_or_character(length: int) -> None:
             parts = [n for n in range(1, len(mark)) if kept.endswith(mark[:n])]
             assert not any(rest.startswith(mark[n:]) for n in parts), kept[-20:]
         assert findings.count(CUT) == (len(whole[0].input_ids) > length)
+
+
+@pytest.mark.parametrize("before", ["", "a", 20 * "a"])
+@pytest.mark.parametrize("inside", range(1, 8))
+def test_a_cut_inside_a_mark_ends_before_it_also_at_the_start(before: str, inside: int) -> None:
+    text = f"{before}<|head|>b"
+    offsets = [(place, place + 1) for place in range(len(text))]
+    kept = whole_tokens(text, offsets, len(before) + inside, ["<|head|>"])
+    assert kept == len(before)
+    assert whole_tokens(text, offsets, len(before) + 8, ["<|head|>"]) == len(before) + 8
 
 
 def chat(asked: str, answered: Any, **more: Any) -> tuple[dict[str, Any], ...]:

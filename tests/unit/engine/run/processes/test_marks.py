@@ -44,6 +44,13 @@ def test_each_run_gets_a_private_short_folder_of_its_own(tmp_path: Path, runtime
     assert len(os.fsencode(folder / "pub")) <= MAX_SOCKET_PATH_BYTES
 
 
+def test_a_base_that_is_not_there_yet_is_made(
+    tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime / "later"))
+    assert mode(runtime_folder(RunDirectory(tmp_path))) == 0o700
+
+
 def test_a_folder_open_to_others_is_closed(tmp_path: Path, runtime: Path) -> None:
     run = RunDirectory(tmp_path)
     folder = runtime_folder(run)

@@ -370,6 +370,19 @@ def test_a_command_of_the_engine_is_journaled_with_its_issuer_and_reason() -> No
     assert applied.seconds == 5.0
 
 
+def test_between_micro_batches_it_asks_for_what_the_next_look_reads() -> None:
+    desk = Desk()
+    assert not desk.scheduler.interrupted()
+    assert desk.happened == ["ask"]
+    desk.send("checkpoint")
+    desk.scheduler.before_update()
+    assert desk.happened.count("ask") == 2
+    desk.control.begin_step()
+    desk.send(stop=True)
+    assert desk.scheduler.interrupted()
+    assert desk.happened.count("ask") == 2, "a dropped step has no next micro-batch"
+
+
 def test_a_step_is_dropped_only_while_one_is_in_progress() -> None:
     control = Desk().control
     control.drop_step()

@@ -65,6 +65,7 @@ def test_kernels_know_when_they_were_asked_for_and_named_stretches_are_none() ->
             Event("fttui.step", 12, 70, kind="CUDA"),
             Event("Optimizer.step#AdamW.step", 64, 20, kind="CUDA"),
             Event("nvjet_gemm", 40, 5, number=5, kind="CUDA"),
+            Event("an empty kernel", 46, 0, number=5, kind="CUDA"),
             Event("first of the graph", 50, 5, number=6, kind="CUDA"),
             Event("second of the graph", 55, 5, number=6, kind="CUDA"),
         ]
