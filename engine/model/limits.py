@@ -1,4 +1,4 @@
-"""Read the limits of a model before its weights are loaded, without importing torch."""
+"""Read vocabulary size and longest sequence of a model from its configuration, without torch."""
 
 from __future__ import annotations
 

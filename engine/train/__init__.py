@@ -1,1 +1,1 @@
-"""Trainers under control: exact state, rank agreement and the one bridge to the HF callback API."""
+"""The training process: trainers, step loop, control, monitoring, checkpoints, CUDA graphs."""

@@ -69,7 +69,7 @@ class SessionParts:
     """None for a trainer that cannot be profiled."""
     memory_plan: MemoryPlanCheck | None = None
     identity: RunIdentity | None = None
-    """What the run is made of; None on every rank but 0."""
+    """Hashes of the run's model and data; None on ranks other than 0."""
     after_update: Sequence[Callable[[], None]] = ()
     """Functions to call after each update that has changed the weights."""
 
@@ -129,7 +129,9 @@ class ControlledSession:
     def resume(
         self, checkpoint: str | None, history: JournalSummary, steps: int
     ) -> Manifest | None:
-        """Restore a checkpoint before the first step, on a new timeline if steps are lost.
+        """Restore a checkpoint before the first step, and open a new timeline if steps are lost.
+
+        Return the manifest of the checkpoint, or None if training starts from the beginning.
 
         Args:
             checkpoint: name of the checkpoint; None starts from the beginning.
@@ -162,7 +164,7 @@ class ControlledSession:
                 log.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
 
     def conclude(self) -> SessionOutcome:
-        """Evaluate and write a last checkpoint if due, and refuse the commands that still wait."""
+        """Evaluate and save if due, refuse the waiting commands, and return the outcome."""
         control, executor = self._control, self._executor
         if not control.ending and (executor.owes_evaluation or not control.complete):
             if not executor.finish():
@@ -186,7 +188,7 @@ def open_control(
     event_log: EventLog,
     monitor: TrainingMonitor,
 ) -> ControlState:
-    """Load the settings in force, and refuse commands that an earlier process did not answer."""
+    """Return the control state with the stored settings; refuse unanswered earlier commands."""
 
     def store(settings: RunSettings) -> None:
         try:

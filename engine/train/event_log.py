@@ -32,7 +32,7 @@ class EventLog:
         return self.position.step
 
     def folder_losses(self) -> int:
-        """Return how often the run folder was made again; 0 on other ranks than 0."""
+        """Return how often the run folder or its checkpoints were removed; 0 except on rank 0."""
         return self._journal_writer.folder_losses if self._journal_writer else 0
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
@@ -40,7 +40,7 @@ class EventLog:
         self._listeners.append(listener)
 
     def record(self, event: AnyEvent) -> None:
-        """Journal an event at the current step and timeline."""
+        """Pass an event to the listeners, and journal it at the current step and timeline."""
         for listener in self._listeners:
             listener(event)
         if self._journal_writer is not None:

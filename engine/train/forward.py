@@ -17,7 +17,7 @@ Want = Literal["hidden", "ce", "log_probs", "balance"]
 log-probabilities of the labelled tokens [B], and the load balancing loss of experts []."""
 
 Way = Literal["trained", "still", "reference"]
-"""`still` is without dropout; `reference` is without dropout and without the adapter."""
+"""`still` has the adapter but no dropout; `reference` has neither dropout nor adapter."""
 
 TrainingStep = Callable[[Any, Any, Any], Tensor]
 """`Trainer.training_step`: (model, inputs, num_items_in_batch) to the detached loss."""

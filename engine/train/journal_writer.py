@@ -1,4 +1,4 @@
-"""Journal writer: writes queued events in a thread of its own, which also keeps a hub running."""
+"""Journal writer: a thread that writes queued events, keeps a hub running and the folder whole."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class JournalWriter:
             self.turn(time.monotonic())
 
     def turn(self, now: float) -> None:
-        """Do what is due at a time in monotonic seconds: sync, look at the folder and the hub."""
+        """Sync, restore removed files and restart the hub, if due at `now` (monotonic seconds)."""
         if now - self._synced_at > _SYNC_EVERY_S:
             self._synced_at = now
             self._sync()
@@ -178,8 +178,8 @@ class JournalWriter:
         self.folder_losses += report.made_again
         if put_back := [*journal, *report.put_back]:
             log.error(
-                "%s of the run folder were removed while the run trains, and are there again; "
-                "stop the run before you remove it",
+                "removed from the run folder during training, and restored: %s; stop the run "
+                "before you remove its files",
                 ", ".join(put_back),
             )
 
@@ -259,4 +259,6 @@ class JournalWriter:
         try:
             self._launch_hub(self._run)
         except (OSError, subprocess.SubprocessError) as error:
-            log.warning("hub: cannot be started: %s", error)
+            log.warning(
+                "the hub cannot be started: %s; training continues, and it is tried again", error
+            )

@@ -45,7 +45,10 @@ class UpdateHooks(Protocol):
         """Return False if the optimizer must not change the weights."""
 
     def gated(self) -> AbstractContextManager[None]:
-        """Return a context in which the device itself can refuse the optimizer step."""
+        """Return a context in which the device skips the optimizer step if it must not be applied.
+
+        The device judges loss and gradients by itself, so the host need not wait for them.
+        """
 
 
 def without_ddp(accelerator: Any) -> None:
@@ -153,7 +156,7 @@ def keep_training(layer: Any) -> None:
 
 @contextmanager
 def claim_capture() -> Iterator[None]:
-    """Let code that asks believe that the current stream is being captured."""
+    """Let `torch.cuda.is_current_stream_capturing` return True within the block."""
     cuda: Any = torch.cuda
     asked = cuda.is_current_stream_capturing
     cuda.is_current_stream_capturing = _yes
@@ -168,7 +171,7 @@ def _yes() -> bool:
 
 
 def allow_shapes(count: int) -> None:
-    """Let torch compile a function for this many shapes, without processes of its own."""
+    """Let torch compile a function for this many shapes, without starting compiler processes."""
     from torch._dynamo import config as dynamo
     from torch._inductor import config as inductor
 

@@ -143,7 +143,7 @@ def train(
 def hash_content(
     start: SessionStart, incarnation: int, place: RankPlace, event_log: EventLog
 ) -> RunIdentity | None:
-    """Start to hash model and data on rank 0, while they are loaded."""
+    """Start to hash model and data on rank 0, while they are loaded; None on the other ranks."""
     if place.rank:
         return None
     config = parse_resolved(start.run.config.read_text())
@@ -289,7 +289,7 @@ def build_profiler(
     event_log: EventLog,
     control: ControlState,
 ) -> StepProfiler:
-    """Build the profiler and the learning rate test; a run started for a profile ends after it."""
+    """Build the profiler; a run that was started only for a profile ends after it."""
     profiler = StepProfiler(
         setup.config,
         trainer.model,
@@ -312,7 +312,7 @@ def build_profiler(
 def after_update(
     setup: Setup, source: BatchSource, ema: AdapterEma | None, event_log: EventLog
 ) -> list[Callable[[], None]]:
-    """Return what follows each update: the average, and the findings in streamed data."""
+    """Return the calls after each update: average the weights, report findings of a stream."""
     follow = [ema.update] if ema else []
     if isinstance(source.batches, StreamedBatches):
         known, accept = setup.examples.findings, setup.config.data.accept

@@ -1,4 +1,4 @@
-"""Checkpointer: writes complete checkpoints and restores them exactly, agreed by all ranks."""
+"""Checkpointer: writes complete checkpoints and restores them exactly, on all ranks or on none."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Checkpointer:
         self._state = state
         self._agreement = agreement
         self._identity = identity
-        """What the run is made of; None on every rank but 0, and without a model on disk."""
+        """Hashes of the run's model and data; None except on rank 0, or if not recorded."""
         self._unidentified: list[str] = []
-        """Checkpoints that were written before the content of the run was hashed."""
+        """Checkpoints that were written before the hashes of model and data were known."""
 
     @property
     def leads(self) -> bool:
@@ -68,10 +68,10 @@ class Checkpointer:
         return self._agreement.rank == 0
 
     def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:
-        """Write one checkpoint; if any rank fails, its folder is removed.
+        """Write one checkpoint and return it; if any rank fails, remove its folder.
 
         Raises:
-            CheckpointError: a rank failed, which the text names; training can continue.
+            CheckpointError: writing failed on the ranks that the text names; training can continue.
         """
         started = time.monotonic()
         name = self._fresh_name(counters.step, timeline)
@@ -90,7 +90,7 @@ class Checkpointer:
         return Saved(manifest or draft, time.monotonic() - started)
 
     def is_complete(self, name: str) -> bool:
-        """Whether a checkpoint of this process is on disk; it may have been removed by a user."""
+        """Return whether a checkpoint is still on disk: a user may remove it. A collective."""
         known = self._agreement.rank != 0 or any(m.name == name for m in self.ledger.all())
         return not self._agreement.errors(None if known else f"{name} is missing")
 
@@ -148,9 +148,9 @@ class Checkpointer:
         self.ledger.commit(sealed[0])
 
     def _identified(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with the content of the run, and add it to earlier ones without it.
+        """Return the manifest with the hashes of model and data, and add them to earlier manifests.
 
-        The first step does not wait for the hashes: the checkpoint before it gets them later.
+        A checkpoint before the first step does not wait for the hashes and gets them later.
         """
         if self._identity is None:
             return manifest
@@ -165,7 +165,7 @@ class Checkpointer:
         return msgspec.structs.replace(manifest, identity=identity)
 
     def restore(self, wanted: str) -> tuple[Manifest, Counters]:
-        """Verify a checkpoint on every rank, then restore it in place.
+        """Verify a checkpoint on every rank, restore it in place, and return manifest and counters.
 
         Raises:
             CheckpointError: the checkpoint is not usable; no rank has changed anything.

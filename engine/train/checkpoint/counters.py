@@ -10,7 +10,7 @@ from ...protocol.settings import RunSettings
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of the training state that is not a tensor; field names are a file format."""
+    """The plain values of a checkpoint; the names of the fields are part of the file format."""
 
     step: int
     """Number of finished optimizer steps."""

@@ -36,7 +36,7 @@ class AdapterEma:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Add the weights after the update that has just been applied."""
+        """Add the current weights to the average; called after each applied update."""
         self.updates += 1
         decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
         now = [_widened(weight) for weight in self._weights.values()]
@@ -52,7 +52,7 @@ class AdapterEma:
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Put the averaged weights into the model in the block, and restore its own after it."""
+        """Put the averaged weights into the model for the block, then restore its own weights."""
         own = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._put(self.average)
         try:

@@ -16,7 +16,7 @@ class ExactState(Protocol):
     """Everything that training changes: capture it, write it, read it and put it back."""
 
     def mark(self, position: int) -> Boundary:
-        """Return the boundary of a step that starts at this data position, to undo the step."""
+        """Return the state before a step that starts at this data position, to undo the step."""
 
     def return_to(self, boundary: Boundary) -> None:
         """Undo a step that was started but not applied."""
@@ -28,10 +28,10 @@ class ExactState(Protocol):
         """Write the part of the state that belongs to one rank."""
 
     def stage(self, folder: Path, rank: int) -> Any:
-        """Read and check a checkpoint without changing anything live."""
+        """Read and check a checkpoint for `apply`, without changing the live state."""
 
     def apply(self, staged: Any) -> Counters:
-        """Put a staged checkpoint in place."""
+        """Restore the live state from what `stage` returned, and return its counters."""
 
     def fingerprint(self, counters: Counters) -> bytes:
-        """Return a checksum of the live state that is equal on every rank."""
+        """Return a checksum of the state that should be equal on all ranks, to compare it."""

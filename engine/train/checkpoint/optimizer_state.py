@@ -59,7 +59,7 @@ def capture_optimizer(optimizer: Any) -> OptimizerState:
 
 
 def _capture(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the state of a weight, with tensors detached, which drops the mark of paged ones."""
+    """Return the state of a weight with detached tensors, which lack the mark of paged memory."""
     if not state:
         return None
     return {k: v.detach() if isinstance(v, Tensor) else v for k, v in state.items()}
@@ -85,7 +85,7 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
 
 @torch.no_grad()
 def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
-    """Restore a fitting state into the live optimizer, keeping its tensors in place."""
+    """Copy a state into the live tensors of an optimizer that it fits (see `misfit`)."""
     own = bare(optimizer)
     wait_for_device()
     for group, stored in zip(own.param_groups, saved["groups"], strict=True):
@@ -166,7 +166,7 @@ def state_tensors(saved: OptimizerState) -> Iterator[Tensor]:
 
 
 def state_scalars(saved: OptimizerState) -> list[Any]:
-    """Return the names and values of a state that are not tensors, in a fixed order."""
+    """Return the (name, value) pairs of a state whose value is no tensor, in a fixed order."""
     values = ((stored or {}).items() for stored in saved["state"])
     return [item for items in values for item in items if not isinstance(item[1], Tensor)]
 

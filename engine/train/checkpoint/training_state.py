@@ -63,6 +63,7 @@ class StagedState:
 
     adapter: dict[str, Tensor]
     machinery: dict[str, Any]
+    """The content of `OPTIMIZER`: optimizer, schedule, loss scaler, parameters of no adapter."""
     rng: RngState
     counters: Counters
     average: dict[str, Tensor] | None
@@ -271,7 +272,7 @@ def _machinery(file: Path) -> dict[str, Any]:
     if missing := sorted(
         {"optimizer", "others", "scheduler", "scaler", "averaged"} - loaded.keys()
     ):
-        raise ValueError(f"no {missing[0]} in it; another version wrote it")
+        raise ValueError(f"it has no {missing[0]!r}; another version of fttui wrote it")
     return loaded
 
 
@@ -304,7 +305,7 @@ def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
 
 
 def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
-    """Return to a step of the schedule in its current configuration.
+    """Move a schedule to its saved step, with the learning rates of the current configuration.
 
     Only the position comes from the checkpoint: a learning rate that was changed in the
     configuration of a resumed run takes effect, and an unchanged one gives the same values again.

@@ -1,1 +1,1 @@
-"""Commands at step boundaries: when they take effect, and how they are carried out."""
+"""Control of a trainer: commands, settings, and the interfaces of trainer and profiler."""

@@ -78,7 +78,7 @@ class CommandExecutor:
         self._boundary: Boundary | None = None
         self._evaluated_at = -1
         self.unsaved = ""
-        """Why the last state of the run could not be saved; empty if it is on disk."""
+        """Why the last state of the run could not be saved; empty unless saving it failed."""
         self._owed_at = -1
         """Step of the scheduled evaluation that was interrupted; -1 if there is none."""
         self._saved_at = -1
@@ -102,7 +102,10 @@ class CommandExecutor:
         return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
 
     def scheduled(self) -> None:
-        """Run the evaluation and write the checkpoint that are scheduled for this step."""
+        """Run the evaluation and write the checkpoint that are due at this step.
+
+        A checkpoint is also due at a new best metric. Early stopping may then end the run.
+        """
         step, config = self._event_log.step, self._config
         evaluate = is_due(config.eval.every, step, at_start=config.eval.at_start)
         if evaluate and not self._evaluate_scheduled():
@@ -144,7 +147,10 @@ class CommandExecutor:
         return outcome
 
     def finish(self) -> bool:
-        """Evaluate and write a checkpoint after the last step; False if a stop interrupts it."""
+        """Evaluate and write a checkpoint after the last step.
+
+        Return False if a stop interrupts the evaluation. If saving fails, `unsaved` says why.
+        """
         self.mark()
         if self._trainer.can_evaluate and not self._evaluate_scheduled():
             return False
@@ -167,7 +173,7 @@ class CommandExecutor:
         return known[-1].name if known else None
 
     def resume_from(self, wanted: str) -> Manifest:
-        """Restore a checkpoint before the first step of a new process."""
+        """Restore a checkpoint before the first step of a new process, and return its manifest."""
         manifest, counters = self._checkpointer.restore(wanted)
         self._adopt(manifest, counters)
         return manifest

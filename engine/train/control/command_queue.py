@@ -78,7 +78,10 @@ class CommandQueue:
             self._asked = self._agreement.start_max(self._news())
 
     def look(self) -> NewCommands:
-        """Return the new commands as of the last `ask`; every rank enters this together."""
+        """Return the commands that were new at the last `ask`, or are new now if none is pending.
+
+        A collective.
+        """
         asked, self._asked = self._asked, None
         newest, stops, losses = asked.read() if asked else self._agreement.max(self._news())
         save, self._losses = losses > self._losses, losses

@@ -68,7 +68,10 @@ class OneShotCommands(Protocol):
         """
 
     def scheduled(self) -> None:
-        """Write the checkpoints and run the evaluations that are due at this step."""
+        """Run the evaluation and write the checkpoint that are due at this step.
+
+        A checkpoint is also due at a new best metric. Early stopping may then end the run.
+        """
 
     def mark(self) -> None:
         """Remember this boundary, to which a dropped step is rewound."""
@@ -81,10 +84,10 @@ class Commands(Protocol):
     """New commands, equal on every rank."""
 
     def ask(self) -> None:
-        """Send the question for new commands."""
+        """Start to agree with the other ranks on the new commands, before a longer computation."""
 
     def look(self) -> NewCommands:
-        """Return the commands that are new since the last look."""
+        """Return the commands that are new since the last call."""
 
 
 class ReleasableMemory(Protocol):
@@ -102,7 +105,7 @@ class ReleasableMemory(Protocol):
 
 
 class StepConcluder(Protocol):
-    """Journals the step before, whose figures may still be on the device."""
+    """Journals the step that ended last, whose loss and norm may still be on the device."""
 
     def conclude(self) -> None:
         """Journal the finished step; nothing if there is none."""
@@ -201,7 +204,7 @@ class CommandScheduler:
             self._event_log.enter(RunState.PAUSED)
 
     def interrupted(self) -> bool:
-        """Return True, between micro-batches, if the step in progress is being dropped."""
+        """Look for commands between micro-batches; return True if the step is being dropped."""
         control = self._control
         if not control.dropped:
             self._look()
@@ -232,7 +235,7 @@ class CommandScheduler:
             self._queue.ask()
 
     def after_step(self, executor: OneShotCommands) -> bool:
-        """Take the step back if it was dropped; return whether it was."""
+        """Undo the step if it was dropped; return whether it was dropped."""
         dropped = self._control.end_step()
         if dropped:
             executor.rewind()
@@ -333,7 +336,7 @@ class CommandScheduler:
         )
 
     def fail(self, entry: ControlEntry, reason: str) -> None:
-        """Record that a command had no effect."""
+        """Record that a command had no effect, and why."""
         self._event_log.record(command_failed(entry, reason))
 
     def refuse_rest(self, reason: str) -> None:

@@ -17,7 +17,7 @@ from ..position import Position
 
 
 class ControlState:
-    """What control has decided so far; every rank holds the same state at the same boundary."""
+    """Settings, waiting commands, and whether training holds or ends; the same on every rank."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ControlState:
         self._settings = settings
         self.position = position
         self.norm_percentile = norm_percentile
-        """Percentile of recent gradient norms; None while there are none."""
+        """Returns a percentile of the recent gradient norms; None before the first norm."""
         self._store = store
         self._clock = clock
         self.due: deque[ControlEntry] = deque()
@@ -106,10 +106,10 @@ class ControlState:
         self._in_step = True
 
     def drop_step(self) -> None:
-        """Drop the step in progress; between two steps there is none."""
+        """Drop the step in progress; between two steps this does nothing."""
         self.dropped = self.dropped or self._in_step
 
     def end_step(self) -> bool:
-        """Note that no step is in progress; return whether the one that was has been dropped."""
+        """Note that the step in progress has ended; return whether it was dropped."""
         dropped, self.dropped, self._in_step = self.dropped, False, False
         return dropped

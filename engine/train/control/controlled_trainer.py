@@ -1,4 +1,4 @@
-"""The interface between the thing that trains and everything that controls and observes it.
+"""The interfaces between a trainer and everything that controls and observes it.
 
 A trainer calls the `StepHooks` in this order; `step_loop.StepLoop` implements them:
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALL_COMMANDS: frozenset[type[Command]] = frozenset(spec.command for spec in COMMANDS)
-"""For a trainer that can obey every command."""
+"""The value of `ControlledTrainer.obeys` for a trainer that can carry out every command."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,13 @@ class StepHooks(Protocol):
         """Return False if the optimizer must not change the weights."""
 
     def gated(self) -> AbstractContextManager[None]:
-        """Return a context in which the device itself can refuse the optimizer step."""
+        """Return a context in which the device skips the optimizer step if it must not be applied.
+
+        The device judges loss and gradients by itself, so the host need not wait for them.
+        """
 
     def optimizer_stepped(self) -> None:
         """Take note that the optimizer has changed the weights."""
 
     def end_step(self, *, last: bool = False) -> bool:
-        """Journal the step; False if it was dropped and has been taken back."""
+        """Journal the step and return True, or undo it and return False if it was dropped."""

@@ -1,4 +1,4 @@
-"""The interface of a step profiler, and what stands in its place for a trainer without one."""
+"""The interface of a step profiler, and `NoProfiler` for a trainer that cannot be profiled."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .trial import why_different
 def fast_path(
     config: RunConfig, trainer: Any, pad_id: int, log: Callable[[str, str], None]
 ) -> tuple[GraphForward | None, str]:
-    """Return the graph forward of a run, or None, and the text that reports the choice.
+    """Return the graph forward of a run, or None without CUDA graphs, and a text with the reason.
 
     Raises:
         ConfigError: `train.fast` is on, but the run cannot use CUDA graphs.

@@ -27,7 +27,7 @@ class StaticGradients:
             self._allocate()
 
     def attach(self) -> None:
-        """Point every `.grad` to its view and keep its value."""
+        """Make every `.grad` its view of a buffer, with the same value; None becomes zero."""
         self.allocate()
         pairs = zip(self.parameters, self._views, strict=True)
         strangers = [(p, view) for p, view in pairs if p.grad is not view]

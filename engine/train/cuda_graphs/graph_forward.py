@@ -16,7 +16,10 @@ from .graph_pass import Captured, Direct, GraphPass, Graphs
 from .static_forward import Form, StaticBatch, StaticForward
 
 MOST_GRAPHS = 32
-"""Most forms with graphs of their own, per way; each costs seconds to capture and some memory."""
+"""Most graphs for each `Way` to run the model, one for every form of a micro-batch.
+
+Each costs seconds to capture, and some memory.
+"""
 
 
 class GraphForward:
@@ -150,7 +153,9 @@ class GraphForward:
         return min(fitting, key=lambda one: one.batch.form.length, default=None)
 
     def _warn(self, form: Form, reason: str) -> None:
-        self._log("warning", f"fast mode: {form} run without a CUDA graph: {reason}")
+        self._log(
+            "warning", f"fast mode: micro-batches of {form} run without a CUDA graph: {reason}"
+        )
 
 
 def _free(device: torch.device) -> int:

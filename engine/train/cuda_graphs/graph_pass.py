@@ -20,7 +20,7 @@ class GraphPass(Protocol):
     batch: StaticBatch
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Return the outputs without a graph; the next forward of any form may overwrite them."""
+        """Return outputs without an autograd graph; the next forward pass may overwrite them."""
 
     def backward(self, gradients: Sequence[Tensor]) -> None:
         """Add to the parameters' gradients, given the gradients with respect to the outputs."""

@@ -1,4 +1,4 @@
-"""Static forward: computes hidden states and the token loss of a batch in static buffers.
+"""Static forward: hidden states, token loss and log-probabilities of a batch in static buffers.
 
 The same code runs with and without capture. It never waits for the device, and every shape in it
 follows from the form of the batch alone.
@@ -92,7 +92,7 @@ class StaticBatch:
 
 
 class StaticForward:
-    """Calls the backbone and the head of a model directly, inside the wrappers of the trainer."""
+    """Calls backbone and head of a model directly, past the wrappers of DDP and the trainer."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class StaticForward:
     def _noisy(self, batch: StaticBatch) -> Tensor | None:
         """Return the embedded tokens plus uniform noise within ±α/√(T·H).
 
-        T is the row length of the batch, not of the buffers.
+        T is the row length of the batch, not of the buffers. Outside training no noise is added.
 
         Source: Jain et al. 2023 (NEFTune).
         """

@@ -13,7 +13,7 @@ from .graph_forward import GraphForward
 
 
 class GraphStrategy:
-    """Replays graphs, and replaces the parts of DDP and the Hugging Face loop that they exclude."""
+    """Replays graphs, and does what DDP and the Hugging Face loop cannot do with graphs."""
 
     uses_graphs = True
 

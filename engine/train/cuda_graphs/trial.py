@@ -23,8 +23,9 @@ def why_different(
 ) -> str | None:
     """Return why the static forward cannot replace the code of the model; None if it can.
 
-    A few tokens pass through both without dropout, then forward and backward through the static
-    forward with dropout. The states of the random generators are restored.
+    A few tokens pass forward and backward through the static forward with dropout, then through
+    both without dropout, and the hidden states of these two passes are compared. The states of the
+    random generators are restored.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), stream_restored(device):

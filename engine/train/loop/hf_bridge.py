@@ -196,7 +196,7 @@ class SteppedTrainer(OwnOptimizer):
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Calls the step hooks at the start of training and after the counters of a step have moved."""
+    """Calls the step hooks at the start of training, after an update and at the end of a step."""
 
     def __init__(
         self, step_loop: StepLoop, trainer: SteppedTrainer, begin: Callable[[], None]

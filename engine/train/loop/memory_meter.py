@@ -1,4 +1,4 @@
-"""Memory meter: reads memory, utilisation, temperature and power of this rank at a step."""
+"""Memory meter: this rank's memory, and its GPU's utilisation, temperature, power and PCIe rate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MemoryReading:
 
 
 class MemoryMeter:
-    """Reads this rank's memory; NVML is sampled in the background."""
+    """Reads memory at each step; a thread samples the other GPU readings through NVML."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -80,7 +80,7 @@ def rate_of(lr: float, ratio: float) -> dict[str, float]:
 
 
 def set_lr(optimizer: Any, lr: float) -> None:
-    """Set the learning rate of the next update, in every group as a multiple of it."""
+    """Set the learning rate of the next update; each group gets its own ratio of it."""
     for group in optimizer.param_groups:
         group.update(rate_of(lr, group["lr_ratio"]))
 

@@ -32,7 +32,7 @@ class Flow(Protocol):
         """Whether the current update is being measured."""
 
     def before(self, reason: str, *, scale: float) -> None:
-        """Measure the gradients before the optimizer uses them."""
+        """Measure the gradients before the update; clipping has multiplied them by `scale`."""
 
     def after(self) -> GradientsMeasured:
         """Measure the changes that the update has made."""

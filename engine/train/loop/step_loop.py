@@ -156,7 +156,10 @@ class StepLoop:
         return not refused and not self._control.dropped
 
     def gated(self) -> AbstractContextManager[None]:
-        """Return a context in which the device itself can refuse the optimizer step."""
+        """Return a context in which the device skips the optimizer step if it must not be applied.
+
+        Without a gate the context does nothing.
+        """
         gate, step = self._conclusion.gate, self._conclusion.step
         held = step.held if step else None
         return nullcontext() if gate is None or held is None else gate.closed_if(held)

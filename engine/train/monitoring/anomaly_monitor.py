@@ -27,7 +27,7 @@ has it if the detector raises an alert."""
 
 
 class WayBack(NamedTuple):
-    """The way back from an alert, as its report shows it."""
+    """The rollback that the report of an alert recommends."""
 
     checkpoint: Manifest | None
     """The checkpoint to return to; None if there is no good one."""
@@ -47,7 +47,7 @@ class RecoveryCall(NamedTuple):
 
 
 class AnomalyMonitorState(msgspec.Struct, kw_only=True):
-    """The part of a checkpoint that holds what the monitor has seen; field names are on disk."""
+    """The monitor's part of a checkpoint; the names of its fields are part of the file format."""
 
     detector: State
     loss: LossAverage
@@ -94,14 +94,14 @@ class AnomalyMonitor:
         """Why the gradient flow of the next update is measured; empty if it is not."""
 
     def restore(self, state: AnomalyMonitorState) -> None:
-        """Continue from a checkpoint's state; alerts of now that are open stay open."""
+        """Continue from a checkpoint's state; alerts that are open now stay open."""
         state.alerts = state.alerts[-ALERTS_KEPT:]
         state.open = self.state.open | state.open
         self._detector = Detector.over(state.detector)
         self.state = state
 
     def ask_gradients(self) -> None:
-        """Measure the gradient flow of the next update."""
+        """Request that the gradient flow of the next update is measured."""
         self._asked_gradients = "asked"
 
     def limits(self) -> Limits:
@@ -208,7 +208,7 @@ class AnomalyMonitor:
                 self._alarms.discard(alert)
 
     def end(self) -> None:
-        """Resolve the open alerts by the records there are, because the run ends."""
+        """Resolve the open alerts from the steps recorded so far, because the run ends."""
         for verdict in self._detector.last_verdicts():
             self._close(verdict.id, verdict.verdict)
 

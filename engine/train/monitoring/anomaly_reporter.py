@@ -99,7 +99,7 @@ class AnomalyReporter:
                 pass
 
     def _note_command(self, event: CommandApplied) -> None:
-        """Keep a command for the next reports; a rollback also stands in the open ones."""
+        """Keep a command for the next reports; a rollback is also added to those of open alarms."""
         step, text = self._event_log.step, event.command
         self._tried.append(f"step {step}: {text}")
         command = event.typed
@@ -155,7 +155,19 @@ class AnomalyReporter:
         seen: SeenExamples | None = None,
         guard: str = "",
     ) -> str:
-        """Write and announce one report; returns its public id."""
+        """Write an alert's report on rank 0, journal `AnomalyRaised`, and return the public id.
+
+        Args:
+            alert: the alert.
+            norms: recent gradient norms.
+            way_back: the checkpoint to return to; None if there is no good one.
+            forecast: what the command `recover` would do.
+            seen: the examples that this rank trained on; None leaves samples out.
+            guard: why the guard refused the update of the step; empty if it was applied.
+
+        Returns:
+            The id of the alert, with the timeline added after a rollback; the report's file name.
+        """
         evidence = self._evidence(norms, way_back, seen, guard)
         evidence = msgspec.structs.replace(evidence, recovery=forecast)
         report = build_report(alert, evidence)

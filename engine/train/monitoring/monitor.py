@@ -51,7 +51,7 @@ class TrainingMonitor:
         return self._anomalies.state.norms.percentile(percent)
 
     def ask_gradients(self) -> None:
-        """Measure the gradient flow of the next update."""
+        """Request that the gradient flow of the next update is measured."""
         self._anomalies.ask_gradients()
 
     def limits(self) -> Limits:
@@ -103,7 +103,10 @@ class TrainingMonitor:
         return self._planner.wanted(mode)
 
     def way_back(self) -> Rollback | None:
-        """Return the rollback for a step that the guard refused, or None; all ranks call this."""
+        """Return the rollback past a refused step, or None if there is no good checkpoint.
+
+        A collective.
+        """
         return self._planner.way_back(self._anomalies.state.alerts)
 
     def recovery(self, anomaly: str, settings: RunSettings) -> Rollback:

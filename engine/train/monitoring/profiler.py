@@ -1,4 +1,4 @@
-"""Step profiler: records whole steps with the torch profiler and measures the device's peak."""
+"""Step profiler: records whole steps with the torch profiler; measures the device's peak FLOP/s."""
 
 from __future__ import annotations
 

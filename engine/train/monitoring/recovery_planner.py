@@ -35,7 +35,7 @@ _rollbacks = msgspec.msgpack.Decoder(Rollback)
 
 
 class RecoveryPlannerState(msgspec.Struct, kw_only=True):
-    """The part of a checkpoint that holds what was tried; field names are on disk."""
+    """The planner's part of a checkpoint; the names of its fields are part of the file format."""
 
     recoveries: RecoveryHistory = msgspec.field(default_factory=RecoveryHistory)
     autopilot: Autopilot = msgspec.field(default_factory=Autopilot)
@@ -69,10 +69,10 @@ class RecoveryPlanner:
         event_log.listen(self._follow_rollback)
 
     def restore(self, state: RecoveryPlannerState) -> None:
-        """Continue from a checkpoint's state; a rollback within this process undoes nothing here.
+        """Take recoveries and the autopilot's budget from a checkpoint, unless steps were trained.
 
-        Only a process that has not trained yet takes the recoveries and the autopilot's budget
-        from the checkpoint, otherwise a rollback would forget what was tried before it.
+        After a rollback within this process they stay as they are, because the checkpoint does not
+        know what was tried since it was written.
         """
         if not self._trained:
             self.state = state
@@ -217,7 +217,11 @@ class RecoveryPlanner:
         self._attempt = None
 
     def judge_probation(self, alerts: Sequence[Alert]) -> None:
-        """End the probation of a recovery if an alarm came after it or its steps are over.
+        """End the probation of a recovery if it has failed or passed.
+
+        It fails at the first instability alarm after the recovery, which calls for another
+        recovery, and passes when its steps are over.
+
 
         Args:
             alerts: recent alerts, oldest first.

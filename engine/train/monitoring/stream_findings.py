@@ -1,4 +1,4 @@
-"""Report what is found in streamed training data while they are read."""
+"""Report the findings in streamed training data while it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class StreamFindings:
-    """Publishes the findings of a rank that reads a stream, and warns about large shares.
+    """Publishes the findings of a rank in streamed data, and warns of shares above their limits.
 
     Args:
         known: Findings about the data that were loaded before training, such as evaluation data.

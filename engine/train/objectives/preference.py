@@ -46,7 +46,7 @@ class EvaluatedBatch:
     """Sum of log π − log ρ over the mismatched completions of the batch."""
 
     def counts(self) -> tuple[float, float, float, float]:
-        """Return the numbers of chosen, rejected and chosen tokens, and the sum `apart`."""
+        """Return the numbers of chosen rows, rejected rows and chosen tokens, and `apart`."""
         chosen, rows = int(self.desirable.sum()), len(self.desirable)
         tokens = int(self.policy.tokens[self.desirable].sum())
         return float(chosen), float(rows - chosen), float(tokens), self.apart

@@ -1,4 +1,4 @@
-"""The reference of preference training: the model without its adapter, or with its first one."""
+"""The reference of preference training: the model without adapter, or with it as it started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StartReference:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Put the weights of the start into the model in the block."""
+        """Put the weights from before training into the model for the block."""
         self._exchange()
         try:
             yield

@@ -53,7 +53,7 @@ class EngineTrainer:
         return self._data
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the next update, in every group as a multiple of it."""
+        """Set the learning rate of the next update; each group gets its own ratio of it."""
         set_lr(self._trainer.optimizer, lr)
 
     @property
@@ -66,11 +66,11 @@ class EngineTrainer:
         return self._evaluator.evaluate(interrupted)
 
     def sample(self, prompt: str) -> str:
-        """Generate text from the current adapter."""
+        """Generate text from the adapter, or from its moving average if the run keeps one."""
         return self._evaluator.sample(prompt)
 
     def release_memory(self) -> int:
-        """Move everything on this rank's device to the host."""
+        """Move everything on this rank's device to the host; return the number of bytes freed."""
         return self._offload.release()
 
     def reclaim_memory(self) -> None:

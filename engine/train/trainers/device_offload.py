@@ -67,7 +67,7 @@ class DeviceOffload:
         self._emptied.clear()
 
     def _storages(self) -> list[UntypedStorage]:
-        """Return every storage once, however many tensors share it."""
+        """Return every storage of model, optimizer and average on the device once."""
         own = [t for t in self._tensors() if t.device.type == self._device.type]
         found = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in own}
         return [s for s in found.values() if s.nbytes() and s.resizable()]

@@ -57,7 +57,7 @@ def _without_adapter(model: PeftModel) -> Iterator[None]:
 
 
 class EagerTextForward(EagerForward):
-    """The forward strategy of next-token training: TRL's fused head, or the model's own head."""
+    """The forward strategy of next-token training, with TRL's fused loss or the engine's own."""
 
     def __init__(
         self,

@@ -187,7 +187,11 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Average the gradients outside of DDP over all ranks, then clip and judge the step."""
+        """Clip and judge the step, and return the gradient norm.
+
+        Before that, gradients of parameters outside of DDP (the temperature) are averaged over all
+        ranks.
+        """
         self._cache = None
         for parameter in self.own_parameters.values():
             if parameter.grad is not None:

@@ -59,7 +59,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             self._hidden = HiddenStates(self.model).attach()
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Count what the parts of the loss are means over: micro-batches, and SimCTG's pairs."""
+        """Count micro-batches and SimCTG's token pairs, over which parts of the loss are means."""
         self._micro_batches = max(1, len(batches))
         if self._contrastive.kind == "simctg":
             lengths = torch.cat([batch["attention_mask"].sum(dim=1) for batch in batches])
