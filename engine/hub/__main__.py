@@ -36,8 +36,8 @@ from .sockets import HubSockets
 _DEFAULT_IDLE_S = 600.0
 _ANNOUNCE_EVERY_S = 2.0
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
-"""Limit of the address space: libzmq aborts a hub that exceeds it, and the host keeps its memory.
-The engine or a viewer then starts the hub again."""
+"""Limit of the hub's address space, which protects the memory of the host: libzmq aborts a hub that
+exceeds it, and the engine or a viewer starts the hub again."""
 MAX_GROWTH_BYTES = 256 * 1024**2
 """Growth of resident memory at which the hub exits. A viewer can make libzmq buffer without limit
 (an endless message, subscriptions); a new hub then takes over and viewers resume."""
@@ -64,7 +64,7 @@ class _TerminationSignal:
 def main(arguments: list[str]) -> int:
     """Serve a run until the hub is no longer needed; return the exit code.
 
-    The exit code is 0 too when another hub serves the run already.
+    It is also 0 if another hub already serves the run.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if len(arguments) != 1:
@@ -91,7 +91,11 @@ def main(arguments: list[str]) -> int:
 def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     control = ControlWriter(run)
     if (other := read_endpoint(run)) is not None and other.alive:
-        _log.error("hub %d serves %s, although it does not hold the lock", other.pid, run.path)
+        _log.error(
+            "hub %d still serves %s without the lock of its control journal; this one exits",
+            other.pid,
+            run.path,
+        )
         return 1
     _forget_endpoint(run)
     sockets = HubSockets(folder := runtime_folder(run))

@@ -22,7 +22,10 @@ FolderRequest = FetchReport | FetchConfig | FetchDataSample
 
 
 def answer_from_folder(run: RunDirectory, message: FolderRequest) -> AnyHubMessage:
-    """Return the reply to a request for what is stored in the run folder."""
+    """Return the reply to a request for the configuration, the data sample or a report.
+
+    It is `Refused` only if the run has no such report; missing texts and records are empty.
+    """
     if isinstance(message, FetchConfig):
         return read_configs(run, message.ref)
     if isinstance(message, FetchDataSample):

@@ -59,21 +59,21 @@ class ClockReading:
     """The id of that start."""
 
     def expired_s(self, message: SubmitCommand) -> float | None:
-        """Return for how long a command has been expired; None if it has no limit."""
+        """Return the seconds since a command expired, negative before; None if it never expires."""
         if message.expires_boot_s is not None and message.boot and message.boot == self.boot:
             return self.boot_s - message.expires_boot_s
         return None if message.expires_at is None else self.time - message.expires_at
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True):
-    """The viewer that may send commands."""
+    """The viewer that has control; others must take it over before their commands are accepted."""
 
     viewer: str
     issuer: str
 
 
 class Intake:
-    """Decides about each command once, by its id."""
+    """Accepts or rejects every submitted command, once for each id."""
 
     def __init__(self, log: ControlLog) -> None:
         self._log = log
@@ -81,9 +81,9 @@ class Intake:
         self._accepted = sum(_changes_settings(entry) for entry in log.entries)
         """Number of accepted commands that change settings."""
         self._unjournaled: dict[str, str] = {}
-        """Ids of stops that could not be stored → why; they are obeyed all the same."""
+        """Id of an obeyed stop that could not be stored → why it could not."""
         self._recorded = 0
-        """Number of changes that only the journal shows."""
+        """Number of changes that the journal reports and that were not counted on acceptance."""
         self.controller: Controller | None = None
 
     @property
@@ -95,7 +95,10 @@ class Intake:
         return self._accepted + self._recorded
 
     def observe(self, payload: bytes) -> None:
-        """Count a journaled change of settings that no viewer has submitted as a command."""
+        """Advance the settings generation for a journaled change.
+
+        A change that was counted when its command was accepted is not counted again.
+        """
         if _APPLIED_TAG not in payload:
             return
         try:
@@ -117,7 +120,11 @@ class Intake:
     def submit(
         self, message: SubmitCommand, *, state: RunState, now: ClockReading
     ) -> Accepted | Rejected:
-        """Accept or reject a command."""
+        """Accept or reject a command.
+
+        A repeated id gets its first decision again, unless it comes with another command, which is
+        rejected.
+        """
         known = self._decided.get(message.id)
         if known is None:
             entry = self._store(self._decide(message, state, now))
@@ -132,7 +139,10 @@ class Intake:
         return self._answer(known, message.ref)
 
     def _give_control(self, message: SubmitCommand) -> None:
-        """Give control to the viewer of an accepted command; a script keeps none."""
+        """Give control to the viewer of an accepted command.
+
+        A single command of a script gives it no control; if it took control, nobody has it then.
+        """
         if not message.one_shot:
             self.take(message.viewer, message.issuer)
         elif message.take:
@@ -161,8 +171,8 @@ class Intake:
             return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):
             return (
-                f"the settings have changed since: they are at generation {self.generation}, "
-                f"the command was made for {message.if_generation}; look again and repeat it"
+                f"the settings have changed since the command was made (generation "
+                f"{message.if_generation}, now {self.generation}); look at them and send it again"
             )
         return _why_malformed(message.command) or why_illegal(message.command, state)
 
@@ -203,7 +213,7 @@ def _changes_settings(entry: ControlEntry) -> bool:
 
 
 def _why_malformed(command: AnyCommand) -> str | None:
-    """Return why a command cannot be typed, such as a script's NaN factor; None when it can."""
+    """Return why the parser refuses a command, such as a NaN factor of a script; None if valid."""
     try:
         parse_command(describe_command(command).split())
     except CommandError as error:

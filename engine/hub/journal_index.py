@@ -45,7 +45,10 @@ class JournalIndex:
         return fresh
 
     def chunk(self, ref: int, after_seq: int, max_bytes: int) -> HistoryChunk:
-        """Return the records after a sequence number, at least one even if it exceeds the size."""
+        """Return records after a sequence number, up to `max_bytes` but at least one.
+
+        The chunk is empty if there are none.
+        """
         limit_bytes = min(max(max_bytes, 1), MAX_CHUNK_BYTES)
         records: list[bytes] = []
         first, last, size_bytes = 0, after_seq, 0

@@ -13,7 +13,7 @@ from ..run.processes.marks import Endpoint, read_endpoint
 from ..run.run_dir import RunDirectory
 
 POLL_S = 0.02
-"""Seconds between two looks for a hub that is being started."""
+"""Seconds between two checks for a hub that is being started."""
 _RELAUNCH_S = 2.0
 
 
@@ -41,7 +41,7 @@ def launch_hub(run: RunDirectory) -> None:
 
 
 class HubStart:
-    """Starts the hub of a run if none is alive; the caller decides how to wait between looks."""
+    """Starts the hub of a run if none is alive; the caller waits between the calls of `look`."""
 
     def __init__(self, run: RunDirectory, timeout_s: float) -> None:
         self._run = run
@@ -50,7 +50,9 @@ class HubStart:
         self._launch_at = 0.0
 
     def look(self) -> Endpoint | None:
-        """Return the endpoint of the live hub; None if it is not there yet.
+        """Return the endpoint of the live hub; None if there is none yet.
+
+        A missing hub is started, at most once every 2 s.
 
         Raises:
             FttuiError: the hub did not start in time; the text ends with the last lines of its log.

@@ -1,4 +1,4 @@
-"""The current status of a run, followed record by record."""
+"""The state of a run, kept up to date from new journal records and from its engine process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LIFECYCLE_EVENTS = (b"RunStarted", b"StateChanged", b"RunEnded")
 
 
 class LiveStatus:
-    """The lifecycle of a run and its engine process, both as of the last update."""
+    """The state of a run and its engine process, both as of the last update."""
 
     def __init__(self) -> None:
         self.engine = EngineStatus()
@@ -18,7 +18,7 @@ class LiveStatus:
 
     @property
     def incarnation(self) -> int:
-        """The newest engine start in the journal; 0 before the first one."""
+        """The number of the newest engine start in the journal; 0 before the first one."""
         return self._lifecycle.incarnation
 
     def add(self, payload: bytes) -> None:
@@ -35,5 +35,5 @@ class LiveStatus:
 
     @property
     def state(self) -> RunState:
-        """The state to show to viewers."""
+        """The state to show to viewers: as journaled, or lost if the engine process is gone."""
         return self._lifecycle.state(self.engine)

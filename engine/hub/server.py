@@ -109,7 +109,7 @@ class Hub:
             self._beat()
 
     def done(self) -> bool:
-        """Whether the hub is no longer needed, cannot go on, or its run folder was removed."""
+        """Whether the hub must end: it is idle, was replaced, or its run folder is gone."""
         now = time.monotonic()
         idle = not self._status.engine.alive and now - self._viewers.last_message_at > self._idle_s
         if self._run.identity_file.exists():
@@ -220,7 +220,7 @@ class Hub:
 
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
         self._publish_new()
-        # Accept commands for an engine that started since the last heartbeat.
+        # Commands for an engine that started since the last heartbeat must be accepted.
         self._update_engine()
         before = self._intake.controller
         now = ClockReading(time.time(), boot_seconds(), boot_id())

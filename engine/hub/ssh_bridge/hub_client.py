@@ -24,7 +24,7 @@ _QUEUED = 64
 
 
 class HubClient:
-    """Connects to the hub that serves the run now; times are monotonic seconds."""
+    """The connection to whichever hub serves the run now; times are monotonic seconds."""
 
     def __init__(self, run: RunDirectory, hello: Hello) -> None:
         self._run = run
@@ -119,7 +119,7 @@ class HubClient:
         self.greeted = False
 
     def ask(self, message: ClientMessage) -> None:
-        """Send a request to the hub; without one, keep the newest 64 for the next hub."""
+        """Send a request to the hub; without a hub, the newest 64 wait for the next one."""
         self._held.append(message)
         self._send_held()
 
@@ -133,7 +133,10 @@ class HubClient:
                 self._requests.send(encode(message), zmq.DONTWAIT)
 
     def replies(self) -> list[AnyHubMessage]:
-        """Return the replies of the hub since the last call, without those to pings."""
+        """Return the replies of the hub since the last call, without those to pings.
+
+        The reply to the bridge's own greeting sets `greeted` or `refusal`.
+        """
         found = []
         for data in _drain(self._requests):
             try:

@@ -1,4 +1,4 @@
-"""Reads the journal for a viewer in strict order, from the record the viewer saw last."""
+"""Reads the journal for a remote viewer in strict order, after the newest record that it has."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class JournalFeed:
         self.last_seq = last_seq
 
     def next(self, limit_bytes: int) -> FeedBatch | None:
-        """Return the next records, about `limit_bytes` of them; None at the end of the journal."""
+        """Return the next records, about `limit_bytes` in total; None at the end of the journal."""
         frames = self._reader.read(limit_bytes)
         payloads, offset = [], 0
         for start, payload in frames:

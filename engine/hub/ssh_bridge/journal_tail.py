@@ -1,4 +1,4 @@
-"""The status of a run for a remote viewer: the heartbeat of the hub, or one made from its files."""
+"""The end of a run's journal, from which the bridge takes the newest sequence number and steps."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class BridgeOptions:
 
 
 class BridgeServer:
-    """Serves one viewer until it disconnects."""
+    """Serves one viewer: lists the runs, then opens the run that the viewer chooses."""
 
     def __init__(self, stream: FrameStream, options: BridgeOptions) -> None:
         self._stream = stream
@@ -56,7 +56,11 @@ class BridgeServer:
         self._leave_at = time.monotonic() + CHOOSING_S
 
     def run(self) -> int:
-        """Serve until the viewer disconnects; return the exit code."""
+        """Serve the viewer and return the exit code.
+
+        The bridge ends if the viewer disconnects, is silent for 30 s, or chooses no run within 10
+        minutes.
+        """
         greeting = Greeting(
             version=self._options.version,
             host=socket.gethostname(),

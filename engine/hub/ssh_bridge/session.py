@@ -37,7 +37,7 @@ from .stream import FrameStream
 SILENT_S = 30.0
 """Seconds without a message after which the viewer counts as gone, even if ssh is connected."""
 LAGGING_BYTES = 2 * 1024 * 1024
-"""Unread bytes of the journal above which the viewer gets a preview."""
+"""Unread bytes of the journal above which the viewer first gets a preview, a choice of records."""
 _EXACT_BYTES = 8 * LAGGING_BYTES
 _CHUNK_BYTES = (64 * 1024, 2 * 1024 * 1024)
 """Smallest and largest number of journal bytes packed into one block."""
@@ -182,7 +182,7 @@ class BridgeSession:
         return int(min(max(wanted, smallest), largest))
 
     def _picture(self, remaining_bytes: int) -> None:
-        """Send previews while much is unread: at once one of samples, later an exact one."""
+        """Send previews while much is unread: samples at once, later the extremes of every part."""
         lags = remaining_bytes > LAGGING_BYTES
         if lags and not self._lags:
             self._preview(sample_records(self._run.journal, self._feed.offset))

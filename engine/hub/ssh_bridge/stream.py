@@ -71,7 +71,7 @@ class FrameStream:
             self.flush()
 
     def register(self, poller: zmq.Poller) -> None:
-        """Register the descriptors that can make progress."""
+        """Register what to wait for: output while bytes are unsent, input unless too many are."""
         if len(self._unsent) < CLOGGED_BYTES:
             poller.register(self._in, zmq.POLLIN)
         if self._unsent:
