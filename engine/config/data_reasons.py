@@ -95,6 +95,36 @@ HELD_OUT_OVERLAP = Reason(
     "were held out, but the training data repeat them",
     "set data.dedup: exact to drop them from training",
 )
+EMPTY_PAIR = Reason(
+    "empty-pair",
+    "records",
+    "dropped: the anchor or the positive is empty",
+    "fill in the empty text, check which columns hold the texts (data.columns), or remove these "
+    "records",
+    limit=0.05,
+    drops=True,
+)
+MISSING_WORDS = Reason(
+    "missing-words",
+    "records",
+    "have a text such as NA, nan or null, which pandas reads as missing, but which is learned",
+    "leave the cell empty or write a null if the value is missing; accept the finding if not",
+    limit=0.05,
+)
+CONTRADICTING_SCORES = Reason(
+    "contradicting-scores",
+    "records",
+    "have a higher score for the rejected completion than for the chosen one",
+    "check which column holds the chosen completion (data.columns), or remove these records",
+    limit=0.05,
+)
+SECOND_CONVERSATION = Reason(
+    "second-conversation",
+    "records",
+    "have another conversation or answer in columns that are not read",
+    "choose the columns with data.columns: {FIELD: COLUMN}, or set {COLUMN: null} for the others",
+    limit=0.0,
+)
 NAN_LABEL = Reason(
     "nan-label",
     "records",
@@ -236,7 +266,7 @@ ENCODING_GUESSED = Reason(
     "encoding-guessed",
     "files",
     "not UTF-8: the encoding was guessed",
-    "look at a record with fttui check --show 1, and save the file as UTF-8",
+    "look at a record with fttui check --show 1, and save the file as UTF-8, such as with iconv",
     limit=0.0,
 )
 OTHER_FORM = Reason(
@@ -364,13 +394,17 @@ REASONS: tuple[Reason, ...] = (
     OTHER_FORM,
     READ_AS_FORM,
     PROMPT_IGNORED,
+    SECOND_CONVERSATION,
     SYSTEM_UNUSED,
+    MISSING_WORDS,
+    CONTRADICTING_SCORES,
     UNLABELLED,
     NOT_MATCHING,
     MATCH_NEGATIVES,
     PADDING_NULLS,
     CUT,
     NO_TARGET,
+    EMPTY_PAIR,
     SAME_COMPLETIONS,
     NO_SCORE,
     UNUSED_NEGATIVES,

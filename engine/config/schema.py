@@ -84,9 +84,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     separated by blank lines), or the file as a whole."""
     columns: dict[str, str | None] = {}
     """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
-    `{prompt: "{instruction} {input}"}`; `{NAME: null}` says that a column
-    is not to be used. With
-    format: messages, prompt and completion are the turns of a conversation."""
+    `{prompt: "{instruction} {input}"}`. `answers.text.0` is a value inside the column `answers`;
+    `{NAME: null}` says that a column is not to be used. With format: messages, prompt and
+    completion are the turns of a conversation."""
     roles: dict[str, str] = {}
     """Roles of conversations by their names in the data, such as `{narrator: user}`. `{NAME: NAME}`
     keeps a role that the chat template has; `*` stands for all other roles."""

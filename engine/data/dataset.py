@@ -179,10 +179,17 @@ def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:
         return {}
     total = sum(mix.shares)
     parts = [
-        f"{Path(source.path).name} {share / total:.0%} ({share:,} of its {count:,} examples)"
+        f"{Path(source.path).name} {share / total:.0%} ({share:,} {_of_all(share, count)})"
         for source, share, count in zip(config.data.sources, mix.shares, mix.counts, strict=True)
     ]
     return {"mix per epoch": ", ".join(parts)}
+
+
+def _of_all(share: int, count: int) -> str:
+    """Say how many of the examples of a source an epoch uses, or how often each."""
+    if share <= count:
+        return f"of its {count:,} examples"
+    return f"examples: each of its {count:,} about {share / count:.1f} times"
 
 
 def _packed(examples: Sequence[Example], max_length: int) -> list[Example]:

@@ -155,6 +155,29 @@ class Findings:
         return [found.to_struct() for found in self]
 
 
+class OncePerPlace(Findings):
+    """Findings of rows that are read several times: a reason counts once at each place.
+
+    Args:
+        findings: Receives what is counted.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__()
+        self._findings = findings
+        self._noted: set[tuple[str, str]] = set()
+
+    def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
+        """Count `count` units to which a reason applies, unless the place has been counted."""
+        if count and (reason.name, place) not in self._noted:
+            self._noted.add((reason.name, place))
+            self._findings.note(reason, place, detail, count)
+
+    def counted(self, unit: Unit, count: int) -> None:
+        """Add to the number of units that were looked at."""
+        self._findings.counted(unit, count)
+
+
 def _consent_text(missing: Iterable[CountedReason]) -> str:
     listed = list(missing)
     lines = [f"  {one.line}; {one.reason.remedy}" for one in listed]

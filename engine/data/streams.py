@@ -12,7 +12,7 @@ from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig, TextUnit
 from ..errors import DataError
 from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
-from .findings import Findings
+from .findings import Findings, OncePerPlace
 from .reading import SourceRecords, SourceSummary, of_source
 from .records.formats import Record
 from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
@@ -82,7 +82,7 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
             raise DataError(
                 f"{source.path}: no records; check the source, or choose another data.train"
             )
-        reader = RecordReader(of_source(config, source), source.path, findings)
+        reader = RecordReader(of_source(config, source), source.path, OncePerPlace(findings))
         reader.decide(sample)
         yield _Stream(source.path, split, config.data.text, reader, findings)
 

@@ -39,6 +39,7 @@ _SHOWN_FACTS = (
     "tokens per record",
     "scores",
     "packed rows",
+    "mix per epoch",
     "tokenized data",
 )
 

@@ -62,8 +62,8 @@ class ColumnUse:
         place: str,
         rules: MessageRules | None = None,
         replaced: Collection[str] = (),
-    ) -> Record:
-        """Return a row as a record.
+    ) -> tuple[Record, dict[str, Any]]:
+        """Return (a row as a record, its columns that were not read).
 
         Args:
             values: Column → value.
@@ -83,7 +83,7 @@ class ColumnUse:
         with_value = [name for name, value in values.items() if value not in (None, "", [], {})]
         for name in (*with_value, *(f"{name} (of the file)" for name in replaced)):
             self._first.setdefault(name, place)
-        return record
+        return record, {name: value for name, value in values.items() if name not in row.used}
 
     def add_meaningful(self, names: Iterable[str]) -> None:
         """Add columns that change what should be learned; they are reported if they are unused."""

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from .forms import listed
+from .labels import number_of
 from .messages import MessageRules, parse_messages, refuse_media, tools_of
 from .turns import has_turns, turns_of
 
@@ -259,11 +259,14 @@ class _Row:
         value = self.values.get(name)
         if value is None or value == "":
             return None
+        if (found := number_of(value)) is not None:
+            return found
         try:
-            found = float(value)
+            float(value)  # NaN and infinity are no score
         except (TypeError, ValueError, OverflowError):
-            raise DataError(self._wrong(name, value, "a number")) from None
-        return found if math.isfinite(found) else None
+            expected = "a number with a decimal point, such as 0.5"
+            raise DataError(self._wrong(name, value, expected)) from None
+        return None
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text."""

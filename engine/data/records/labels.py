@@ -32,6 +32,7 @@ MATCHES: Mapping[str, bool] = {
 """Labels of two texts."""
 UNLABELLED = ("", "-", "none", "null", "nan", "n/a")
 """Words that stand for a missing label."""
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,}))\s*")
 _VARIANTS = re.compile("[\ufe0f\U0001f3fb-\U0001f3ff]")
 """Variants of a symbol: as a picture, and tones of skin."""
 
@@ -49,14 +50,20 @@ def is_unlabelled(label: Any) -> bool:
 
 def are_fractions(labels: Iterable[Any]) -> bool:
     """Whether all labels are numbers, possibly written as text, and at least one has a fraction."""
-    numbers = [_number(label) for label in labels if not is_missing(label)]
+    numbers = [number_of(label) for label in labels if not is_missing(label)]
     known = [number for number in numbers if number is not None]
     return len(known) == len(numbers) and any(not number.is_integer() for number in known)
 
 
-def _number(label: Any) -> float | None:
+def number_of(label: Any) -> float | None:
+    """Return a label as a finite number; None if it is none.
+
+    A decimal comma is read unless it can also separate thousands, as in `1,234`.
+    """
     if isinstance(label, bool):
         return None
+    if isinstance(label, str) and _DECIMAL_COMMA.fullmatch(label):
+        label = label.replace(",", ".")
     try:
         number = float(label)
     except (TypeError, ValueError, OverflowError):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import DataError
 from ..sources import SourceRecord
 
+_ABSENT = object()
 _COLUMN = re.compile(r"\{([^{}]+)\}")
 
 
@@ -29,10 +31,14 @@ class PreparedRow:
     """Columns of the row whose names `data.columns` gives to others, so that they are not read."""
     nulls: tuple[str, ...] = ()
     """Columns of the row whose value is null."""
+    stored: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The columns as stored, without those that `data.columns` leaves unused."""
 
 
 def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
     """Return a row with its columns renamed as `data.columns` says.
+
+    A name such as `answers.text.0` stands for a value inside a column.
 
     Raises:
         MissingColumn: The row lacks a column.
@@ -44,20 +50,61 @@ def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
             used.add(field)
             continue
         names = [column] if column in row.values else _COLUMN.findall(column) or [column]
-        for name in names:
-            if name not in row.values:
+        inner = {name: _inside(row.values, name) for name in names}
+        for name, value in inner.items():
+            if value is _ABSENT:
                 raise MissingColumn(
                     f"{row.place}: data.columns maps {field} to {column!r}, but the row has no "
                     f"column '{name}'; found {', '.join(row.values) or 'none'}"
                 )
-        used.update(names)
-        if column in row.values:
-            found[field] = row.values[column]
+        used.update(name if name in row.values else name.split(".")[0] for name in names)
+        if column in inner:
+            found[field] = inner[column]
         else:
-            found[field] = _COLUMN.sub(lambda match: _written(row.values[match[1]]), column)
+            found[field] = _COLUMN.sub(_writer(inner), column)
     kept = {name: value for name, value in row.values.items() if name not in used}
     replaced = tuple(name for name in kept if name in found)
-    return PreparedRow(kept | found, row.place, replaced=replaced)
+    unused = {name for name, column in columns.items() if column is None}
+    stored = {name: value for name, value in row.values.items() if name not in unused}
+    return PreparedRow(kept | found, row.place, replaced=replaced, stored=stored)
+
+
+def _inside(values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a column, or of a path such as `answers.text.0` inside a column."""
+    if name in values:
+        return values[name]
+    found: Any = values
+    for key in name.split("."):
+        if isinstance(found, Mapping):
+            found = found.get(key, _ABSENT)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return _ABSENT
+    return found
+
+
+def paths_inside(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of the texts inside the columns of a row, of each list that of the first."""
+    for name, value in values.items():
+        yield from _paths(name, value)
+
+
+def _paths(path: str, value: Any) -> Iterator[str]:
+    inner: Mapping[str, Any] = {}
+    if isinstance(value, Mapping):
+        inner = value
+    elif isinstance(value, list) and value:
+        inner = {"0": value[0]}
+    for key, part in inner.items():
+        if isinstance(part, str):
+            yield f"{path}.{key}"
+        else:
+            yield from _paths(f"{path}.{key}", part)
+
+
+def _writer(values: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
+    return lambda match: _written(values[match[1]])
 
 
 def _written(value: Any) -> str:

@@ -38,8 +38,12 @@ OTHERS = "*"
 """All other roles, as a key of `data.roles`; as a value, it keeps their names."""
 _FILE_OF_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?[:\[ ]")
 _MEDIA = ("image", "images", "audio", "audios", "video", "videos")
-_MEDIA_KEY = re.compile(r"(image|audio|video)s?(_(url|path|data|file)s?)?")
-"""Keys of messages and their parts that hold images, audio or video."""
+_MEDIA_KEY = re.compile(
+    r"(input_?)?(image|img|picture|photo|audio|video|wav)s?"
+    r"(_?(url|uri|path|data|file|file_?name|name|bytes|base64|b64)s?)?|pixel_values",
+    re.I,
+)
+"""Names of columns, and keys of messages and their parts, that hold images, audio or video."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,8 @@ def refuse_media(values: Mapping[str, Any], place: str) -> None:
     Raises:
         DataError: A column holds images, audio or video.
     """
-    for name in _MEDIA:
-        if values.get(name):
+    for name in filter(_MEDIA_KEY.fullmatch, values):
+        if values[name]:
             raise DataError(
                 f"{place}: column '{name}' is not empty, but models are trained on text only; "
                 f"remove these records, or set data.columns: {{{name}: null}} to keep their text"

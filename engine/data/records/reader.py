@@ -29,13 +29,15 @@ from .mapping import (
     MissingColumn,
     PreparedRow,
     mapped,
+    paths_inside,
     several_positives,
     with_every_positive,
 )
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
 from .preferences import as_preference, with_turns
-from .turns import CONVERSATIONS
+from .row_checks import CheckedRow, check_row
+from .turns import CONVERSATIONS, with_instance
 
 SAMPLE_ROWS = 1000
 """Rows by which the format of a source is decided."""
@@ -46,6 +48,8 @@ _EXAMPLES = {
     "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
 }
 """The mapping of columns that a refusal proposes, by task."""
+_LOOKED_INSIDE = 20
+"""Rows in whose columns texts are looked for."""
 _DECODED = ("prompt", "completion", "chosen", "rejected", "messages", "history", *CONVERSATIONS)
 """Columns that may hold messages as JSON text."""
 
@@ -122,7 +126,7 @@ class _RowPreparer:
             return replace(found, values=judged.values, matches=judged.matches)
         values |= {name: decoded(values[name]) for name in _DECODED if name in values}
         if self._task == "sft":
-            values = with_answer(values, self._data.label, place)
+            values = with_answer(with_instance(values, place), self._data.label, place)
             if {"prompt", "completion"} <= values.keys():
                 values = with_turns(values, ("prompt", "completion"))
             return replace(found, values=self._front.of_conversation(values, place))
@@ -172,7 +176,7 @@ class RecordReader:
         """
         rows = _sample_of(self._config, sample, self._preparer)
         votes = Counter(form for row in rows if row for form in self._formats(row))
-        form = self._wanted(_columns(sample), votes)
+        form = self._wanted(sample, votes)
         fits = [row is not None and form in self._formats(row) for row in rows]
         others = Counter(
             _described(row, self._config.task)
@@ -229,13 +233,16 @@ class RecordReader:
         fits = self.decision.form in self._formats(row)
         form, use = self.decision.form, self.use
         try:
-            record = use.convert(row.values, form, identity, row.place, self._rules, row.replaced)
+            record, unread = use.convert(
+                row.values, form, identity, row.place, self._rules, row.replaced
+            )
         except DataError as error:
             if fits and not isinstance(error, NoColumn):
                 raise
             return LeftOut(identity, row.place, OTHER_FORM, self._misfit(row, error))
         if not fits and self._config.data.format == "auto":
             self._findings.note(READ_AS_FORM, row.place, _described(row, self._config.task))
+        check_row(CheckedRow(row.stored, unread, record, row.place), self._findings)
         return record
 
     def _misfit(self, row: PreparedRow, error: DataError) -> str:
@@ -269,17 +276,17 @@ class RecordReader:
     def _formats(self, row: PreparedRow) -> list[Format]:
         return possible_formats(list(row.values), self._config.task)
 
-    def _wanted(self, columns: Mapping[str, bool], votes: Counter[Format]) -> Format:
+    def _wanted(self, sample: Sequence[SourceRecord], votes: Counter[Format]) -> Format:
         """Return the configured format, or the one of the task that most rows have.
 
         Args:
-            columns: The columns of the source, and whether any row has a value there.
+            sample: Rows of the source.
             votes: Number of rows by the formats that they allow.
 
         Raises:
             DataError: No row has a format of the task.
         """
-        usable = FORMATS_OF[self._config.task]
+        usable, columns = FORMATS_OF[self._config.task], _columns(sample)
         configured = self._config.data.format
         if configured != "auto":
             found: Format | None = configured
@@ -292,7 +299,8 @@ class RecordReader:
         if found is None:
             raise DataError(
                 f"{self._source}: the columns {names} match no known format. Name them, "
-                f"as in data.columns: {_EXAMPLES[self._config.task]}. Task {self._config.task} "
+                f"as in data.columns: {_EXAMPLES[self._config.task]}{_hint(sample)}. "
+                f"Task {self._config.task} "
                 f"reads, nearest first: {nearest_forms(columns, self._config.task)}; {EVERY_FORM}"
             )
         if found not in usable:
@@ -358,6 +366,19 @@ def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
         for name, value in row.values.items():
             found[name] = found.get(name, False) or value is not None
     return found
+
+
+def _hint(sample: Sequence[SourceRecord]) -> str:
+    """Say how to name one of several conversations, or a text inside a column; empty if none."""
+    conversations = [name for name in CONVERSATIONS if any(name in row.values for row in sample)]
+    if len(conversations) > 1:
+        found, rest = conversations[0], conversations[1:]
+        unused = "".join(f", {name}: null" for name in rest)
+        return f" (of {listed(conversations)} only one can be read: {{messages: {found}{unused}}})"
+    paths = dict.fromkeys(
+        path for row in sample[:_LOOKED_INSIDE] for path in paths_inside(row.values)
+    )
+    return f"; texts inside columns are named by their path: {listed(paths)}" if paths else ""
 
 
 def _described(row: PreparedRow | None, task: str) -> str:

@@ -51,6 +51,25 @@ def turns_of(
     return (*question, *_answer(values, answer_columns(values)[0], place, rules))
 
 
+def with_instance(values: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return an instruction with the input and output of its only entry in `instances`.
+
+    Raises:
+        DataError: There are several entries, or none with an output.
+    """
+    entries = values.get("instances")
+    if not ("instruction" in values and isinstance(entries, list)) or answer_columns(values):
+        return values
+    if len(entries) != 1 or not isinstance(entries[0], Mapping) or not entries[0].get("output"):
+        raise DataError(
+            f"{place}: column 'instances' has {len(entries)} entries, expected one with an output; "
+            "write a row for each, or name the one to learn: data.columns: {input: "
+            "instances.0.input, output: instances.0.output}"
+        )
+    rest = {name: value for name, value in values.items() if name != "instances"}
+    return rest | {name: part for name, part in entries[0].items() if part is not None}
+
+
 def turn_columns(columns: Collection[str]) -> list[str]:
     """Return the columns that `turns_of` joins to a conversation."""
     column = conversation_column(columns)

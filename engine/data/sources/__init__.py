@@ -189,7 +189,7 @@ class _Reader:
         _require_data(file)
         encoding, place, reading = encoding_of(file), str(file.path), self._reading
         if encoding.guessed:
-            reading.note(ENCODING_GUESSED, place, encoding.name)
+            reading.note(ENCODING_GUESSED, place, encoding.described)
         opened = partial(_open_text, file, encoding.name)
         if file.suffix in _TABLES:
             return csv_rows(opened, place, file.suffix, reading)

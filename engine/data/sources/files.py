@@ -9,7 +9,7 @@ import io
 import lzma
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -130,6 +130,16 @@ class Encoding:
 
     name: str
     guessed: bool = False
+    others: tuple[str, ...] = ()
+    """Encodings that fit as well as a guessed one."""
+    first: str = ""
+    """Where the first byte beyond ASCII of a guessed one is."""
+
+    @property
+    def described(self) -> str:
+        """Its name, with those that fit as well."""
+        others = f", as likely as {', '.join(self.others)}" if self.others else ""
+        return f"{self.name}{others}" + (f"; {self.first}" if self.first else "")
 
 
 _known: dict[tuple[str, int, int], Encoding] = {}
@@ -198,7 +208,7 @@ def _is_utf8(file: DataFile) -> bool:
     return True
 
 
-def _likely(raw: bytes) -> str | None:
+def _likely(raw: bytes) -> Encoding | None:
     """Return the most likely encoding of bytes; None if no encoding is likely.
 
     cp1252 is preferred if it fits about as well as the best one, because most old files use it. A
@@ -208,7 +218,7 @@ def _likely(raw: bytes) -> str | None:
 
     high = raw.translate(None, bytes(range(128)))
     if len(high) <= _FEW and not any(byte in _NOT_IN_CP1252 for byte in high):
-        return "cp1252"
+        return Encoding("cp1252", guessed=True)
     matches = from_bytes(raw)
     best = matches.best()
     if best is None or best.chaos > _POOR:
@@ -216,8 +226,10 @@ def _likely(raw: bytes) -> str | None:
     for one in matches:
         near = best.chaos + _NEAR >= one.chaos and one.coherence + _NEAR >= best.coherence
         if near and "cp1252" in one.could_be_from_charset:
-            return "cp1252"
-    return str(best.encoding)
+            return Encoding("cp1252", guessed=True)
+    alike = [one for one in matches if (one.chaos, one.coherence) == (best.chaos, best.coherence)]
+    others = tuple(str(one.encoding) for one in alike if one.encoding != best.encoding)
+    return Encoding(str(best.encoding), guessed=True, others=others)
 
 
 def _refuse_damaged_utf8(file: DataFile) -> None:
@@ -237,22 +249,27 @@ def _refuse_damaged_utf8(file: DataFile) -> None:
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
             raise DataError(
-                f"{file.path}:{line}: byte {raw[error.start]:#04x} is not UTF-8, unlike the rest "
-                f"of the file ({error.reason}); correct or remove this line"
+                f"{file.path}:{line}: byte {raw[error.start]:#04x} at offset {error.start:,} of "
+                f"the file is not UTF-8, unlike the rest of the file ({error.reason}; {wrong:,} "
+                "such places); correct this line in an editor, or remove such bytes with: iconv "
+                f"-f utf-8 -t utf-8 -c {file.path.name} > cleaned{file.path.suffix}"
             ) from None
 
 
 def _guessed(file: DataFile) -> Encoding:
     _refuse_damaged_utf8(file)
     with file.open_bytes() as opened:
-        name = _likely(opened.read(1 << 20))
-    if name is None:
+        found = _likely(opened.read(1 << 20))
+    if found is None:
         raise DataError(
             f"{file.path}: not UTF-8 text, and its encoding cannot be guessed; save it as UTF-8"
         )
     try:
         with file.open_bytes() as opened:
-            opened.read().decode(name)
+            raw = opened.read()
+            raw.decode(found.name)
     except UnicodeDecodeError as error:
         raise DataError(f"{file.path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    return Encoding(name, guessed=True)
+    first = next(place for place, byte in enumerate(raw) if byte > 127)
+    line = raw.count(b"\n", 0, first) + 1
+    return replace(found, first=f"byte {raw[first]:#04x} in line {line:,}, offset {first:,}")

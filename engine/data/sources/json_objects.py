@@ -147,9 +147,10 @@ def _are_records(key: str, elements: list[Element], split: str) -> bool:
 
 def _is_one_record(found: JsonObject, lists: Mapping[str, Any]) -> bool:
     """Whether the object with these lists is itself a record."""
-    if any(key in (*_NAMES, *SPLITS) for key in lists):
-        return False
     beside = [key for key in found.members if key not in lists]
+    if any(key in (*_NAMES, *SPLITS) for key in lists):
+        texts = [found.members[key] for key in beside if key in _TEXTS]
+        return any(isinstance(one, Element) and isinstance(one.value, str) for one in texts)
     return any(key in _OF_RECORDS for key in lists) or any(key in _TEXTS for key in beside)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from ...config.data_reasons import (
     CUT,
     EMPTY_ANSWERS,
+    EMPTY_PAIR,
     NO_OFFSETS,
     NO_SCORE,
     NO_TARGET,
@@ -300,7 +301,8 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
         whole = [next(encoded) for _ in _pair_texts(pair, options)]
         members = [ending.close(one.ids) for one in whole]
         if not (pair.anchor.strip() and pair.positive.strip()):
-            findings.note(NO_TARGET, place_of(pair))
+            which = "positive" if pair.anchor.strip() else "anchor"
+            findings.note(EMPTY_PAIR, place_of(pair), f"empty {which}")
             continue
         if options.scored and pair.score is None:
             findings.note(NO_SCORE, place_of(pair))

@@ -241,7 +241,10 @@ def test_sources_are_mixed_by_their_weights(rows, load):
     a = rows([{"text": f"a{number}"} for number in range(30)], "a.jsonl")
     b = rows([{"text": f"b{number}"} for number in range(10)], "b.jsonl")
     sets = load({"train": [{"path": a, "weight": 1}, {"path": b, "weight": 1}], "eval_fraction": 0})
-    half = ["a.jsonl 50% (20 of its 30 examples)", "b.jsonl 50% (20 of its 10 examples)"]
+    half = [
+        "a.jsonl 50% (20 of its 30 examples)",
+        "b.jsonl 50% (20 examples: each of its 10 about 2.0 times)",
+    ]
     assert sets.facts["mix per epoch"] == ", ".join(half)
     assert (len(sets.train), sets.per_epoch) == (40, 40)
     plain = load({"train": [{"path": a}, {"path": b}], "eval_fraction": 0.1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fttui.engine.config.data_reasons import OTHER_FORM
+from fttui.engine.config.data_reasons import MISSING_WORDS, NOT_MATCHING, OTHER_FORM, UNLABELLED
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.data.streams import first_streamed, stream_batches
 from fttui.engine.data.tokens.examples import TextExample
@@ -39,3 +39,29 @@ def test_the_first_rows_of_a_stream_name_those_of_another_form(tmp_path: Path) -
     read = first_streamed(streamed(tmp_path), 10)
     assert len(read.train[0]) == 8
     assert read.findings.count(OTHER_FORM) == 2
+
+
+def test_rows_of_a_stream_that_do_not_match_are_counted(tmp_path: Path) -> None:
+    file, labels = tmp_path / "p.jsonl", ["1", "0", "-", "1", "0", "1"]
+    rows = [{"text1": f"a{n}", "text2": f"b{n}", "label": one} for n, one in enumerate(labels)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0, label="match")
+    model, train = ModelConfig(id="m"), TrainConfig(steps=1, batch=3)
+    config = RunConfig(model=model, data=data, train=train, task="contrastive")
+    first = first_streamed(config, len(rows)).findings
+    stream = stream_batches(config, tiny_tokenizer(), 0, 1)
+    assert sum(len(stream.take(position)) for position in range(2)) == 3
+    for findings in (first, stream.findings):
+        assert (findings.count(NOT_MATCHING), findings.count(UNLABELLED)) == (2, 1)
+
+
+def test_what_is_noticed_in_a_row_counts_once_in_several_passes(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    rows = [{"text": "nan" if n in (2, 5) else f"row {n}"} for n in range(9)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0, shuffle_buffer=3)
+    config = RunConfig(model=ModelConfig(id="m"), data=data, train=TrainConfig(steps=1, batch=3))
+    stream = stream_batches(config, tiny_tokenizer(), 0, 1)
+    for position in range(9):
+        stream.take(position)
+    assert stream.findings.count(MISSING_WORDS) == 2

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fttui.engine.config.load import dump_config
-from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.schema import DataSource, RunConfig
 from fttui.engine.data import validate
 from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
 from fttui.engine.errors import ConfigError, DataError, ModelError
@@ -276,3 +276,13 @@ def test_a_folder_without_a_model_is_refused(
     assert code == ModelError.exit_code, lines(messages)
     assert isinstance(messages[-1], DataRefused)
     assert "no such folder" in messages[-1].text
+
+
+def test_the_mix_of_an_epoch_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text(GOOD.replace('"a"', '"q"'))
+    config = configured(tmp_path / "a.jsonl", GOOD + GOOD.replace('"a"', '"c"'), eval_fraction=0)
+    sources = [{"path": str(tmp_path / name), "weight": 1} for name in ("a.jsonl", "b.jsonl")]
+    data = msgspec.structs.replace(config.data, train=msgspec.convert(sources, list[DataSource]))
+    shown = lines(checked(msgspec.structs.replace(config, data=data)))
+    mix = "a.jsonl 67% (2 of its 2 examples), b.jsonl 33% (1 of its 1 examples)"
+    assert f"mix per epoch: {mix}" in shown

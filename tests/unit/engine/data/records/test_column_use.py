@@ -38,8 +38,8 @@ def test_unused_columns_are_counted_with_their_names_and_first_row() -> None:
     use, findings = ColumnUse(), Findings()
     for number, row in enumerate([{}, {"url": "u"}, {"lang": "en", "url": "v"}], start=1):
         place = f"d.jsonl:{number}"
-        record = use.convert({"text": "t", **row}, "text", f"d:{number}", place)
-        assert record == TextRecord(f"d:{number}", "t")
+        record, unread = use.convert({"text": "t", **row}, "text", f"d:{number}", place)
+        assert (record, unread) == (TextRecord(f"d:{number}", "t"), row)
     use.note(findings)
     [found] = findings
     assert (found.reason, found.count, found.total) == (UNUSED_COLUMNS, 2, 3)

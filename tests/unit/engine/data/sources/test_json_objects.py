@@ -238,3 +238,12 @@ def test_a_value_that_python_cannot_hold_is_a_broken_row(tmp_path: Path, number:
     rows, findings = read(tmp_path, f'{{"a": 1}}\n{{"a": {number}}}\n', "d.jsonl")
     assert rows == [{"a": 1}]
     assert findings.count(reasons.BROKEN_ROWS) == 1
+
+
+@pytest.mark.parametrize("key", ["instances", "examples", "data"])
+def test_a_list_beside_a_text_to_learn_belongs_to_one_record(tmp_path: Path, key: str) -> None:
+    record = {"instruction": "Add.", key: [{"input": "1 and 2", "output": "3"}]}
+    rows, findings = read(tmp_path, record, "d.jsonl")
+    assert (rows, noted(findings)) == ([record], [])
+    about = {"description": "sums", key: record[key]}
+    assert read(tmp_path, about)[0] == record[key]

@@ -153,6 +153,25 @@ def test_encodings_are_recognized_and_guesses_are_counted(
     assert findings.count(reasons.ENCODING_GUESSED) == int(guessed)
 
 
+def test_a_damaged_byte_is_named_with_its_line_its_offset_and_the_step(tmp_path: Path) -> None:
+    raw = '{"q": "käse"}\n{"q": "bé'.encode() + b'\xff"}\n'
+    source = write(tmp_path, "d.jsonl", raw)
+    place = raw.index(b"\xff")
+    expected = rf"d\.jsonl:2: byte 0xff at offset {place} .*iconv -f utf-8 -t utf-8 -c d\.jsonl"
+    with pytest.raises(DataError, match=expected):
+        values(source)
+
+
+def test_a_guess_names_the_first_byte_and_the_encodings_that_fit_as_well(tmp_path: Path) -> None:
+    findings = Findings()
+    values(write(tmp_path, "a.jsonl", b'{"q": "a"}\n{"q": "\xe9"}\n'), findings)
+    assert [one.detail for one in findings] == ["cp1252; byte 0xe9 in line 2, offset 18"]
+    few = Findings()
+    values(write(tmp_path, "b.jsonl", '{"q": "码头在哪里？在北边。"}\n'.encode("gbk")), few)
+    (found,) = few
+    assert {"gb18030", "cp949"} <= set(found.detail.partition(";")[0].replace(",", "").split())
+
+
 def test_lines_of_a_text_file_are_records_and_that_is_said(tmp_path: Path) -> None:
     findings = Findings()
     source = write(tmp_path, "d.txt", "One line.\n\n  Indented  \r\n")

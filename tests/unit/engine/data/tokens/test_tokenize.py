@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, NO_TARGET, UNLEARNED_TURNS
+from fttui.engine.config.data_reasons import CUT, EMPTY_PAIR, NO_TARGET, UNLEARNED_TURNS
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.formats import (
     CompletionRecord,
@@ -173,7 +173,8 @@ def test_pairs_with_an_empty_side_are_dropped(tokenizer):
     records = [PairRecord("a", " ", "x"), PairRecord("b", "x", ""), PairRecord("c", "x", "y")]
     result = tokenize(records, tokenizer)
     assert [pair.id for pair in result.examples] == ["c"]
-    assert result.findings.count(NO_TARGET) == 2
+    (found,) = result.findings
+    assert (found.reason, found.count, found.detail) == (EMPTY_PAIR, 2, "empty anchor")
 
 
 def test_order_and_progress_over_chunks(tokenizer):

@@ -1,0 +1,158 @@
+"""Notice what a row says against its record: scores, missing values, a second conversation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...config.data_reasons import (
+    CONTRADICTING_SCORES,
+    MISSING_WORDS,
+    PROMPT_IGNORED,
+    SECOND_CONVERSATION,
+)
+from ..findings import Findings
+from .formats import (
+    CompletionRecord,
+    MessagesRecord,
+    PairRecord,
+    PreferenceRecord,
+    RatedRecord,
+    Record,
+    TextRecord,
+)
+from .labels import number_of
+from .messages import CONTENT_KEYS, REASONING_KEYS
+from .turns import CALL_ANSWERS, CONVERSATIONS, answer_columns, has_turns
+
+MISSING = frozenset(
+    {
+        *("NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None"),
+        *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    }
+)
+"""Words that pandas, and with it `datasets`, reads from tables as missing values."""
+_NO_TEXT = ("id", "tools", "functions")
+"""Columns in which such a word is no text to learn."""
+_SCORE = re.compile(r"score|rating|reward|grade|quality", re.I)
+"""Names of columns whose larger number is the better one."""
+_INSTRUCTIONS = ("prompt", "instruction")
+
+
+@dataclass(frozen=True)
+class CheckedRow:
+    """A row, the record made of it, and the columns that were not read for it."""
+
+    stored: Mapping[str, Any]
+    """The columns as stored."""
+    unread: Mapping[str, Any]
+    record: Record
+    place: str
+
+
+def check_row(row: CheckedRow, findings: Findings) -> None:
+    """Count what the columns of a row say against the record that is made of it."""
+    if word := _missing_word(row):
+        findings.note(MISSING_WORDS, row.place, word)
+    if isinstance(row.record, PreferenceRecord):
+        findings.note(CONTRADICTING_SCORES, row.place, scores := _scores(row.unread), bool(scores))
+    if isinstance(row.record, MessagesRecord | CompletionRecord | PreferenceRecord):
+        columns = _other_conversation(row)
+        findings.note(SECOND_CONVERSATION, row.place, ", ".join(columns), bool(columns))
+    if isinstance(row.record, MessagesRecord):
+        for name in _INSTRUCTIONS:
+            missing = _is_missing_in(row, [row.unread.get(name)])
+            findings.note(PROMPT_IGNORED, row.place, f"column '{name}'", missing)
+
+
+def _missing_word(row: CheckedRow) -> str:
+    """Return a word for a missing value that is read as a text, with its column; empty if none."""
+    for name, value in row.stored.items():
+        read = name not in row.unread and name not in _NO_TEXT
+        if read and isinstance(value, str) and value.strip() in MISSING:
+            return f"column '{name}': {value.strip()}"
+    texts = _texts_of(row.record) if isinstance(row.record, MessagesRecord) else ()
+    return next((f"a message: {one.strip()}" for one in texts if one.strip() in MISSING), "")
+
+
+def _scores(columns: Mapping[str, Any]) -> str:
+    """Return the scores that prefer the rejected completion, such as `score_chosen 1 < …`."""
+    for name, value in columns.items():
+        other = re.sub("chosen", "rejected", name, flags=re.I)
+        if other == name or not _SCORE.search(name):
+            continue
+        rejected = next((k for k in columns if k.lower() == other.lower()), None)
+        good, bad = number_of(value), number_of(columns[rejected]) if rejected else None
+        if good is not None and bad is not None and good < bad:
+            return f"{name} {good:g} < {rejected} {bad:g}"
+    return ""
+
+
+def _other_conversation(row: CheckedRow) -> list[str]:
+    """Return the unread columns of a conversation or an answer with other texts than the record."""
+    unread = {k: v for k, v in row.unread.items() if v not in (None, "", [], {})}
+    whole = isinstance(row.record, CompletionRecord) or has_turns(unread)
+    whole = whole or {"prompt", "completion"} <= unread.keys()
+    names = [name for name in ("messages", *CONVERSATIONS) if name in unread]
+    if whole:
+        names += [name for name in answer_columns(unread) if name != CALL_ANSWERS]
+    found = [name for name in names if _is_missing_in(row, _texts_in(unread[name]))]
+    text = unread.get("text")
+    if isinstance(text, str) and not isinstance(row.record, PreferenceRecord):
+        answers = [_joined(one) for one in _answers_of(row.record)]
+        if not any(answer in _joined(text) for answer in answers if answer):
+            found.append("text")
+    return found
+
+
+def _is_missing_in(row: CheckedRow, texts: Iterable[Any]) -> bool:
+    """Whether the record lacks one of these texts, apart from white space."""
+    wanted = [_joined(text) for text in texts if isinstance(text, str) and text.strip()]
+    if not wanted:
+        return False
+    learned = "\n".join(_joined(text) for text in _texts_of(row.record))
+    return any(text not in learned for text in wanted)
+
+
+def _joined(text: str) -> str:
+    return "".join(text.split())
+
+
+def _answers_of(record: Record) -> Iterator[str]:
+    if isinstance(record, CompletionRecord):
+        yield from _texts_in(record.completion)
+    elif isinstance(record, MessagesRecord):
+        yield from _texts_in([one for one in record.messages if one.get("role") == "assistant"])
+
+
+def _texts_of(record: Record) -> Iterator[str]:
+    """Yield the texts of a record."""
+    match record:
+        case MessagesRecord(messages=messages):
+            yield from _texts_in(messages)
+        case CompletionRecord(prompt=prompt, completion=completion):
+            yield from _texts_in(prompt)
+            yield from _texts_in(completion)
+        case PreferenceRecord(chosen=chosen, rejected=rejected):
+            yield from _texts_of(chosen)
+            yield from _texts_of(rejected)
+        case RatedRecord(text=text):
+            yield from _texts_of(text)
+        case TextRecord(text=text):
+            yield text
+        case PairRecord():
+            yield from (record.anchor, record.positive, *record.negatives)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts of messages, or of a value that is a text itself."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key in (*CONTENT_KEYS, *REASONING_KEYS):
+            yield from _texts_in(value.get(key))
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts_in(part)

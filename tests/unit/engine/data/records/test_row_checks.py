@@ -1,0 +1,192 @@
+"""What a row says against its record: missing values, scores, a second conversation, media."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fttui.engine.config import data_reasons as reasons
+from fttui.engine.data.records.formats import CompletionRecord, MessagesRecord, PairRecord
+from fttui.engine.errors import DataError
+
+from .test_reader import Reading
+
+Q = {"role": "user", "content": "Which gate?"}
+A = {"role": "assistant", "content": "Gate four."}
+OTHER = {"role": "assistant", "content": "It is closed."}
+CHAT = {"messages": [Q, A]}
+
+
+@pytest.mark.parametrize("word", ["NA", "nan", "null", "None", "N/A", "NaN", "<NA>", " NA "])
+@pytest.mark.parametrize(
+    ("task", "row", "column"),
+    [
+        ("sft", {"prompt": "a", "completion": "b"}, "completion"),
+        ("sft", {"instruction": "a", "input": "b", "output": "c"}, "input"),
+        ("sft", {"text": "a"}, "text"),
+        ("contrastive", {"anchor": "a", "positive": "b"}, "positive"),
+        ("dpo", {"prompt": "a", "chosen": "b", "rejected": "c"}, "rejected"),
+        ("kto", {"prompt": "a", "completion": "b", "label": True}, "prompt"),
+    ],
+)
+def test_words_for_missing_values_are_counted_where_they_are_learned(
+    task: str, row: dict[str, Any], column: str, word: str
+) -> None:
+    read = Reading(task, [row, row | {column: word}])
+    detail = f"column '{column}': {word.strip()}"
+    assert read.found(reasons.MISSING_WORDS) == (1, "d.jsonl:2", detail)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "None of these"},
+        {"text": "a", "source": "nan"},
+        {"text": "a", "id": "NA"},
+        {"messages": [Q, A], "tools": "null"},
+    ],
+)
+def test_such_words_elsewhere_are_not_counted(row: dict[str, Any]) -> None:
+    assert Reading("sft", [row]).found(reasons.MISSING_WORDS) is None
+
+
+def test_such_words_are_counted_in_messages_and_under_other_names() -> None:
+    chat = {"messages": [Q, {"role": "assistant", "content": "nan"}]}
+    assert Reading("sft", [chat]).found(reasons.MISSING_WORDS)[2] == "a message: nan"
+    columns = {"prompt": "{a}: ", "completion": "b"}
+    joined = Reading("sft", [{"a": "nan", "b": "x"}], columns=columns)
+    assert joined.found(reasons.MISSING_WORDS)[2] == "column 'a': nan"
+    unused = Reading("sft", [{"text": "a", "b": "nan"}], columns={"b": None})
+    assert unused.found(reasons.MISSING_WORDS) is None
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "good", "bad", "contradicts"),
+    [
+        ("chosen_score", "rejected_score", 1.0, 5, True),
+        ("score_chosen", "score_rejected", 5, 1.0, False),
+        ("chosen-rating", "rejected-rating", "2,5", "4", True),
+        ("chosen_avg_rating", "rejected_avg_rating", 3, 3, False),
+        ("Chosen_Reward", "Rejected_Reward", -2.5, -1, True),
+        ("chosen_rank", "rejected_rank", 1, 2, False),
+        ("chosen_score", "rejected_score", 1, None, False),
+    ],
+)
+@pytest.mark.parametrize("task", ["dpo", "kto"])
+def test_scores_that_prefer_the_rejected_completion_are_counted(
+    task: str, better: str, worse: str, good: Any, bad: Any, contradicts: bool
+) -> None:
+    row = {"prompt": "q", "chosen": "a", "rejected": "b", better: good, worse: bad}
+    found = Reading(task, [row]).found(reasons.CONTRADICTING_SCORES)
+    assert (found is not None) == contradicts
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "column"),
+    [
+        ("sft", CHAT | {"conversations": [Q, OTHER]}, "conversations"),
+        ("sft", CHAT | {"prompt": "Which gate?", "completion": "It is closed."}, "completion"),
+        ("sft", CHAT | {"instruction": "Which gate?", "output": "It is closed."}, "output"),
+        ("sft", CHAT | {"text": "Which gate? It is closed."}, "text"),
+        ("sft", {"prompt": "a", "completion": "b", "response": "c"}, "response"),
+        (
+            "dpo",
+            {"prompt": "q", "chosen": "a", "rejected": "b", "messages": [Q, OTHER]},
+            "messages",
+        ),
+    ],
+)
+def test_a_second_conversation_with_other_texts_needs_consent(
+    task: str, row: dict[str, Any], column: str
+) -> None:
+    read = Reading(task, [row])
+    assert read.found(reasons.SECOND_CONVERSATION) == (1, "d.jsonl:1", column)
+    assert any(one.needs_consent([]) for one in read.findings)
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("sft", CHAT | {"conversations": [{"from": "human", "value": "Which  gate?"}]}),
+        ("sft", CHAT | {"prompt": "Which gate?", "completion": "Gate four."}),
+        ("sft", CHAT | {"text": "### Which gate?\nGate four.</s>"}),
+        ("sft", CHAT | {"problem": "Which gate?", "solution": "It is 4.", "answer": "4"}),
+        ("dpo", {"chosen": [Q, A], "rejected": [Q, OTHER], "messages": [Q, A], "prompt": "Which"}),
+        ("contrastive", {"anchor": "a", "positive": "b", "answer": "c"}),
+    ],
+)
+def test_the_same_texts_in_further_columns_need_no_consent(task: str, row: dict[str, Any]) -> None:
+    assert Reading(task, [row]).found(reasons.SECOND_CONVERSATION) is None
+
+
+def test_a_prompt_that_the_messages_lack_needs_consent() -> None:
+    found = Reading("sft", [CHAT | {"prompt": "Answer as a pirate."}]).found(reasons.PROMPT_IGNORED)
+    assert found == (1, "d.jsonl:1", "column 'prompt'")
+    assert Reading("sft", [CHAT | {"prompt": "gate?"}]).found(reasons.PROMPT_IGNORED) is None
+
+
+def test_of_several_conversations_one_is_named_in_the_refusal() -> None:
+    row = {"conversation": [Q, A], "conversations": [Q, OTHER]}
+    with pytest.raises(DataError, match="messages: conversations, conversation: null"):
+        Reading("sft", [row])
+    columns = {"messages": "conversations", "conversation": None}
+    assert Reading("sft", [row], columns=columns).records == [MessagesRecord("d:1", (Q, OTHER))]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("image", "images", "image_path", "image_url", "Image", "img", "photo", "image_bytes"),
+        *("audio", "audio_path", "audios", "video_file", "videos", "pixel_values", "picture"),
+    ],
+)
+def test_media_beside_a_text_are_refused_under_every_usual_name(column: str) -> None:
+    with pytest.raises(DataError, match=rf"column '{column}'.*{{{column}: null}}"):
+        Reading("sft", [{"text": "a", column: "a.bin"}])
+    assert Reading("sft", [{"text": "a", column: "a.bin"}], columns={column: None}).records
+    assert Reading("sft", [{"text": "a", column: None}]).records
+
+
+@pytest.mark.parametrize("column", ["video_id", "imagination", "audience", "speech", "imager"])
+def test_other_columns_are_no_media(column: str) -> None:
+    assert Reading("sft", [{"text": "a", column: "b"}]).records
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("0,5", 0.5), (",25", 0.25), ("-0,125", -0.125), ("4,5", 4.5), ("3", 3.0)]
+)
+def test_a_decimal_comma_is_read(text: str, score: float) -> None:
+    row = {"sentence1": "a", "sentence2": "b", "score": text}
+    assert Reading("contrastive", [row]).records == [PairRecord("d:1", "a", "b", score=score)]
+
+
+def test_a_comma_that_may_separate_thousands_is_refused() -> None:
+    row = {"sentence1": "a", "sentence2": "b", "score": "1,234"}
+    with pytest.raises(DataError, match=r"'1,234', expected a number with a decimal point"):
+        Reading("contrastive", [row])
+
+
+def test_the_only_instance_of_an_instruction_is_read() -> None:
+    row = {"instruction": "Add.", "instances": [{"input": "1 and 2", "output": "3"}]}
+    asked = {"role": "user", "content": "Add.\n1 and 2"}
+    answered = {"role": "assistant", "content": "3"}
+    assert Reading("sft", [row]).records == [MessagesRecord("d:1", (asked, answered))]
+    for entries in ([], [{"output": "3"}, {"output": "4"}], [{"input": "a"}]):
+        with pytest.raises(DataError, match=r"'instances' has \d entries.*instances\.0\.output"):
+            Reading("sft", [row | {"instances": entries}])
+
+
+def test_texts_inside_columns_are_named_by_their_path() -> None:
+    row = {"context": "c", "question": "q", "answers": {"text": ["a", "b"], "answer_start": [1]}}
+    with pytest.raises(DataError, match=r"named by their path: answers\.text\.0"):
+        Reading("sft", [row])
+    columns = {"prompt": "{context}\n{question}\n", "completion": "answers.text.0"}
+    read = Reading("sft", [row, row | {"answers": {"text": []}}], columns=columns)
+    assert read.records == [CompletionRecord("d:1", "c\nq\n", "a")]
+    assert read.found(reasons.OTHER_FORM)[:2] == (1, "d.jsonl:2")
+    inner = {"prompt": "{de.text} = ", "completion": "en"}
+    dotted = {"de.text": "Tor", "de": {"text": "x"}, "en": "gate"}
+    assert Reading("sft", [dotted], columns=inner).records == [
+        CompletionRecord("d:1", "Tor = ", "gate")
+    ]
