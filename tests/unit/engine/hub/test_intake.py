@@ -223,7 +223,7 @@ def test_two_viewers_pressing_halve_do_not_quarter(intake: Intake, log: MemoryLo
         submit(intake, message(id_, one_shot=True, if_generation=seen)) for id_ in ("a", "b")
     ]
     assert isinstance(answers[0], Accepted)
-    assert f"generation {seen + 1}" in refused(answers[1])
+    assert f"(generation {seen}, now {seen + 1})" in refused(answers[1])
     assert [e.seq for e in log.entries if e.rejected is None] == [1]
 
 
