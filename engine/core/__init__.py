@@ -1,1 +1,1 @@
-"""Pure decisions: lifecycle, control at a step boundary, anomaly detection, meters, retention."""
+"""Decisions without I/O: settings, guard, anomaly detection, recovery, retention, reports."""

@@ -39,7 +39,10 @@ class Autopilot(msgspec.Struct, kw_only=True):
         self.trained += 1
 
     def decide(self, mode: str, why: str) -> AutopilotDecision:
-        """Return the decision on a call for a recovery and remember it.
+        """Decide whether to recover now (act), to recommend it (propose), or to do nothing (wait).
+
+        `act` uses one recovery of the budget and starts the cooldown.
+
 
         Args:
             mode: propose or act.
@@ -49,10 +52,10 @@ class Autopilot(msgspec.Struct, kw_only=True):
         if mode != "act":
             return AutopilotDecision(verdict="propose", reason=why, budget_left=left)
         if left <= 0:
-            reason = f"{why}; its budget of {self.budget} is used up"
+            reason = f"{why}; the autopilot's budget of {self.budget} recoveries is used up"
             return AutopilotDecision(verdict="wait", reason=reason, budget_left=0)
         if (wait := self.quiet_until - self.trained) > 0:
-            reason = f"{why}; it acted recently and waits {wait} more steps"
+            reason = f"{why}; the autopilot acted recently and waits {wait} more steps"
             return AutopilotDecision(verdict="wait", reason=reason, budget_left=left)
         self.acted += 1
         self.quiet_until = self.trained + self.cooldown

@@ -72,7 +72,8 @@ class Guard(msgspec.Struct, kw_only=True):
 
         Args:
             step: number of the update's step.
-            loss: raw loss over all ranks.
+            loss: loss of this rank; if it is not finite on another rank, the gradient norm is not
+                finite on any rank.
             grad_norm: global gradient norm before clipping; None if it was not measured.
             nonfinite: what to do with an update that is not finite: skip, halt or rollback.
         """
@@ -105,7 +106,7 @@ class Guard(msgspec.Struct, kw_only=True):
         if self.rollbacks >= MAX_ROLLBACKS:
             return GuardDecision(
                 UpdateVerdict.HALT,
-                f"{bad} at step {step} after {self.rollbacks} rollbacks because of it",
+                f"{bad} at step {step}; {self.rollbacks} rollbacks for that reason did not help",
             )
         self.rollbacks += 1
         reason = f"{bad} at step {step}; rolling back, as the nonfinite policy says"

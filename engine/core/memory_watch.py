@@ -32,7 +32,7 @@ class MemoryPlanCheck:
         share = used_bytes / self.planned_bytes - 1
         return (
             f"memory: a step took {used_bytes / _GIB:.2f} GiB {self.measure}, {share:.0%} more "
-            f"than the {self.planned_bytes / _GIB:.2f} GiB planned. If the GPU has little left, "
+            f"than the {self.planned_bytes / _GIB:.2f} GiB planned. If little memory is left, "
             "set train.activation_checkpointing: true, or lower train.batch or data.max_length; "
             "the run goes on"
         )

@@ -1,4 +1,4 @@
-"""Running figures of a run: averaged loss and the recent gradient norms."""
+"""Meters of a run: the averaged loss and the recent gradient norms."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class BestMetric(msgspec.Struct, kw_only=True):
 
 
 class EvaluationHistory(msgspec.Struct, kw_only=True):
-    """The last evaluation and the best values of the metrics that decide something."""
+    """The last evaluation, and the best metrics for model selection and for early stopping."""
 
     step: int = -1
     """Step of the last evaluation; -1 before the first one."""
@@ -75,7 +75,7 @@ class EvaluationHistory(msgspec.Struct, kw_only=True):
 
 
 class ModelSelectionState(msgspec.Struct, kw_only=True):
-    """The part of a checkpoint that holds what evaluations have shown; field names are on disk."""
+    """The evaluations in a checkpoint; the names of the fields are part of the file format."""
 
     eval_loss: float | None = None
     """Loss of the last evaluation; None before the first one."""

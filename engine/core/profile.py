@@ -229,7 +229,7 @@ def _on_waiting(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     host = {part.name: part.host_s / found.step_s for part in found.parts}
     if host["data"] > _SLOW_DATA:
         yield (
-            f"{host['data']:.0%} of the step waits for data: put it on a faster disk, or set "
+            f"{host['data']:.0%} of the step waits for data: put the data on a faster disk, or set "
             "data.packing for short records"
         )
     if found.idle is not None and found.idle > _WAITING and host["data"] <= _SLOW_DATA:

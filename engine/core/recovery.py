@@ -120,7 +120,7 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
         )
 
     def went_back(self, to_step: int, skipped: int) -> None:
-        """Record a rollback: it undoes later detours and begins its own."""
+        """Record a rollback to a step: forget detours from there on, and add its own."""
         self.detours = [d for d in self.detours if d.step < to_step]
         if skipped:
             self.detours.append(Detour(to_step, skipped))
@@ -223,8 +223,8 @@ def plan_recovery(
     target = _target(signals, manifests, [a.checkpoint for a in past.attempts], now.timeline)
     if target is None:
         raise NoWayBack(
-            f"there is no good checkpoint before step {signals[0].step}, the first sign of it: "
-            "lower the rate (lr scale 0.5) or start anew"
+            f"there is no good checkpoint before step {signals[0].step}, where the anomaly began: "
+            "lower the learning rate (lr scale 0.5) or start a new run"
         )
     saved = now.lr_scales.get(target.name, now.lr_scale)
     failed = [a.lr_scale for a in past.attempts if a.checkpoint == target.name]

@@ -1,1 +1,1 @@
-"""Losses, pooling and retrieval metrics as tensor functions."""
+"""Losses and metrics as tensor functions, with their pooling, masks and gathering over ranks."""

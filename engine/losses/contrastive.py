@@ -31,9 +31,10 @@ class ContrastiveResult:
     count: int
     """Number of anchors in the sums."""
     sums: dict[str, Tensor]
-    """Detached sums over the anchors, by the names in `FIGURES`: cosine to the positive; mean
-    cosine to the negatives (0 without any); 1 if the positive is strictly the nearest; share of
-    excluded candidates; remaining candidates, the positive included."""
+    """Detached sums over the anchors, by name. For the losses of this module, in the order of
+    `FIGURES`: cosine to the positive; mean cosine to the negatives (0 without any); 1 if the
+    positive is strictly the nearest; share of excluded candidates; remaining candidates, the
+    positive included."""
 
     def mean(self, name: str) -> float:
         """Return the mean of a measurement over the anchors; 0 without anchors."""
@@ -54,7 +55,7 @@ class Reverse:
     own: Tensor
     """[N] index of each anchor of this rank among them."""
     mask: Tensor | None = None
-    """[N, A] True where an anchor must not count as a negative of a positive, or None."""
+    """[N, A] True where an anchor must not be a negative of a positive; None excludes none."""
 
 
 def info_nce(
@@ -66,7 +67,7 @@ def info_nce(
     symmetric: bool | Reverse = False,
     margin: float | None = None,
 ) -> ContrastiveResult:
-    """Score each anchor's positive against all candidates that are not excluded.
+    """Return the cross-entropy of each anchor's positive among the candidates not excluded.
 
     Args:
         anchors: [N, H], not normalised; under DDP the anchors of this rank.

@@ -38,8 +38,8 @@ def selected_cross_entropy(
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
         chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
-        smoothing: Share of the target that is spread evenly over the vocabulary; 0 for a sliced
-            head.
+        smoothing: Share of the target that is spread evenly over the vocabulary; a sliced head
+            ignores it.
 
     Returns:
         The loss sum (fp32 scalar) and its number of tokens (int64 scalar). Without any label the

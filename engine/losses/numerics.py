@@ -1,4 +1,4 @@
-"""Precision in which the losses are computed."""
+"""Conversions of dtype: to fp32 for the losses, and to that of a module's weights."""
 
 from __future__ import annotations
 

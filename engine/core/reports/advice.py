@@ -100,7 +100,10 @@ ADVICE: dict[str, str] = {
     "divergence": "If you start anew later, use a longer warm-up.",
     "grad_explosion": "Do not rely on checkpoints written while this lasts.",
     "nonfinite": "Train in bf16 rather than fp16; look for records whose labels are all masked.",
-    "plateau": "Check the number of trainable parameters and the labels of one record.",
+    "plateau": (
+        "Check the number of trainable parameters, and the labels of one record "
+        "(fttui check CONFIG --show 1)."
+    ),
     "dead": "The model learns nothing: fix the configuration before you go on.",
     "overfit": "Keep the checkpoint with the best evaluation.",
     "throughput_drop": "Compare the time spent on data with the time spent computing.",
@@ -120,7 +123,7 @@ def recommend(alert: Alert, now: AdviceContext) -> list[Recommendation]:
         case "grad_explosion":
             return _calm(alert, now)
         case "lr_misconfig":
-            why = "lowers it to a tenth at once"
+            why = "lowers the learning rate to a tenth at once"
             lowered = _action(f"lr scale {now.lr_scale * 0.1:.3g}", why)
             return [lowered, _action("stop", "if the schedule or the rate has to be corrected")]
         case "plateau":
@@ -137,7 +140,7 @@ def _after_plateau(now: AdviceContext) -> list[Recommendation]:
     """Recommend an evaluation first: it tells a finished run from a faulty one."""
     return [
         _action("eval", "if the held-out loss is flat too, the run has learned what it can"),
-        _action(f"lr scale {now.lr_scale * 3:.3g}", "if it has learned nothing at all so far"),
+        _action(f"lr scale {now.lr_scale * 3:.3g}", "if the run has learned nothing at all so far"),
         _action("stop", "to keep the result, or to check data and adapters"),
     ]
 
@@ -150,7 +153,7 @@ def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     lower = f"lr scale {_stay_scale(now) * STAY_LR_FACTOR:.3g}"
     attempt = now.recovery.attempt
     if attempt is None:
-        return [_action(lower, "no good checkpoint to go back to"), _PAUSE_TO_LOOK]
+        return [_action(lower, "there is no good checkpoint to go back to"), _PAUSE_TO_LOOK]
     actions = [
         _action(f"recover {alert.id}", _why_recover(alert)),
         _action(attempt.describe(), "does the same by hand, without the probation"),
@@ -183,7 +186,7 @@ def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     clip = _calm_clip(alert, now)
     actions = [lower]
     if clip is not None:
-        why = "above the usual norms, and at most half of this one"
+        why = "a limit above the usual gradient norms, and at most half of this one"
         actions = [_action(f"clip {clip:.3g}", why), lower]
     attempt = now.recovery.attempt
     if attempt is not None and alert.severity == ALARM:
@@ -209,8 +212,8 @@ _PAUSE_TO_LOOK = _action("pause", "holds training while you look at the samples"
 
 _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
-        _action("stop", "more steps make it worse; the best checkpoint is kept"),
-        _action("eval", "checks it with a fresh evaluation"),
+        _action("stop", "more steps make the model worse; the best checkpoint is kept"),
+        _action("eval", "checks that with a fresh evaluation"),
     ),
     "straggler": (
         _action(

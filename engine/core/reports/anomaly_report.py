@@ -98,7 +98,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     tried: list[str] = []
     """Commands applied because of earlier alarms of this incident, oldest first."""
     rollbacks: int = 0
-    """Number of rollbacks among them."""
+    """Rollbacks already made because of this incident."""
     checkpoint: str | None = None
     """Newest good checkpoint before the first warning: the target of the recommended recovery."""
     checkpoint_step: int | None = None

@@ -70,7 +70,8 @@ def _batch(signs: Signs) -> list[str]:
         found.append(f"the gradient of this step is ×{signs.grad_ratio:.3g} the usual one")
     if signs.longest and signs.longest_before and signs.longest > LONG * signs.longest_before:
         found.append(
-            f"a sample of {signs.longest} tokens, at most {signs.longest_before} the step before"
+            f"a sample of {signs.longest} tokens; the longest of the step before has "
+            f"{signs.longest_before}"
         )
     if signs.repeated:
         found.append(f"twice or more in the batch: {', '.join(signs.repeated[:3])}")

@@ -45,7 +45,7 @@ def test_without_evidence_the_causes_are_in_their_usual_order() -> None:
         ("spike", Signs(grad_ratio=3.1), " (the gradient of this step is ×3.1 the usual one)"),
         ("spike", Signs(longest=150, longest_before=100), ""),
         ("spike", Signs(longest=151, longest_before=100),
-         " (a sample of 151 tokens, at most 100 the step before)"),
+         " (a sample of 151 tokens; the longest of the step before has 100)"),
         ("spike", Signs(longest=151), ""),
         ("spike", Signs(longest_before=100), ""),
         ("spike", Signs(repeated=["a", "b", "c", "d"]), " (twice or more in the batch: a, b, c)"),

@@ -106,9 +106,9 @@ def test_the_autopilot_acts_within_cooldown_and_budget(tmp_path: Path) -> None:
     assert scene.decide("act") is None
     assert [(e.decision, e.budget_left, e.reason) for e in scene.log.of(AutopilotDecided)] == [
         ("act", 1, "why"),
-        ("wait", 1, "why; it acted recently and waits 1 more steps"),
+        ("wait", 1, "why; the autopilot acted recently and waits 1 more steps"),
         ("act", 0, "why"),
-        ("wait", 0, "why; its budget of 2 is used up"),
+        ("wait", 0, "why; the autopilot's budget of 2 recoveries is used up"),
     ]
 
 
