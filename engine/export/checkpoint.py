@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from ..errors import CheckpointError
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.run_dir import RunDirectory
+from .plain import plain_adapter
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"
 SETTINGS = "adapter_config.json"
+INITIAL = "initial_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,12 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
     try:
         folder = ledger.verify(manifest)
         weights, settings = (folder / file).read_bytes(), (folder / SETTINGS).read_bytes()
+        initial = (folder / INITIAL).read_bytes() if INITIAL in manifest.files else None
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {manifest.name} was removed while it was read ({error.strerror}): the run "
             "keeps only its newest ones; choose another, or, while the run is live, write one that "
             "is never removed with: fttui ctl checkpoint pin"
         ) from None
+    weights, settings = plain_adapter(weights, settings, initial)
     return AdapterFiles(manifest, weights, settings, averaged=ema)

@@ -119,6 +119,7 @@ def _for_merging(config: RunConfig) -> RunConfig:
     adapter = config.adapter
     if adapter.continues:  # the checkpoint holds all of its weights
         adapter = replace(adapter, start=None)
+    adapter = replace(adapter, init="default")  # the base is to stay as it is
     return replace(config, model=model, train=train, adapter=adapter)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from .adapter.attach import (
     cast_trainable,
     unquantized_layers,
 )
+from .adapter.initial import initial_weights, initialize_loftq
 from .adapter.start import continue_adapter, merge_adapter, start_file
 from .experts import experts_fact, quantize_experts, quantized_experts, router_layers
 from .files.completeness import require_complete
@@ -60,6 +61,8 @@ class LoadedModel:
     trainable_params: int
     total_params: int
     """Number of parameters, adapters included; a 4-bit weight counts as one."""
+    initial: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The adapter before training, if base and adapter together are the start; else empty."""
 
 
 def load_model(config: RunConfig, device: torch.device, progress: Progress) -> LoadedModel:
@@ -132,6 +135,9 @@ def equip(
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
     model = _with_adapter(base, config, rows, device)
+    if config.adapter.init == "loftq" and not config.adapter.continues:
+        initialize_loftq(model, str(base.name_or_path))
+    initial = initial_weights(model) if config.adapter.starts_beside_base else {}
     adapt_to_losses(base)
     adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
     cast_trainable(model, adapter)
@@ -142,7 +148,7 @@ def equip(
     facts = _facts(base, tokenizer, config, dtype, adapter)
     facts |= {"new tokens": rows.fact} if rows.fact else {}
     progress("Attaching adapters", 1, 1)
-    return LoadedModel(model, tokenizer, facts, int(trainable), int(total))
+    return LoadedModel(model, tokenizer, facts, int(trainable), int(total), initial)
 
 
 def _with_adapter(base: Any, config: RunConfig, rows: NewRows, device: torch.device) -> PeftModel:

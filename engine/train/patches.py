@@ -8,6 +8,7 @@
 | `optimizer.step` | `guard_optimizer` | a refused update must not change weights or state |
 | `optimizer.found_inf` | `refuse_update_if` | fused optimizers skip an update on the device by it |
 | `arguments._n_gpu` | `on_one_device` | a rank uses one device, however many are visible |
+| `model.get_output_embeddings` | `head_shown_plain` | TRL refuses heads whose loss it computes |
 | `schedule._last_lr` | `set_last_lr` | a restored schedule reports the configured rate |
 | `trainer.neftune_noise_alpha` | `without_own_noise` | graphs add the noise themselves |
 | `module.forward` | `replace_forward` | fused kernels take the place of some layers |
@@ -129,6 +130,21 @@ def on_one_device(arguments: Any) -> Any:
     _ = arguments.device  # counts the visible devices, once
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+@contextmanager
+def head_shown_plain(model: Any) -> Iterator[None]:
+    """Show a model's output head without its adapter in the block.
+
+    TRL refuses an adapter on the head, because its own loss would leave it out; fttui computes the
+    loss of such a model with the whole head.
+    """
+    head = model.get_output_embeddings()
+    model.get_output_embeddings = lambda: getattr(head, "base_layer", head)
+    try:
+        yield
+    finally:
+        del model.get_output_embeddings
 
 
 def set_last_lr(schedule: Any, lrs: list[float]) -> None:

@@ -30,6 +30,7 @@ from ..data.cache.hashes import dataset_revision
 from ..data.cache.token_cache import TokenCache
 from ..data.dataset import ExampleSets, load_examples
 from ..data.streams import stream_batches
+from ..model.adapter.initial import initialize_eva
 from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
@@ -64,6 +65,9 @@ from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
 
 log = logging.getLogger(__name__)
+
+EVA_BATCHES = 256
+"""Batches of training data, at most, from which `adapter.init: eva` takes activations."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +178,26 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
         cache=TokenCache(),
         limits=limits_of(loaded.model.config),
     )
+    if config.adapter.init == "eva" and start.resume is None and not config.adapter.continues:
+        begin_with_inputs(config, loaded, examples, place)
     if place.rank == 0:
         keep_sample(start.run, examples)
     plan = plan_steps(config, examples.per_epoch, place.world_size)
     return Setup(config, place, agreement, loaded, examples, plan)
+
+
+def begin_with_inputs(
+    config: RunConfig, loaded: LoadedModel, examples: ExampleSets, place: RankPlace
+) -> None:
+    """Initialize the adapter by the activations for the first training examples."""
+    collate = collator(config, loaded, packed=config.data.packing)
+    size, names = max(config.train.batch, 2), ("input_ids", "attention_mask", "labels")
+    chosen = [examples.train[n : n + size] for n in range(0, len(examples.train), size)]
+    batches = [collate(one) for one in chosen[:EVA_BATCHES]]
+    initialize_eva(
+        loaded.model,
+        ({n: batch[n].to(place.device) for n in names if n in batch} for batch in batches),
+    )
 
 
 def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
@@ -279,7 +299,13 @@ def engine_trainer(
         weights=ema.in_place_of_weights if ema else nullcontext,
     )
     offload = DeviceOffload(model, trainer, setup.place.device, ema)
-    return EngineTrainer(trainer, source, TrainingState(trainer, model, ema), evaluator, offload)
+    return EngineTrainer(
+        trainer,
+        source,
+        TrainingState(trainer, model, ema, setup.loaded.initial),
+        evaluator,
+        offload,
+    )
 
 
 def build_profiler(

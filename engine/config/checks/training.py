@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..fast_mode import refusal, why_not_fast
@@ -25,20 +26,72 @@ def _check_length(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _check_targets(config: RunConfig) -> Iterator[Problem]:
-    if config.adapter.targets == []:
-        yield Problem(
-            "adapter.targets",
-            "the list is empty, so nothing would be trained; name modules, or set all-linear",
-        )
-
-
 def _check_start(config: RunConfig) -> Iterator[Problem]:
     if config.adapter.merge_first and config.adapter.start is None:
         yield Problem(
             "adapter.merge_first",
             "got true, but adapter.start names no adapter to merge; set adapter.start, or remove "
             "this line",
+        )
+
+
+def _check_targets(config: RunConfig) -> Iterator[Problem]:
+    targets = config.adapter.targets
+    if targets == []:
+        yield Problem(
+            "adapter.targets",
+            "the list is empty, so nothing would be trained; name modules, or set all-linear",
+        )
+    if isinstance(targets, str) and targets != "all-linear" and targets.isidentifier():
+        yield Problem(
+            "adapter.targets",
+            f"got {targets!r}, expected 'all-linear', a list such as [{targets}], or a regular "
+            "expression for full names",
+        )
+    patterns = [("targets", targets)] if isinstance(targets, str) else []
+    patterns += [("rank_pattern", one) for one in config.adapter.rank_pattern]
+    patterns += [("alpha_pattern", one) for one in config.adapter.alpha_pattern]
+    for key, pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield Problem(
+                f"adapter.{key}", f"got {pattern!r}, which is no regular expression: {error}"
+            )
+
+
+def _check_init(config: RunConfig) -> Iterator[Problem]:
+    adapter, quantize = config.adapter, config.model.quantize
+    init = adapter.init
+    if init == "default":
+        return
+    if adapter.continues:
+        yield Problem(
+            "adapter.init",
+            f"got {init}, but adapter.start is continued, which has its own weights; remove the "
+            "line, or set adapter.merge_first: true",
+        )
+    if init in ("pissa", "olora") and quantize != "none":
+        yield Problem(
+            "adapter.init",
+            f"got {init}, which changes the base weights and needs them unquantized; set "
+            "model.quantize: none, or adapter.init: loftq",
+        )
+    if init == "loftq" and quantize != "nf4":
+        yield Problem(
+            "adapter.init",
+            "got loftq, which reduces the error of NF4; set model.quantize: nf4, or another value",
+        )
+    if adapter.dora and adapter.starts_beside_base:
+        yield Problem(
+            "adapter.init",
+            f"got {init}, which is not exact together with adapter.dora; set one of the two only",
+        )
+    if init == "eva" and config.data.streaming:
+        yield Problem(
+            "adapter.init",
+            "got eva, which needs the training data before the first step, but data.streaming is "
+            "true; set another value, or data.streaming: false",
         )
 
 
@@ -155,6 +208,7 @@ TRAINING = (
     _check_length,
     _check_targets,
     _check_start,
+    _check_init,
     _check_schedule,
     _check_ratios,
     _check_whole_modules,

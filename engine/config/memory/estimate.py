@@ -146,8 +146,10 @@ def estimate_memory(
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
-    if config.task in PREFERENCE_TASKS and config.adapter.continues:
-        average_bytes += adapter_bytes  # the start adapter is the reference
+    if config.task in PREFERENCE_TASKS and (
+        config.adapter.continues or config.adapter.starts_beside_base
+    ):
+        average_bytes += adapter_bytes  # the adapter as it was at the start is the reference
     whole, kept = _weights(config, arch, formats)
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)
@@ -233,20 +235,33 @@ def _nf4_share(*, double: bool) -> float:
 def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     """Return the elements of each adapter tensor; unknown target names count as all linears."""
     names, known = config.adapter.targets, arch.linears
-    if isinstance(names, str) or not set(names) <= set(known):
-        shapes = list(known.values())
-    else:
-        shapes = [known[name] for name in names]
-    r = config.adapter.r
-    one_layer = [size for i, o in shapes for size in (r * i, r * o)]
-    one_layer += [o for _, o in shapes] if config.adapter.dora else []
+    ends = {
+        "lm_head": (arch.hidden, arch.vocabulary),
+        "embed_tokens": (arch.vocabulary, arch.hidden),
+    }
+    named = [] if isinstance(names, str) else [name.rpartition(".")[2] for name in names]
+    single = [ends[name] for name in named if name in ends]
+    chosen = {name: known[name] for name in named if name in known}
+    if not chosen or len(chosen) + len(single) < len(set(named)):
+        chosen = {} if single and not chosen else known
+    r, ranks = config.adapter.r, config.adapter.rank_pattern
+    one_layer = [
+        size for name, shape in chosen.items() for size in _low_rank(shape, ranks.get(name, r))
+    ]
+    one_layer += [o for _, o in chosen.values()] if config.adapter.dora else []
+    once = [size for shape in single for size in _low_rank(shape, r)]
     # Fully trained modules count as embeddings, the largest modules; tied ones count once.
     whole = len(config.adapter.modules_to_save)
     copies = min(whole, 1) if arch.tied else whole
     # The rows of new tokens, at most: tokens that the tokenizer has already get none.
     rows = [len(config.data.special_tokens) * arch.hidden] * (1 if arch.tied else 2)
     rows = rows if config.data.special_tokens else []
-    return one_layer * arch.layers + [arch.vocabulary * arch.hidden] * copies + rows
+    return one_layer * arch.layers + once + [arch.vocabulary * arch.hidden] * copies + rows
+
+
+def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:
+    """Return the elements of the two matrices of an adapter."""
+    return rank * shape[0], rank * shape[1]
 
 
 def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> tuple[float, float]:

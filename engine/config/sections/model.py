@@ -35,9 +35,12 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     """LoRA scaling: updates are multiplied by alpha/r."""
     dropout: Dropout = 0.05
     """Dropout on the input of the LoRA matrices."""
-    targets: Literal["all-linear"] | list[str] = "all-linear"
-    """Names of the linear modules that get an adapter; all-linear: all of them except the output
-    head, routers of experts, and layers whose weights fused Mamba kernels read directly."""
+    targets: str | list[str] = "all-linear"
+    """Modules that get an adapter. all-linear: all linear modules except the output head, routers
+    of experts, and layers whose weights fused Mamba kernels read directly; a list: modules by the
+    end of their name, `lm_head` and `embed_tokens` included if they are not tied; another text: a
+    regular expression that the full name of a module has to match, such as
+    `.*layers.[0-7].mlp.*proj`."""
     modules_to_save: list[str] = []
     """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]`; tied
     modules stay tied. For new tokens, `data.special_tokens` trains only their rows."""
@@ -50,6 +53,11 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     """Alphas of single modules, named as in `rank_pattern`; all others have `alpha`."""
     dora: bool = False
     """Train direction and magnitude of the weights separately (DoRA); slower."""
+    init: Literal["default", "gaussian", "orthogonal", "pissa", "olora", "eva", "loftq"] = "default"
+    """Initial weights of a new adapter. default, gaussian, orthogonal: random, so that the model is
+    unchanged at first; pissa, olora: the main part of the base weights, which are reduced by it
+    (needs quantize: none); eva: the main directions of the activations for the training data;
+    loftq: the main part of the quantization error (needs quantize: nf4)."""
     start: str | None = None
     """Adapter to start from: a folder, a hub id, or a run of fttui as RUN or RUN@STEP. It is
     trained on with the settings in its file, which the keys of this section must not contradict;
@@ -57,6 +65,11 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     merge_first: bool = False
     """With `start`: merge that adapter into the base model, and train a new adapter on the
     result."""
+
+    @property
+    def starts_beside_base(self) -> bool:
+        """Whether base model and new adapter together, not the base alone, are the start."""
+        return self.init in ("pissa", "olora", "loftq") and not self.continues
 
     @property
     def continues(self) -> bool:

@@ -16,7 +16,8 @@ from ...config.adapter.start import differing
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..new_tokens import NewRows
-from .attach import seeded, targeted_by_all_linear
+from .attach import seeded
+from .targets import targeted_by_all_linear
 
 _SHOWN = 3
 

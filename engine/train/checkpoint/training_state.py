@@ -42,6 +42,7 @@ from .rng import RngState, capture_rng, restore_rng, rng_from_tensors, rng_to_te
 
 ADAPTER = "adapter_model.safetensors"
 EMA = "ema_model.safetensors"
+INITIAL = "initial_model.safetensors"
 OPTIMIZER = "optimizer.pt"
 COUNTERS = "state.msgpack"
 
@@ -101,11 +102,17 @@ class TrainingState:
     """Writes the live state of a run to a folder and restores it from there in place."""
 
     def __init__(
-        self, trainer: StatefulTrainer, model: PeftModel, ema: AdapterEma | None = None
+        self,
+        trainer: StatefulTrainer,
+        model: PeftModel,
+        ema: AdapterEma | None = None,
+        initial: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._trainer = trainer
         self._model = model
         self._ema = ema
+        self._initial = dict(initial or {})
+        """The adapter before training, if the base weights depend on it."""
         self._adapter = adapter_weights(model)
         self._others = trainer.own_parameters
 
@@ -129,6 +136,8 @@ class TrainingState:
         _save_weights(self._adapter, folder / ADAPTER)
         if self._ema is not None:
             _save_weights(self._ema.average, folder / EMA)
+        if self._initial:
+            _save_weights(self._initial, folder / INITIAL)
         self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -164,8 +173,20 @@ class TrainingState:
         self._check_weights(folder, ADAPTER, staged.adapter)
         if staged.average:
             self._check_weights(folder, EMA, staged.average)
+        if self._initial:
+            self._check_initial(folder, read(INITIAL, _weights))
         self._check_machinery(folder, staged.machinery)
         return staged
+
+    def _check_initial(self, folder: Path, found: dict[str, Tensor]) -> None:
+        """Refuse a checkpoint whose base weights were changed by another initial adapter."""
+        own = self._initial
+        if own.keys() != found.keys() or any(not torch.equal(own[n], found[n]) for n in own):
+            raise CheckpointError(
+                f"checkpoint {folder.name}: adapter.init gives other weights here than at the "
+                "start of the run, so the base model differs; resume on the machine that started "
+                "it, or export the checkpoint and start a new run from it"
+            )
 
     def _check_machinery(self, folder: Path, found: dict[str, Any]) -> None:
         missing = self._others.keys() - found["others"].keys()

@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from trl import SFTConfig, SFTTrainer
 
@@ -20,7 +21,7 @@ from ...model.hidden import HiddenStates, base_model_of, give_states_for_head, l
 from ..forward import Forward, Want
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.mean import mean_over_step
-from ..patches import on_one_device
+from ..patches import head_shown_plain, on_one_device
 from .eager import EagerTextForward
 
 _OWN: dict[str, Any] = {
@@ -47,11 +48,13 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         self._label_smoothing = label_smoothing
         self._hidden: HiddenStates | None = None
         self._token_pairs = self._micro_batches = 1
-        super().__init__(**kwargs)
+        with head_shown_plain(kwargs["model"]):
+            super().__init__(**kwargs)
         base: Any = base_model_of(self.model)
         head = lm_head_of(self.model)
         plain = head is base.get_output_embeddings()
         own = not plain or sliced_of(head) is not None or label_smoothing > 0 or balance_weight > 0
+        own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
         self._own_head = head if own else None
         if self._own_head is None:
             give_states_for_head(self.model)  # TRL's head takes them as they are

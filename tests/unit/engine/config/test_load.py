@@ -128,7 +128,8 @@ def test_wrong_values_say_got_and_expected(errors, line, message):
 def test_values_of_unions(errors, load):
     assert load(GOOD + "adapter:\n  targets: [q_proj]\n").config.adapter.targets == ["q_proj"]
     assert errors(GOOD + "adapter:\n  targets: q_proj\n") == [
-        "c.yaml:8: adapter.targets: got 'q_proj', expected 'all-linear' or a list of text"
+        "c.yaml:8: adapter.targets: got 'q_proj', expected 'all-linear', a list such as [q_proj], "
+        "or a regular expression for full names"
     ]
 
 

@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from fttui.engine.config.schema import AdapterConfig, RunConfig
 from fttui.engine.errors import ConfigError, ModelError
-from fttui.engine.model.adapter.attach import unquantized_layers, untargeted
+from fttui.engine.model.adapter.attach import unquantized_layers
+from fttui.engine.model.adapter.targets import untargeted
 from fttui.engine.model.experts import (
     balance_weight,
     experts_fact,

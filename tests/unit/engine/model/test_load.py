@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fttui.engine.errors import ModelError
-from fttui.engine.model.adapter.attach import linear_names
+from fttui.engine.model.adapter.targets import linear_names
 from fttui.engine.model.load import load_model, weights_bytes
 from fttui.engine.model.precision import adapter_dtype, compute_dtype
 from fttui.engine.model.progress import ignore_progress

@@ -1,0 +1,133 @@
+"""The modules of a model that get an adapter."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from ...config.adapter.files import last_parts
+from ...config.schema import AdapterConfig
+from ...errors import ModelError
+from ..experts import router_layers
+
+_FUSED_IN_MAMBA = frozenset({"out_proj", "conv1d"})
+"""Layers of state-space models whose weights their kernels read directly, past an adapter."""
+_MAMBA = frozenset({"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"})
+"""Model types in which peft refuses adapters on such layers.
+
+Source: peft, `tuners_utils._check_lora_target_modules_mamba`.
+"""
+
+
+_WITH_ADAPTER = (nn.Linear, Conv1D, nn.Embedding)
+"""Kinds of modules on which fttui puts adapters."""
+
+
+def untargeted(base: nn.Module) -> list[str]:
+    """Return the last parts of the names of the linear layers that `all-linear` leaves out."""
+    routers = {name.rpartition(".")[2] for name in router_layers(base)}
+    return sorted(routers | (_fused(base) & linear_names(base)))
+
+
+def targeted_by_all_linear(base: nn.Module) -> set[str]:
+    """Return the names of the layers of a model on which `all-linear` puts an adapter."""
+    excluded = set(untargeted(base))
+    head: Any = getattr(base, "get_output_embeddings", lambda: None)()
+    return {
+        name
+        for name, module in base.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+        and module is not head
+        and name.rpartition(".")[2] not in excluded
+    }
+
+
+def _fused(base: nn.Module) -> frozenset[str]:
+    kind = getattr(getattr(base, "config", None), "model_type", "")
+    return _FUSED_IN_MAMBA if kind in _MAMBA else frozenset()
+
+
+def pattern_of(names: list[str]) -> str:
+    """Return a regular expression for modules whose names end with one of these parts."""
+    return rf"(.*\.)?({'|'.join(map(re.escape, names))})"
+
+
+def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
+    """Return the targets for peft: `all-linear`, parts of names, or full names for a pattern.
+
+    Raises:
+        ModelError: A target does not exist, or cannot have an adapter in this model.
+    """
+    if adapter.targets == "all-linear":
+        _require_patterns_used(targeted_by_all_linear(base), adapter)
+        return "all-linear"
+    chosen = _chosen(base, adapter.targets)
+    fused = sorted(_fused(base).intersection(last_parts(chosen)))
+    if fused:
+        raise ModelError(
+            f"adapter.targets: {', '.join(fused)} cannot have an adapter in this model, because "
+            f"its kernels read the weights directly. Leave it out, or set all-linear."
+        )
+    _require_untied(base, chosen)
+    _require_patterns_used(chosen, adapter)
+    return sorted(chosen) if isinstance(adapter.targets, str) else list(adapter.targets)
+
+
+def _chosen(base: nn.Module, targets: str | list[str]) -> set[str]:
+    """Return the full names of the modules that the targets name."""
+    modules = {n for n, one in base.named_modules() if isinstance(one, _WITH_ADAPTER)}
+    if isinstance(targets, str):
+        found = {name for name in modules if re.fullmatch(targets, name)}
+        if not found:
+            raise ModelError(
+                f"adapter.targets: no full name of a module matches {targets!r}; one is "
+                f"{max(modules, key=len)}. Correct the pattern; to name modules by the end of "
+                f"their names, write a list such as [{targets}]."
+            )
+        return found
+    by_target = {one: {n for n in modules if n == one or n.endswith(f".{one}")} for one in targets}
+    missing = [one for one, names in by_target.items() if not names]
+    if missing:
+        raise ModelError(
+            f"adapter.targets: this model has no linear layer named {', '.join(missing)}. "
+            f"It has {', '.join(last_parts(modules))}. Name some of these, or set all-linear."
+        )
+    return set().union(*by_target.values())
+
+
+def _require_untied(base: Any, chosen: set[str]) -> None:
+    """Refuse an adapter on one of two tied matrices, which no merge could keep equal."""
+    ends = {"input": base.get_input_embeddings(), "output": base.get_output_embeddings()}
+    if None in ends.values() or ends["input"].weight is not ends["output"].weight:
+        return
+    names = {name for name, module in base.named_modules() if module in ends.values()}
+    tied = sorted(names & chosen)
+    if tied:
+        raise ModelError(
+            f"adapter.targets: {', '.join(tied)} cannot have an adapter, because embedding and "
+            f"output head of this model are one tied matrix. Leave it out, or train the whole "
+            f"matrix: adapter.modules_to_save: [{last_parts(names)[0]}]."
+        )
+
+
+def _require_patterns_used(chosen: set[str], adapter: AdapterConfig) -> None:
+    """Refuse a rank or alpha for a module that gets no adapter."""
+    for key in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(adapter, key):
+            if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in chosen):
+                raise ModelError(
+                    f"adapter.{key}: no module with an adapter matches {pattern!r}; they are "
+                    f"{', '.join(last_parts(chosen))}. Correct it, or remove it."
+                )
+
+
+def linear_names(model: nn.Module) -> set[str]:
+    """Return the names of all linear layers, also in 4 bits, without path, such as `q_proj`."""
+    return {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
