@@ -75,7 +75,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of a checkpoint that a user made under another name."""
 
     manifest: Manifest
-    """Its manifest, under the name of its folder."""
+    """The manifest of the copy, with the name of its folder in place of the recorded name."""
     original: str
     """The name of the checkpoint that was copied."""
 
@@ -114,7 +114,7 @@ class CheckpointStore:
         ]
 
     def next_number(self) -> int:
-        """Return the number for the next checkpoint."""
+        """Return the number for the next checkpoint, which orders it after all existing ones."""
         return max((manifest.number for _, manifest in self._manifests()), default=0) + 1
 
     def _manifests(self) -> Iterator[tuple[str, Manifest]]:

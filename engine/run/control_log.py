@@ -59,7 +59,7 @@ class HeldFile:
         self.replaced()
 
     def replaced(self) -> bool:
-        """Whether the name leads to another file than at the last call; a missing one waits."""
+        """Whether the name leads to another file than at the last call; False without a file."""
         place = place_of_file(self._path)
         if place is None or (before := self._place()) == place:
             return False
@@ -97,7 +97,7 @@ _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
 def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
-    """Return the decision on a command from the file, without a hub; None if there is none."""
+    """Return the stored decision on the command with this id; None if there is none."""
     for payload in FrameReader(run.control):
         entry = _decoder.decode(payload)
         if entry.id == id_:
@@ -152,8 +152,8 @@ class ControlWriter:
         self._bell = Doorbell(run.doorbell)
         rung = self._bell.read()
         self._lost_seq = rung if 0 <= rung < _MOST_ENTRIES else 0
-        """The newest number announced by an earlier hub; a control journal that was removed since
-        does not have its entry, and no number is used twice."""
+        """The newest number that an earlier hub announced. A control journal that was removed since
+        lacks that entry, but the number must not be used again."""
         self._bell.ring(self.last_seq)
 
     @property

@@ -24,7 +24,7 @@ _BLOCK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class FolderReport:
-    """What was found in one look at a run folder."""
+    """What one check of a run folder found and put back."""
 
     put_back: list[str] = field(default_factory=list)
     """The files and folders that were missing and are there again."""
@@ -48,7 +48,9 @@ class FolderKeeper:
         self.look()
 
     def look(self) -> FolderReport:
-        """Put back what is missing, and hold what is new.
+        """Put missing files and folders back, open new ones, and report what was done.
+
+        A folder that was moved is left alone.
 
         Raises:
             OSError: something is missing and cannot be written.

@@ -52,9 +52,10 @@ def _thin(payload: bytes) -> _ThinRecord | None:
 
 
 def sample_records(path: Path, after_offset: int) -> list[bytes]:
-    """Return records from 300 evenly spaced places of the journal, in order.
+    """Return finished steps from 300 evenly spaced places after an offset, in order.
 
-    The time needed does not depend on the size of the journal.
+    The other events in the first 16 KiB after the offset are included. The time needed does not
+    depend on the size of the journal.
     """
     with open(path, "rb") as file:
         descriptor = file.fileno()
@@ -95,7 +96,7 @@ def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
 
 
 class MinMaxSampler:
-    """Chooses records that draw the exact curves, by a scan of the journal in small pieces.
+    """Chooses the records with the extremes of the curves, scanning the journal in small pieces.
 
     It keeps the records with the smallest and the largest loss, the largest gradient norm and the
     first non-finite loss of each of 400 parts of the history, the newest step, and the rarer

@@ -18,14 +18,14 @@ from .run_status import LifecycleStatus
 
 
 class JournalSummary:
-    """What the records added so far amount to; records are added in the order of the journal."""
+    """The summary of the records added so far, which are added in the order of the journal."""
 
     def __init__(self) -> None:
         self.status = LifecycleStatus()
         self.newest: Record | None = None
         self.timeline = 1
         self.step = 0
-        """The last step finished on that timeline."""
+        """The last step finished on the newest timeline."""
         self.total_steps = 0
         """The planned steps; 0 while unknown."""
         self.loss: float | None = None

@@ -79,7 +79,7 @@ class RunDirectory:
 
     @property
     def control(self) -> Path:
-        """The decisions on commands; only the hub writes it."""
+        """The control journal, with the decisions on commands; only the hub writes it."""
         return self.path / "control.log"
 
     @property

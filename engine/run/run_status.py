@@ -1,7 +1,7 @@
 """The current state of a run: lifecycle events in its journal, checked against its engine process.
 
 A dead process writes no event, and an event outlives its process, so neither is enough alone.
-Pure: reads no file and asks no process.
+This module reads no file and inspects no process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class EngineStatus:
     started: float = 0.0
     """When the process started, in Unix seconds."""
     alive: bool = False
-    """Whether the process still runs; also if it is on another machine, which alone can tell."""
+    """Whether the process still runs; assumed for a process that this machine cannot see."""
     host: str = ""
     """The other machine that the engine was started on; empty if that is this one."""
     after_seq: int | None = None
-    """The newest record before this engine; None if that is not known."""
+    """Sequence number of the newest record before this engine; None if it is not known."""
 
     @property
     def known(self) -> bool:
@@ -49,17 +49,17 @@ def current_state(reported: RunState | None, *, engine_known: bool, engine_alive
 
 
 class LifecycleStatus:
-    """The status of a run as the events of its life report it: starts, changes of state, ends."""
+    """The status of a run as its journal reports it by starts, changes of state and ends."""
 
     def __init__(self) -> None:
         self.incarnation = 0
-        """The newest engine start; 0 before the first one."""
+        """The number of the newest engine start; 0 before the first one."""
         self.reported: RunState | None = None
         """The state that the newest event reports; None before the first one."""
         self.exit_code: int | None = None
-        """How the newest incarnation ended; None while it runs and if it reported no end."""
+        """Exit code of the newest engine; None while it runs and if it reported no end."""
         self.error = ""
-        """The error that ended the newest incarnation; empty if there was none."""
+        """The error that ended the newest engine; empty if there was none."""
         self._ended_at = 0.0
         self._ended_seq = 0
         self._incarnation_known = True

@@ -23,10 +23,10 @@ class UnsafeRunFolder(FttuiError):
 
 
 def require_plain(folder: Path) -> None:
-    """Check that a run folder contains only plain files and folders.
+    """Check that a run folder contains only plain files and folders, except in `exports/`.
 
     Raises:
-        UnsafeRunFolder: it contains a link, a pipe or a device; the text names the first one.
+        UnsafeRunFolder: it contains links, pipes or devices; the text names up to three of them.
     """
     found = list(_others(folder, 0))
     if not found:

@@ -1,4 +1,4 @@
-"""Comparison of a run's content with the content recorded in a checkpoint, and its acceptance."""
+"""Compares a run's model, tokenizer, template and data with the recorded ones; refuses changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .recorded import AcceptedChange, identity_of, read_recorded
 
 NOT_RECORDED = (
     "was written by an earlier version of fttui, which did not record base model, tokenizer, chat "
-    "template and data; whether they are the same is not known"
+    "template and data, so they cannot be compared"
 )
 
 

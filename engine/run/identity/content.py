@@ -1,4 +1,4 @@
-"""Hashes of what a run is made of: base model, tokenizer, chat template, data; and what differs."""
+"""Hashes of what a run is made of (model, tokenizer, template, data, start adapter), compared."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def differences(
 def not_compared(
     recorded: ContentIdentity, found: ContentIdentity, kinds: frozenset[str] = frozenset(KINDS)
 ) -> list[str]:
-    """Return why a kind of content could not be compared, one text per kind."""
+    """Return one text for each kind of content that could not be compared, with the reason."""
     return [
         f"{KINDS[kind]}: {old.unknown or new.unknown}"
         for kind, old, new in _pairs(recorded, found, kinds)

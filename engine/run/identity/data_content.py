@@ -1,4 +1,4 @@
-"""The content of the training and evaluation sources of a run."""
+"""The content of the training and evaluation sources of a run: its files and their hashes."""
 
 from __future__ import annotations
 

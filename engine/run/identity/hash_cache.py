@@ -23,9 +23,9 @@ SMALLEST_BYTES = 2**20
 """Size from which a hash is kept on disk; a smaller file is hashed as fast as the cache is read."""
 SETTLED_NS = 2 * 10**9
 """Age from which a file's times tell versions apart: file systems store times in steps of up to
-two seconds, so that a younger file may change again without another time."""
+two seconds, so a younger file may change again while its times stay the same."""
 _ATTEMPTS = 3
-"""Readings of a file that changes while it is read."""
+"""How often a file that changes while it is read is read at most."""
 _BLOB = re.compile(r"[0-9a-f]{64}")
 
 
@@ -73,7 +73,10 @@ class HashCache:
         self._known: dict[str, tuple[FileStamp, str]] = {}
 
     def hash(self, path: Path) -> str:
-        """Return the sha256 of a file; a file in the hub's cache is not read if its name has it.
+        """Return the sha256 of a file.
+
+        In the cache of the Hugging Face Hub, where a large file is named by its sha256, the file is
+        not read.
 
         Raises:
             OSError: The file cannot be read.

@@ -1,4 +1,7 @@
-"""The content of a model: weights, tokenizer and chat template of a folder, package or hub id."""
+"""The content of a model (weights, tokenizer, chat template) and of a start adapter, with hashes.
+
+A model is a folder, a Python package or a model of the Hugging Face Hub.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
 
 
 def adapter_content(config: RunConfig, cache: HashCache) -> Content:
-    """Return the files of the adapter that a run starts from; no content if it starts anew."""
+    """Return the content of the adapter that a run starts from; `NO_CONTENT` if there is none."""
     start = config.adapter.start
     if start is None:
         return NO_CONTENT
@@ -86,7 +89,7 @@ def adapter_content(config: RunConfig, cache: HashCache) -> Content:
     if not folder.is_dir():
         cached = _cached(start, _ADAPTER_FILES[0], None)
         if cached is None:
-            return Content(sources=[start], unknown=f"the start adapter {start} is not there")
+            return Content(sources=[start], unknown=f"the start adapter {start} was not found")
         folder, revision = cached, cached.name
     files = [folder / name for name in _ADAPTER_FILES]
     return _read(lambda: _hashes(folder, files, cache), start, revision)
@@ -126,7 +129,7 @@ def _cached(hub_id: str, file: str, revision: str | None) -> Path | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of the base model: weights that are loaded, configuration and own code."""
+    """Return the files of the base model: the weights that are loaded, configuration and code."""
     beside = [folder / name for name in _BESIDE_WEIGHTS if (folder / name).is_file()]
     code = [file for file in folder.glob("*.py") if not file.name.startswith(_CODE_OF_TOKENIZER)]
     return sorted({*beside, *code, *_loaded_weights(folder)})
@@ -195,9 +198,9 @@ def _settings(folder: Path) -> dict[str, Any] | None:
 
 
 def chat_templates(folder: Path) -> dict[str, str]:
-    """Return the chat templates of a model folder by name, wherever they stand.
+    """Return the chat templates of a model folder by name, from all files that may hold them.
 
-    As in transformers, the files win over tokenizer_config.json.
+    As in transformers, template files take precedence over tokenizer_config.json.
     """
     found = dict(_named_templates((_settings(folder) or {}).get("chat_template")))
     old = folder / "chat_template.json"
@@ -260,7 +263,7 @@ def _hashes(folder: Path, files: Iterable[Path], cache: HashCache) -> dict[str, 
 
 
 def _package_content(model: str) -> Content:
-    """Return the content of a Python package that holds a model, as its own metadata has it."""
+    """Return the content of a Python package that holds a model, from the package's metadata."""
     name = model.removeprefix(PACKAGE_PREFIX)
     try:
         package = metadata.distribution(name)

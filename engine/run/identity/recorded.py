@@ -52,7 +52,7 @@ class RecordedIdentities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_recorded(run: RunDirectory) -> RecordedIdentities:
-    """Return the identities recorded in a run folder; none if the file is missing or damaged."""
+    """Return the identities recorded in a run folder; empty if the file is missing or damaged."""
     try:
         return msgspec.json.decode(
             read_plain(run.content_identities, SMALL_FILE_BYTES), type=RecordedIdentities
@@ -89,6 +89,6 @@ def _write(run: RunDirectory, content: RecordedIdentities) -> None:
 def identity_of(run: RunDirectory, manifest: Manifest) -> ContentIdentity | None:
     """Return the identity of a checkpoint; None if it was written without one.
 
-    A checkpoint that was written before the hashes were complete has it in the run folder.
+    For a checkpoint that was written before the hashes were complete, the run folder has it.
     """
     return manifest.identity or read_recorded(run).of_start(manifest.incarnation)

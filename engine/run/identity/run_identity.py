@@ -26,7 +26,7 @@ Log = Callable[[str, str], None]
 
 
 class RunIdentity:
-    """What the run on rank 0 is made of.
+    """Hashes model, tokenizer, template and data on rank 0, records and compares the hashes.
 
     A thread hashes the local files while the model is loaded, so that training starts no later. The
     identity is complete once model and data are loaded, when hub revisions are known.

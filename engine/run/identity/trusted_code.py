@@ -37,7 +37,8 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     digests: list[str] = []
     before_download: bool = False
-    """Whether a run of the user's own was started before the code was on this machine."""
+    """Whether the user started a run of their own before the code was on this machine, which
+    consents to any code of the model."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class HubStatus:
     controller_viewer: str | None = None
     viewers: int = 0
     generation: int = 0
-    """Number of accepted commands that change the settings."""
+    """Number of changes of the settings so far, by commands and by recoveries."""
 
 
 NO_HUB = HubStatus()

@@ -37,16 +37,16 @@ class Liveness(Enum):
     RUNNING = "running"
     EXITED = "exited"
     UNKNOWN_HOST = "unknown-host"
-    """It was started on another machine, which knows; this one cannot."""
+    """The process is on another machine or in another container, so it cannot be seen here."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What identifies a process: when it started, during which boot, and on which machine."""
 
     start: str
-    """When it started, as the kernel counts."""
+    """Its start: clock ticks since boot on Linux, the start time that `ps` prints on macOS."""
     boot: str
-    """The id of the start of the machine."""
+    """The boot id of the machine."""
     space: str
     """The namespace of its pid: a container has its own."""
     host: str

@@ -141,7 +141,10 @@ def _place(path: Path) -> str:
 
 
 def read_engine(run: RunDirectory) -> EngineMark | None:
-    """Read the mark of the engine that last trained a run, which may have ended; None if absent."""
+    """Read the mark of the engine that last trained a run, which may have ended.
+
+    None if it is missing or unreadable, or was copied here with another run folder.
+    """
     return _read(run.engine, EngineMark)
 
 
@@ -163,7 +166,10 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
 
 
 def read_endpoint(run: RunDirectory) -> Endpoint | None:
-    """Read the endpoint of the hub that last served a run, which may have ended; None if absent."""
+    """Read the endpoint of the hub that last served a run, which may have ended.
+
+    None if it is missing or unreadable, or was copied here with another run folder.
+    """
     return _read(run.endpoint, Endpoint)
 
 
