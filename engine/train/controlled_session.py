@@ -72,6 +72,8 @@ class SessionParts:
     """Hashes of the run's model and data; None on ranks other than 0."""
     after_update: Sequence[Callable[[], None]] = ()
     """Functions to call after each update that has changed the weights."""
+    finishes: bool = True
+    """Whether the run ends with an evaluation and a checkpoint; a watched script has its own."""
 
 
 class ControlledSession:
@@ -85,6 +87,7 @@ class ControlledSession:
         self._event_log = event_log
         self._control = control
         self._monitor = parts.monitor
+        self._finishes = parts.finishes
         conclusion = StepConclusion(
             event_log,
             control,
@@ -166,8 +169,9 @@ class ControlledSession:
     def conclude(self) -> SessionOutcome:
         """Evaluate and save if due, refuse the waiting commands, and return the outcome."""
         control, executor = self._control, self._executor
-        if not control.ending and (executor.owes_evaluation or not control.complete):
-            if not executor.finish():
+        due = executor.owes_evaluation or not control.complete
+        if not control.ending and due:
+            if self._finishes and not executor.finish():
                 self._commands.perform_due(executor)
         elif control.complete:
             text = "all planned steps were already done; raise train.steps to continue"

@@ -46,8 +46,8 @@ class InMemoryBatches:
 class SeenExamples:
     """The examples of a step and of the step before it."""
 
-    current: list[Example]
-    previous: list[Example]
+    current: Sequence[Example]
+    previous: Sequence[Example]
 
 
 @dataclass

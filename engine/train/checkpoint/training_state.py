@@ -133,11 +133,11 @@ class TrainingState:
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write the part of rank 0: adapter, its average, optimizer, schedule, scaler, counters."""
-        _save_weights(self._adapter, folder / ADAPTER)
+        save_weights(self._adapter, folder / ADAPTER)
         if self._ema is not None:
-            _save_weights(self._ema.average, folder / EMA)
+            save_weights(self._ema.average, folder / EMA)
         if self._initial:
-            _save_weights(self._initial, folder / INITIAL)
+            save_weights(self._initial, folder / INITIAL)
         self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -162,19 +162,19 @@ class TrainingState:
         Raises:
             CheckpointError: a file cannot be read or does not fit; the text names it.
         """
-        read = _Reader(folder)
+        read = CheckpointReader(folder)
         staged = StagedState(
-            adapter=read(ADAPTER, _weights),
+            adapter=read(ADAPTER, read_weights),
             machinery=read(OPTIMIZER, _machinery),
-            rng=read(rng_file(rank), lambda file: rng_from_tensors(_tensors(file))),
+            rng=read(rng_file(rank), lambda file: rng_from_tensors(read_tensors(file))),
             counters=read(COUNTERS, lambda _: read_counters(folder)),
-            average=read(EMA, _weights) if self._ema and (folder / EMA).exists() else None,
+            average=read(EMA, read_weights) if self._ema and (folder / EMA).exists() else None,
         )
         self._check_weights(folder, ADAPTER, staged.adapter)
         if staged.average:
             self._check_weights(folder, EMA, staged.average)
         if self._initial:
-            self._check_initial(folder, read(INITIAL, _weights))
+            self._check_initial(folder, read(INITIAL, read_weights))
         self._check_machinery(folder, staged.machinery)
         return staged
 
@@ -261,7 +261,12 @@ def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
     return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
 
 
-def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
+def save_weights(weights: dict[str, Tensor], file: Path) -> None:
+    """Write weights as safetensors.
+
+    Raises:
+        CheckpointError: a weight is not finite.
+    """
     host: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in weights.items():
@@ -277,19 +282,20 @@ def _save_weights(weights: dict[str, Tensor], file: Path) -> None:
     safetensors.torch.save_file(host, file, metadata={"format": "pt"})
 
 
-def _weights(file: Path) -> dict[str, Tensor]:
+def read_weights(file: Path) -> dict[str, Tensor]:
     """Read weights into memory, because a mapped file could change after it was staged."""
     weights: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
     return weights
 
 
-def _tensors(file: Path) -> dict[str, Any]:
+def read_tensors(file: Path) -> dict[str, Any]:
+    """Read tensors and plain values to the host."""
     loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return loaded
 
 
 def _machinery(file: Path) -> dict[str, Any]:
-    loaded = _tensors(file)
+    loaded = read_tensors(file)
     if missing := sorted(
         {"optimizer", "others", "scheduler", "scaler", "averaged"} - loaded.keys()
     ):
@@ -298,7 +304,7 @@ def _machinery(file: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class CheckpointReader:
     """Reads files of one checkpoint and names the file in every error."""
 
     folder: Path

@@ -1,0 +1,1 @@
+"""Training scripts of others under control: their Hugging Face trainers and their plain loops."""

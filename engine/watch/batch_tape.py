@@ -1,0 +1,366 @@
+"""Batch tape: the micro-batches of a foreign data loader, held so that they can be served again.
+
+No sampler, stream, packing or worker has to be understood for an exact rollback: the live iterator
+stays where it is, and the micro-batches since the oldest checkpoint are served from here, with the
+random generators set as they were after each fetch. So a collator that draws random numbers
+repeats nothing and skips nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from ..data.batches.batch_source import Batch, SeenExamples
+from ..data.tokens.examples import Example, TextExample
+from ..train.checkpoint.rng import RngState, capture_rng, restore_rng
+
+RNG_BYTES = 32_768
+"""Memory of one state of the random generators of Python, NumPy and torch."""
+DEFAULT_LIMIT_BYTES = 512 * 2**20
+"""Host memory that the tape may use; 16 sequences of 2,048 tokens need 0.8 MB per step."""
+
+
+@dataclass
+class TapedBatch:
+    """One micro-batch in host memory."""
+
+    held: Any
+    """The batch, with tensors replaced by `_Held`."""
+    epoch: int
+    number: int
+    """Position of the micro-batch in the run."""
+    tokens: int
+    samples: int
+    size_bytes: int
+    fresh: Any = None
+    """The batch as the loader made it, until it is served for the first time."""
+    rng: RngState | None = None
+    """Random generators after it was fetched; None if that changed none of them."""
+
+    def serve(self) -> Any:
+        """Return the batch, on the devices on which the loader put it."""
+        fresh, self.fresh = self.fresh, None
+        return _mapped(self.held, _Held.back) if fresh is None else fresh
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A tensor in host memory, and the device that it came from."""
+
+    tensor: Tensor
+    device: torch.device
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return cls(value.detach().to("cpu", copy=True), value.device)
+
+    @staticmethod
+    def back(value: Any) -> Any:
+        return value.tensor.to(value.device, copy=True) if isinstance(value, _Held) else value
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return a copy of nested mappings and sequences with every leaf replaced."""
+    if isinstance(value, Mapping):
+        copied: Any = copy.copy(value)
+        for key in list(value):
+            copied[key] = _mapped(value[key], leaf)
+        return copied
+    if isinstance(value, list | tuple):
+        items = [_mapped(item, leaf) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return leaf(value)
+
+
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a held batch with the key of the mapping that it is in."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, str(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item, name)
+    elif isinstance(value, _Held):
+        yield name, value.tensor
+
+
+def _count(named: list[tuple[str, Tensor]]) -> tuple[int, int]:
+    """Return tokens and rows of a batch: by its attention masks, otherwise by its token ids."""
+    masks = [tensor for name, tensor in named if name.endswith("attention_mask")]
+    ids = [tensor for name, tensor in named if name.endswith("input_ids")]
+    tokens = sum(int(mask.ne(0).sum()) for mask in masks) or sum(one.numel() for one in ids)
+    rows = next((len(one) for _, one in named if one.dim()), 1)
+    return tokens, max(1, len(ids[0]) if ids and ids[0].dim() else rows)
+
+
+@dataclass(frozen=True)
+class EpochPlace:
+    """Where an epoch of the trainer lies in the run."""
+
+    start: int
+    """Position of its first micro-batch."""
+    size: int
+    """Micro-batches in it, by the count of the trainer."""
+
+
+class BatchTape:
+    """The micro-batches of this rank: new ones from the live iterator, earlier ones from memory."""
+
+    def __init__(
+        self,
+        accumulate: int,
+        *,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        keeps: bool = True,
+        log: Callable[[str, str], None],
+    ) -> None:
+        self.position = 0
+        self.serving = 0
+        """The epoch of the trainer whose micro-batches are served."""
+        self.size_bytes = 0
+        """Host memory in use."""
+        self._accumulate = accumulate
+        self._limit_bytes = limit_bytes
+        self._keeps = keeps
+        """Whether micro-batches are held after the step after theirs."""
+        self._log = log
+        self._first = 0
+        """Position of the oldest micro-batch that is held."""
+        self._taped: deque[TapedBatch] = deque()
+        self._live: Iterator[Any] | None = None
+        self._live_epoch = -1
+        self._new_epoch = False
+        self._places: dict[int, EpochPlace] = {}
+        self._current: list[TapedBatch] = []
+        self._previous: list[TapedBatch] = []
+        self._told = False
+
+    @property
+    def oldest(self) -> int:
+        """The earliest position to which the tape can return."""
+        return self._first
+
+    @property
+    def limit_text(self) -> str:
+        """What the tape holds, in words."""
+        if not self._keeps:
+            return "those of the step in progress"
+        limit = f"{self._limit_bytes / 2**20:.4g} MiB"
+        return f"those since the oldest checkpoint, at most {limit} of host memory"
+
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._taped)
+
+    def open(self, epoch: int, live: Iterator[Any], size: int, offset: int = 0) -> None:
+        """Continue with the iterator of an epoch, unless it is known already.
+
+        Args:
+            epoch: number of the epoch.
+            live: iterator over its micro-batches.
+            size: micro-batches in the epoch.
+            offset: micro-batches of the epoch that an earlier process consumed.
+        """
+        if live is self._live or epoch <= self._live_epoch:
+            return
+        self._live, self._live_epoch, self._new_epoch = live, epoch, True
+        self._places[epoch] = EpochPlace(self._end - offset, max(1, size))
+        self.serving = epoch
+
+    @property
+    def live(self) -> Iterator[Any]:
+        """The live iterator; an empty one before the first epoch."""
+        return self._live if self._live is not None else iter(())
+
+    def load(self, count: int) -> None:
+        """Take the micro-batches from the live iterator that the next `fetch` will need.
+
+        Errors of the loader pass through.
+        """
+        missing = self.position + count - self._end
+        if missing <= 0 or self.serving != self._live_epoch or self._live is None:
+            return
+        before = capture_rng()
+        new = 0
+        for _ in range(missing):
+            try:
+                batch = next(self._live)
+            except StopIteration:
+                break
+            self._append(batch)
+            new += 1
+        after = capture_rng()
+        if new and (self._new_epoch or not _equal(before, after)):
+            last = self._taped[-1]
+            last.rng = after
+            last.size_bytes += RNG_BYTES
+            self.size_bytes += RNG_BYTES
+        self._new_epoch = self._new_epoch and not new
+
+    def _append(self, batch: Any) -> None:
+        held = _mapped(batch, _Held.of)
+        named = list(_tensors(held))
+        tokens, samples = _count(named)
+        size = sum(tensor.nbytes for _, tensor in named)
+        self._taped.append(
+            TapedBatch(held, self._live_epoch, self._end, tokens, samples, size, fresh=batch)
+        )
+        self.size_bytes += size
+
+    def fetch(self, micro_batches: int) -> list[Batch]:
+        """Return the next micro-batches with their counts; fewer at the end of the epoch."""
+        found = []
+        while len(found) < micro_batches and self.position < self._end:
+            taped = self._at(self.position)
+            if taped.epoch != self.serving:
+                break
+            again = taped.fresh is None
+            batch = taped.serve()
+            if again and taped.rng is not None:
+                restore_rng(taped.rng)
+            found.append((taped, batch))
+            self.position += 1
+        self._previous, self._current = self._current, [taped for taped, _ in found]
+        self._shrink()
+        return [
+            {"batch": batch, "token_count": taped.tokens, "document_count": taped.samples}
+            for taped, batch in found
+        ]
+
+    def _at(self, position: int) -> TapedBatch:
+        return self._taped[position - self._first]
+
+    def prepare(self, micro_batches: int) -> None:
+        """Do nothing: the loader itself prefetches."""
+
+    def rewind_to(self, position: int) -> None:
+        """Go back to the boundary of a step that was dropped."""
+        self.position = position
+        self._current = self._previous
+        self.serving = self.epoch_at(position)
+
+    def return_to(self, position: int) -> None:
+        """Go to the position of a checkpoint."""
+        self.position = position
+        self._current, self._previous = [], []
+        self.serving = self.epoch_at(position)
+
+    def skip(self, micro_batches: int) -> None:
+        """Leave out the data of whole steps, at most to the end of the epoch that is being read."""
+        steps, start = micro_batches // self._accumulate, self.position
+        for done in range(steps):
+            if not self._skip_step():
+                text = f"only {done} of {steps} steps of data were left in epoch {self.serving}"
+                self._log("warning", f"{text}; those were skipped")
+                break
+        if self.position != start:
+            self.serving = self.epoch_at(self.position)
+
+    def _skip_step(self) -> bool:
+        """Leave out the micro-batches of one step; False if the epoch has none left."""
+        self.serving = self.epoch_at(self.position)
+        self.load(self._accumulate)
+        skipped = 0
+        while skipped < self._accumulate and self.position < self._end:
+            if self._at(self.position).epoch != self.serving:
+                break
+            self._at(self.position).fresh = None
+            self.position += 1
+            skipped += 1
+        return skipped > 0
+
+    def epoch_at(self, position: int) -> int:
+        """Return the epoch of the micro-batch at a position that the tape holds or reads next."""
+        if self._first <= position < self._end:
+            return self._at(position).epoch
+        return max(0, self._live_epoch)
+
+    def consumed(self, epoch: int) -> int:
+        """Return how many micro-batches of an epoch lie before the position."""
+        place = self._places.get(epoch)
+        return 0 if place is None else self.position - place.start
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the data so far, as a fraction."""
+        place = self._places.get(self.serving)
+        return self.serving + (self.consumed(self.serving) / place.size if place else 0.0)
+
+    def forget_before(self, position: int) -> None:
+        """Free the micro-batches before a position, to which no checkpoint returns any more."""
+        while self._taped and self._first < min(position, self.position - self._accumulate):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self.size_bytes -= self._taped.popleft().size_bytes
+        self._first += 1
+
+    def _shrink(self) -> None:
+        """Free the oldest micro-batches if the tape uses more than its limit."""
+        if not self._keeps:
+            self.forget_before(self.position - self._accumulate)
+        while self.size_bytes > self._limit_bytes and self._first < self.position - len(
+            self._current
+        ):
+            self._drop_oldest()
+            if not self._told:
+                self._told = True
+                limit = f"{self._limit_bytes / 2**20:.4g} MiB"
+                self._log("warning", f"batches use {limit}; the oldest can no longer be repeated")
+
+    @property
+    def seen(self) -> SeenExamples:
+        """The rows of the current and of the previous step."""
+        return SeenExamples(TapedRows(self._current), TapedRows(self._previous))
+
+
+class TapedRows(Sequence[Example]):
+    """The rows of some micro-batches as examples; each is made when it is looked at."""
+
+    def __init__(self, taped: Sequence[TapedBatch]) -> None:
+        self._taped = taped
+
+    def __len__(self) -> int:
+        return sum(taped.samples for taped in self._taped)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        row = range(len(self))[index]
+        for taped in self._taped:
+            if row < taped.samples:
+                return _example(taped, row)
+            row -= taped.samples
+        raise IndexError(index)
+
+
+def _example(taped: TapedBatch, row: int) -> TextExample:
+    ids = next((t for name, t in _tensors(taped.held) if name.endswith("input_ids")), None)
+    known = ids is not None and ids.dim() == 2 and row < len(ids)
+    tokens = ids[row].tolist() if ids is not None and known else []
+    return TextExample(f"epoch {taped.epoch}, batch {taped.number}, row {row}", tokens, tokens)
+
+
+def _equal(one: RngState, other: RngState) -> bool:
+    """Whether the generators of the host are in the same state."""
+    numpy, others = one["numpy"], other["numpy"]
+    return (
+        torch.equal(one["cpu"], other["cpu"])
+        and one["python"] == other["python"]
+        and numpy["state"]["pos"] == others["state"]["pos"]
+        and bool((numpy["state"]["key"] == others["state"]["key"]).all())
+        and numpy["gauss"] == others["gauss"]
+    )

@@ -1,0 +1,115 @@
+"""What a trainer can be told to do: the commands that it cannot obey, each with the reason.
+
+The class and the arguments of the trainer decide it before the first step, so that nothing is
+offered that would be silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..protocol.commands import (
+    Command,
+    Evaluate,
+    GenerateSample,
+    MeasureGradients,
+    ProfileSteps,
+    Recover,
+    ResetLr,
+    Rollback,
+    SaveCheckpoint,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SkipBatches,
+)
+from .hf_trainer import tokenizer_of
+
+_GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
+_REPLAYING = (*_GOING_BACK, SkipBatches)
+_LR: tuple[type[Command], ...] = (ScaleLr, SetLr, ResetLr)
+_GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
+"""Beginnings of the names of trainers that generate the data of several steps at once."""
+
+
+class Unwatchable(Exception):
+    """A trainer that fttui does not watch at all; the text says why."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a trainer can do."""
+
+    refused: Mapping[type[Command], str] = field(default_factory=dict)
+    """Commands that it cannot obey, with the reason."""
+    exact: bool = True
+    """Whether it can return to a checkpoint, and a step may be dropped between micro-batches."""
+
+
+def capabilities_of(trainer: Any) -> Capabilities:
+    """Return what a Hugging Face trainer can do.
+
+    Raises:
+        Unwatchable: nothing of the trainer can be watched.
+    """
+    _require_watchable(trainer)
+    refused: dict[type[Command], str] = {ProfileSteps: "a watched script cannot be profiled"}
+    backwards = why_not_back(trainer)
+    if backwards:
+        refused |= dict.fromkeys(_REPLAYING, backwards)
+    if sharded := _sharded(trainer):
+        refused |= dict.fromkeys((SaveCheckpoint, MeasureGradients, SetClip, *_LR), sharded)
+    if trainer.eval_dataset is None:
+        refused[Evaluate] = "the trainer has no eval_dataset"
+    if reason := _why_no_sample(trainer):
+        refused[GenerateSample] = reason
+    return Capabilities(refused, exact=not backwards)
+
+
+def _require_watchable(trainer: Any) -> None:
+    if trainer.args.auto_find_batch_size:
+        raise Unwatchable("auto_find_batch_size starts the loop again with another batch size")
+    if not hasattr(trainer, "_run_epoch"):
+        from transformers import __version__
+
+        raise Unwatchable(
+            f"transformers {__version__} has another training loop; expected 5.24 or newer"
+        )
+    base = next(one for one in type(trainer).__mro__ if one.__module__ == "transformers.trainer")
+    own = getattr(type(trainer), "_inner_training_loop", None)
+    if own is not None and own is not getattr(base, "_inner_training_loop", None):
+        raise Unwatchable(f"{type(trainer).__name__} has a training loop of its own")
+
+
+def why_not_back(trainer: Any) -> str:
+    """Return why the trainer cannot return to an earlier step exactly; empty if it can."""
+    name = type(trainer).__name__
+    if sharded := _sharded(trainer):
+        return sharded
+    if trainer.args.n_gpu > 1:
+        return f"DataParallel on {trainer.args.n_gpu} GPUs; start one process per GPU with torchrun"
+    if name.startswith(_GENERATING):
+        return f"{name} generates the data of several steps at once, which is not restored"
+    if getattr(trainer.args, "sync_ref_model", False):
+        return "sync_ref_model changes the reference model, which is not restored"
+    return ""
+
+
+def _sharded(trainer: Any) -> str:
+    if trainer.is_deepspeed_enabled:
+        return "DeepSpeed clips and steps inside its engine and shards the optimizer state"
+    if trainer.is_fsdp_enabled:
+        return "FSDP shards weights and optimizer state over the ranks"
+    return ""
+
+
+def _why_no_sample(trainer: Any) -> str:
+    if tokenizer_of(trainer) is None:
+        return "the trainer has no tokenizer (processing_class)"
+    model = trainer.model
+    can = getattr(model, "can_generate", None)
+    base = getattr(model, "get_base_model", None)
+    can = getattr(base(), "can_generate", None) if base is not None else can
+    return "" if can is not None and can() else f"{type(model).__name__} generates no text"

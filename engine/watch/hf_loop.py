@@ -1,0 +1,270 @@
+"""The hooks into the loop of a stock Hugging Face trainer, and an epoch that is entered again.
+
+| seam on the instance | step hook | possible effect |
+|---|---|---|
+| `get_batch_samples` | `begin_step`, `fetch` | run commands; leave the epoch; end the run |
+| `training_step`, before it | `may_continue` | drop the step by leaving the epoch |
+| `accelerator.backward` | `may_backward` | a loss that is not finite reaches every rank |
+| `training_step`, after it | `record_loss` | the loss of the step |
+| `_clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
+| `optimizer.step` | `may_update` | refuse the update |
+| `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
+| `on_step_end` | `end_step` | journal the step |
+
+The position of the loop is in local variables of `_run_epoch`. After a rollback that frame is left
+by an exception, and `_run_epoch` is entered again for the rest of the epoch that the restored state
+belongs to, with a loader that hands back the live iterator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..train.control.controlled_trainer import StepHooks
+from .batch_tape import BatchTape
+from .shield import Shield
+
+
+class LoopLeft(BaseException):
+    """Leaves the running epoch; not an `Exception`, so that no handler of a user catches it."""
+
+
+class LoopHooks(StepHooks, Protocol):
+    """The step hooks, and how their time is measured."""
+
+    @property
+    def tally(self) -> Any:
+        """The measurements of the step."""
+
+
+class LoopEvents(Protocol):
+    """What the loop reports besides the step hooks."""
+
+    def stepped(self) -> None:
+        """The counters of the trainer have moved."""
+
+    def put_back_lr(self) -> None:
+        """The update is done, so the scheduled learning rate can be put back."""
+
+
+class _LiveLoader:
+    """Stands for the loader when an epoch is entered again: continues with the live iterator."""
+
+    def __init__(self, live: Iterator[Any]) -> None:
+        self._live = live
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._live
+
+
+class HfLoop:
+    """The seams of one `train()` call; each is put in place of a method of the instance."""
+
+    def __init__(
+        self, trainer: Any, tape: BatchTape, shield: Shield, *, drops: bool, clip: float
+    ) -> None:
+        self._trainer = trainer
+        self._tape = tape
+        self._shield = shield
+        self._drops = drops
+        """Whether a step may be dropped between two micro-batches."""
+        self._clip = clip
+        """The gradient clip that the script asks for; 0 is off."""
+        self._hooks: LoopHooks | None = None
+        self._events: LoopEvents | None = None
+        self._epoch: dict[str, Any] = {}
+        """Arguments of the epoch that the trainer has entered."""
+        self._entered_again = False
+        self._dropping = False
+        self.original: dict[str, Callable[..., Any]] = {}
+        """The methods of the trainer, by name."""
+
+    def begin(self, hooks: LoopHooks, events: LoopEvents) -> None:
+        """Start to call the step hooks."""
+        self._hooks, self._events = hooks, events
+
+    @property
+    def seams(self) -> dict[str, Callable[..., Any]]:
+        """The methods to put in place of those of the trainer."""
+        return {
+            "get_batch_samples": self.get_batch_samples,
+            "training_step": self.training_step,
+            "_clip_grad_norm": self.clip_grad_norm,
+            "_get_grad_norm": self.get_grad_norm,
+            "_run_epoch": self.run_epoch,
+        }
+
+    def run_epoch(self, **entry: Any) -> None:
+        """Run an epoch of the trainer; after a rollback, run what then follows up to its end."""
+        self._epoch, self._entered_again = entry, False
+        while True:
+            try:
+                self.original["_run_epoch"](**entry)
+            except LoopLeft:
+                self._take_back()
+            else:
+                if self._over():
+                    return
+                self._next_epoch()
+            following = self._entry_again()
+            if following is None:
+                return
+            entry, self._entered_again = following, True
+
+    def _over(self) -> bool:
+        """Whether the epoch that the trainer has entered is finished."""
+        stops = self._trainer.control.should_training_stop
+        return bool(stops) or self._tape.serving >= self._epoch["epoch"]
+
+    def _next_epoch(self) -> None:
+        trainer = self._trainer
+        self._tape.serving += 1
+        trainer.control = trainer.callback_handler.on_epoch_begin(
+            trainer.args, trainer.state, trainer.control
+        )
+
+    def _entry_again(self) -> dict[str, Any] | None:
+        """Return the arguments for the rest of the epoch at the tape's position, None at the end.
+
+        The loop counts from zero in each epoch, so it is given fewer steps and micro-batches.
+        """
+        first, tape, trainer = self._epoch, self._tape, self._trainer
+        while (left := first["steps_in_epoch"] - tape.consumed(tape.serving)) <= 0:
+            trainer.control = trainer.callback_handler.on_epoch_end(
+                trainer.args, trainer.state, trainer.control
+            )
+            if self._over():
+                return None
+            self._next_epoch()
+        return {
+            **first,
+            "epoch": tape.serving,
+            "train_dataloader": _LiveLoader(tape.live),
+            "steps_in_epoch": left,
+            "num_update_steps_per_epoch": math.ceil(
+                left / trainer.args.gradient_accumulation_steps
+            ),
+            "resume_from_checkpoint": None,
+        }
+
+    def _take_back(self) -> None:
+        """Undo the step that was in progress, if the epoch was left because it is dropped."""
+        dropping, self._dropping = self._dropping, False
+        if dropping and self._hooks is not None:
+            self._hooks.end_step()
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Handle the boundary before a step, then return its micro-batches."""
+        hooks, trainer = self._hooks, self._trainer
+        if hooks is None or not self._shield.run(lambda: self._open(epoch_iterator), False):
+            if not self._entered_again:
+                return self.original["get_batch_samples"](epoch_iterator, num_batches, device)
+            return self._unwatched(epoch_iterator, num_batches, device)
+        before = (trainer.state.global_step, self._tape.position)
+        if not self._shield.run(hooks.begin_step, True):
+            trainer.control.should_training_stop = True
+            return [], None
+        if (trainer.state.global_step, self._tape.position) != before:
+            raise LoopLeft
+        with hooks.tally.time("data"):
+            self._tape.load(num_batches)
+        served = self._shield.run(lambda: hooks.fetch(num_batches), None)
+        if served is None:
+            return self._unwatched(epoch_iterator, num_batches, device)
+        batches = iter([one["batch"] for one in served])
+        return self.original["get_batch_samples"](batches, num_batches, device)
+
+    def _open(self, epoch_iterator: Any) -> bool:
+        epoch = self._epoch
+        resumed = (
+            epoch["resume_from_checkpoint"] is not None
+            and epoch["epoch"] == epoch["epochs_trained"]
+        )
+        offset = epoch["steps_trained_in_current_epoch"] if resumed else 0
+        self._tape.open(epoch["epoch"], epoch_iterator, epoch["steps_in_epoch"], offset)
+        return True
+
+    def _unwatched(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Serve what is still on the tape, then the live iterator, without any control."""
+        tape = self._tape
+        held = tape.fetch(num_batches)
+        live = epoch_iterator if tape.serving == self._epoch["epoch"] else ()
+
+        def batches() -> Iterator[Any]:
+            yield from (one["batch"] for one in held)
+            yield from live
+
+        return self.original["get_batch_samples"](batches(), num_batches, device)
+
+    def training_step(self, *arguments: Any, **named: Any) -> Any:
+        """Run one micro-batch, unless the step is being dropped."""
+        hooks = self._hooks
+        if hooks is None:
+            return self.original["training_step"](*arguments, **named)
+        if self._drops and not self._shield.run(hooks.may_continue, True):
+            self._dropping = True
+            raise LoopLeft
+        with hooks.tally.time("compute"):
+            loss = self.original["training_step"](*arguments, **named)
+        self._shield.run(lambda: hooks.record_loss(loss.detach()), None)
+        return loss
+
+    def clip_grad_norm(self, model: Any) -> Any:
+        """Clip as the settings say, judge the update, and return the norm before clipping."""
+        return self._judged(model, self.original["_clip_grad_norm"])
+
+    def get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Do the same for a trainer that does not clip; otherwise return the norm there is."""
+        measure = self.original["_get_grad_norm"]
+        if grad_norm is not None:
+            return measure(model, grad_norm=grad_norm)
+        return measure(model, grad_norm=self._judged(model, self._clipped))
+
+    def _clipped(self, model: Any) -> Any:
+        """Clip by `max_grad_norm`, which is not 0 any more."""
+        return self.original["_clip_grad_norm"](model)
+
+    def _judged(self, model: Any, clip: Callable[[Any], Any]) -> Any:
+        args, hooks = self._trainer.args, self._hooks
+        found: list[Any] = []
+
+        def clip_to(limit: float) -> Tensor:
+            asked = args.max_grad_norm
+            own = limit == self._clip and asked
+            args.max_grad_norm = asked if own else limit
+            try:
+                found.append(clip(model))
+            finally:
+                args.max_grad_norm = asked
+            norm = found[0]
+            return norm if isinstance(norm, Tensor) else Tensor([norm])[0]
+
+        if hooks is None:
+            return clip(model) if args.max_grad_norm else None
+        self._shield.run(lambda: hooks.check_update(clip_to), None)
+        if found:
+            return found[0]
+        return clip(model) if args.max_grad_norm else None
+
+    def optimizer_stepped(self, *, skipped: bool) -> None:
+        """Report that the weights have changed, unless the guard or the loss scaler refused it."""
+        hooks, events = self._hooks, self._events
+        if events is not None:
+            events.put_back_lr()
+        if hooks is not None and not skipped:
+            self._shield.run(hooks.optimizer_stepped, None)
+
+    def step_ended(self) -> None:
+        """Journal the step after the counters of the trainer have moved."""
+        hooks, events, state = self._hooks, self._events, self._trainer.state
+        if self._entered_again:
+            state.epoch = self._tape.epoch
+        if hooks is None or events is None:
+            return
+        last = state.global_step >= state.max_steps
+        self._shield.run(events.stepped, None)
+        self._shield.run(lambda: hooks.end_step(last=last), None)

@@ -1,0 +1,149 @@
+"""A stock Hugging Face trainer as a `ControlledTrainer`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..protocol.commands import Command
+from ..train.checkpoint.optimizer_state import bare
+from ..train.checkpoint.rng import capture_rng, restore_rng
+from ..train.control.controlled_trainer import EvalResult, EvaluationInterrupted
+from ..train.position import Position
+from .batch_tape import BatchTape
+from .foreign_state import ForeignState, set_group_lr
+
+SAMPLE_TOKENS = 48
+_TIMING = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
+
+class HfTrainer:
+    """Implements `ControlledTrainer` for a trainer that the user's script has built."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        position: Position,
+        state: ForeignState,
+        data: BatchTape,
+        obeys: frozenset[type[Command]],
+    ) -> None:
+        self._trainer = trainer
+        self._scheduled: list[Any] = []
+        """Learning rates of the schedule while scaled ones are in their place."""
+        self.position = position
+        self.state = state
+        self.data = data
+        self.obeys = obeys
+        self.evaluating = False
+        """Whether an evaluation of fttui is under way, whose figures the executor records."""
+
+    def set_lr(self, lr: float) -> None:
+        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
+        scheduled, groups = self.position.schedule_lr, bare(self._trainer.optimizer).param_groups
+        if lr == scheduled or not scheduled:
+            return
+        self._scheduled = [group["lr"] for group in groups]
+        for group in groups:
+            if group["lr"] is not None:
+                own = float(group["lr"])
+                set_group_lr(group, lr if own == scheduled else own * (lr / scheduled))
+
+    def put_back_lr(self) -> None:
+        """Put the learning rates of the schedule back, before the schedule moves them on."""
+        groups = bare(self._trainer.optimizer).param_groups
+        for group, lr in zip(groups, self._scheduled, strict=False):
+            set_group_lr(group, lr)
+        self._scheduled = []
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether the script gave the trainer an evaluation data set."""
+        return self._trainer.eval_dataset is not None
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
+        """Evaluate as the trainer itself does, without a trace in its state."""
+        started = time.monotonic()
+        self.evaluating = True
+        try:
+            with self._unchanged():
+                found = plain_metrics(self._trainer.evaluate())
+        finally:
+            self.evaluating = False
+        if "loss" not in found:
+            raise EvaluationInterrupted(f"the evaluation gave no loss, only {', '.join(found)}")
+        return EvalResult(found, time.monotonic() - started)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Keep generators, mode, counters and deciding callbacks as they are."""
+        trainer, generators = self._trainer, capture_rng()
+        handler, training = trainer.callback_handler, trainer.model.training
+        callbacks, history = handler.callbacks, len(trainer.state.log_history)
+        handler.callbacks = [one for one in callbacks if not hasattr(one, "state")]
+        flags = dict(vars(trainer.control))
+        try:
+            yield
+        finally:
+            handler.callbacks = callbacks
+            vars(trainer.control).update(flags)
+            del trainer.state.log_history[history:]
+            trainer.model.train(training)
+            restore_rng(generators)
+
+    @torch.no_grad()
+    def sample(self, prompt: str) -> str:
+        """Generate text from the current weights by greedy decoding."""
+        trainer, tokenizer = self._trainer, tokenizer_of(self._trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        inputs = _encoded(tokenizer, prompt).to(trainer.args.device)
+        with self._unchanged():
+            model.eval()
+            output = model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                max_new_tokens=SAMPLE_TOKENS,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        new = output[0, inputs["input_ids"].shape[1] :]
+        return str(tokenizer.decode(new, skip_special_tokens=True))
+
+    def release_memory(self) -> int:
+        """Release nothing: the script may hold tensors of its own that fttui does not know."""
+        return 0
+
+    def reclaim_memory(self) -> None:
+        """Nothing was released."""
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """Return the tokenizer of a trainer, also of a processor; None without one."""
+    found = getattr(trainer, "processing_class", None)
+    found = getattr(found, "tokenizer", found)
+    return found if hasattr(found, "decode") and hasattr(found, "pad_token_id") else None
+
+
+def plain_metrics(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return the figures of an evaluation by their names without `eval_`, and without timings."""
+    named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    return {
+        name: float(value)
+        for name, value in named.items()
+        if isinstance(value, int | float) and name != "epoch" and not name.endswith(_TIMING)
+    }
+
+
+def _encoded(tokenizer: Any, prompt: str) -> Any:
+    if not getattr(tokenizer, "chat_template", None):
+        return tokenizer(prompt, return_tensors="pt")
+    return tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )

@@ -1,0 +1,221 @@
+"""Watch: one Hugging Face trainer instance under control, from `watch()` to the end of `train()`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..config.schema import RunConfig
+from ..protocol.states import RunState
+from .batch_tape import BatchTape
+from .capabilities import Capabilities, Unwatchable, capabilities_of
+from .checkpoint_plan import CheckpointPlan, plan_checkpoints
+from .hf_callback import WatchCallback
+from .hf_config import run_name, source_text, watched_config
+from .hf_loop import HfLoop
+from .hf_session import HfSession, begin_session
+from .recording import MakeEventLog, Recording, free_for_runs, plain_event_log, say
+from .shield import Shield
+from .undo import Undo
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """What the caller of `watch` may choose."""
+
+    name: str | None = None
+    """Name of the run; None is that of the trainer's arguments, else of the script."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; None plans them by their size, 0 writes them on command only."""
+    keep: int = 3
+    """Newest checkpoints that are kept."""
+    tape_mib: int = 512
+    """Host memory for the batches since the oldest checkpoint, in MiB."""
+    make_event_log: MakeEventLog = plain_event_log
+    """Makes the event log of the run."""
+
+
+class HfWatch:
+    """The watch over one trainer; each `train()` is a run of its own."""
+
+    def __init__(self, trainer: Any, options: WatchOptions, *, at_once: bool) -> None:
+        self._trainer = trainer
+        self._options = options
+        self._capabilities = capabilities_of(trainer)
+        self._plan = _plan(trainer, options)
+        self._undo = Undo()
+        self._train: Callable[..., Any] = self._undo.replace(trainer, "train", self.train)
+        self._config = watched_config(
+            trainer, options.name or run_name(trainer), self._plan.every, options.keep
+        )
+        self._recording: Recording | None = self._open() if at_once else None
+
+    @property
+    def _leads(self) -> bool:
+        return bool(self._trainer.args.process_index == 0)
+
+    def _open(self) -> Recording | None:
+        """Open the run on rank 0 and say how to attach to it."""
+        if not self._leads:
+            return None
+        trainer = self._trainer
+        recording = Recording(
+            self._config, source_text(trainer), type(trainer).__name__, self._options.make_event_log
+        )
+        run = recording.run
+        say(f"run {run.id} · attach: fttui attach {run.path}")
+        return recording
+
+    def remove(self) -> None:
+        """Put the trainer's own methods back; a run that has not begun ends."""
+        self._undo.all()
+        if self._recording is not None:
+            self._recording.end(RunState.STOPPED, error="unwatched")
+
+    def train(self, *arguments: Any, **named: Any) -> Any:
+        """Train as the trainer does, as a run of its own."""
+        recording, self._recording = self._recording or self._open(), None
+        watched = WatchedTraining(
+            self._trainer, recording, self._config, self._capabilities, self._plan, self._options
+        )
+        try:
+            with watched:
+                return self._train(*arguments, **named)
+        finally:
+            watched.close()
+
+
+class WatchedTraining:
+    """One `train()` of a watched trainer: a context that records how it ends."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        recording: Recording | None,
+        config: RunConfig,
+        capabilities: Capabilities,
+        plan: CheckpointPlan,
+        options: WatchOptions,
+    ) -> None:
+        self._trainer = trainer
+        self._recording = recording
+        self._config = config
+        self._capabilities = capabilities
+        self._plan = plan
+        self._undo = Undo()
+        self._session: HfSession | None = None
+        self._shield = Shield(self._abandon)
+        self._event_log = recording.event_log if recording else options.make_event_log(None, None)
+        self._tape = BatchTape(
+            config.train.accumulate,
+            limit_bytes=options.tape_mib * 2**20,
+            keeps=capabilities.exact,
+            log=self._event_log.log,
+        )
+        self._loop = HfLoop(
+            trainer,
+            self._tape,
+            self._shield,
+            drops=capabilities.exact,
+            clip=config.train.clip,
+        )
+        self._callback = WatchCallback(self._begin, self._loop, self._shield, self._told)
+
+    def __enter__(self) -> None:
+        for name, seam in self._loop.seams.items():
+            self._loop.original[name] = self._undo.replace(self._trainer, name, seam)
+        handler = self._trainer.callback_handler
+        handler.callbacks.insert(0, self._callback)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._recording is not None and isinstance(error, KeyboardInterrupt):
+            self._recording.end(RunState.STOPPED, error="interrupted from the keyboard")
+        elif self._recording is not None and error is not None:
+            text = f"{type(error).__name__}: {error} (raised in the script)"
+            self._recording.end(RunState.FAILED, error=text)
+        elif error is None:
+            self._shield.run(self._conclude, None)
+
+    def close(self) -> None:
+        """Take the watch out of the trainer."""
+        self._undo.all()
+        callbacks = self._trainer.callback_handler.callbacks
+        if self._callback in callbacks:
+            callbacks.remove(self._callback)
+
+    def _begin(self) -> None:
+        """Build the session; called when optimizer and schedule have been made."""
+        self._session = begin_session(
+            self._trainer,
+            self._config,
+            self._recording,
+            self._event_log,
+            self._tape,
+            self._capabilities,
+            self._plan,
+            self._undo,
+        )
+        self._loop.begin(self._session.step_loop, self._session)
+
+    def _told(self, kind: str, figures: dict[str, Any]) -> None:
+        """Take note of what the trainer has logged or evaluated."""
+        if self._session is not None:
+            self._session.told(kind, figures)
+
+    def _conclude(self) -> None:
+        if self._session is None:
+            if self._recording is not None:
+                self._recording.end(RunState.STOPPED, error="the trainer did not enter its loop")
+            return
+        outcome = self._session.conclude()
+        if self._recording is not None:
+            self._recording.end(outcome.state, error=outcome.unsaved, checkpoint=outcome.checkpoint)
+
+    def _abandon(self, error: Exception) -> None:
+        """Stop watching after an error of our own; the training of the script goes on."""
+        if self._session is not None:
+            self._session.put_back_lr()
+        text = f"an error of fttui itself ({type(error).__name__}: {error})"
+        if self._recording is None:
+            say(f"{text}; this rank trains on unwatched")
+            return
+        file = self._recording.keep_error(error)
+        say(f"{text}; training goes on unwatched, details in {file}")
+        self._recording.end(
+            RunState.FAILED, error=f"{text}; the script trains on unwatched, details in {file}"
+        )
+
+
+def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:
+    trained = [one for one in trainer.model.parameters() if one.requires_grad]
+    return plan_checkpoints(
+        sum(one.nbytes for one in trained),
+        sum(one.numel() for one in trained),
+        free_for_runs(),
+        options.keep,
+        options.checkpoint_every,
+    )
+
+
+_watches: weakref.WeakKeyDictionary[Any, HfWatch] = weakref.WeakKeyDictionary()
+
+
+def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) -> None:
+    """Watch a trainer; one that cannot be watched trains as before, and a line says why."""
+    if trainer in _watches:
+        return
+    try:
+        _watches[trainer] = HfWatch(trainer, options, at_once=at_once)
+    except Unwatchable as reason:
+        say(f"this trainer is not watched: {reason}")
+    except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's script
+        say(f"this trainer is not watched: {type(error).__name__}: {error}")
+
+
+def unwatch_trainer(trainer: Any) -> None:
+    """Put a watched trainer back as it was."""
+    watch = _watches.pop(trainer, None)
+    if watch is not None:
+        watch.remove()

@@ -1,0 +1,148 @@
+"""The run folder of a watched script: opened with a journal and a hub, and ended with the script.
+
+Only rank 0 opens it; the other ranks get its path and record nothing. Handlers of signals and the
+logging of the script stay as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from ..config.schema import RunConfig
+from ..errors import TrainingFailed
+from ..hub.launch import launch_hub
+from ..protocol.events import RunEnded, RunStarted
+from ..protocol.states import RunState
+from ..run.files import free_bytes
+from ..run.processes.marks import EngineMark, ProcessMark, write_mark
+from ..run.run_dir import RunDirectory, create_run, require_runs_folder, runs_root
+from ..telemetry.logs import CallbackHandler
+from ..train.event_log import EventLog
+from ..train.journal_writer import JournalWriter
+from ..train.monitoring.notify import Notifier, start_notifier
+from .hf_config import resolved_text, script_path
+
+EXEC_FOLDER = "FTTUI_EXEC"
+"""Environment variable by which `fttui exec` names the folder in which runs announce themselves."""
+
+MakeEventLog = Callable[[RunDirectory | None, JournalWriter | None], EventLog]
+
+
+def plain_event_log(run: RunDirectory | None, writer: JournalWriter | None) -> EventLog:
+    """Return the event log of a rank; only rank 0 has a run folder and a writer."""
+    return EventLog(writer)
+
+
+class Recording:
+    """One run of a watched script on rank 0, from its folder to its last event."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        source: str,
+        trainer: str,
+        make_event_log: MakeEventLog = plain_event_log,
+    ) -> None:
+        root = runs_root()
+        require_runs_folder(root, writing=True)
+        self.run = create_run(
+            root,
+            name=config.name,
+            config=script_path(),
+            source=source,
+            resolved=resolved_text(config),
+            overrides=[],
+            version=version("fttui"),
+        )
+        self._writer = JournalWriter(self.run, launch_hub)
+        self.event_log = make_event_log(self.run, self._writer)
+        self.started = _started(config, trainer)
+        self._ended = False
+        self._handlers = [CallbackHandler(self.event_log.log, logging.WARNING), self._file()]
+        self._notifier: Notifier | None = start_notifier(self.run.id, self.event_log)
+        for handler in self._handlers:
+            logging.getLogger("fttui").addHandler(handler)
+        self._mark()
+        self.event_log.record(self.started)
+        atexit.register(self._end_unfinished)
+
+    def _file(self) -> logging.Handler:
+        handler = logging.FileHandler(self.run.logs / "rank-0.log", encoding="utf-8", delay=True)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        return handler
+
+    def _mark(self) -> None:
+        mine = ProcessMark.current()
+        mark = EngineMark(
+            pid=mine.pid, started=mine.started, identity=mine.identity, incarnation=1, after_seq=0
+        )
+        write_mark(self.run.engine, mark)
+        if folder := os.environ.get(EXEC_FOLDER):
+            (Path(folder) / self.run.id).write_text(str(self.run.path), encoding="utf-8")
+
+    def end(self, state: RunState, *, error: str = "", checkpoint: str | None = None) -> None:
+        """Record the end of the run and close its journal; a second end changes nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        atexit.unregister(self._end_unfinished)
+        code = 0 if state in (RunState.FINISHED, RunState.STOPPED) else TrainingFailed.exit_code
+        self.event_log.record(
+            RunEnded(state=state, exit_code=code, error=error, checkpoint=checkpoint)
+        )
+        for handler in self._handlers:
+            logging.getLogger("fttui").removeHandler(handler)
+            handler.close()
+        self._writer.close()
+        if self._notifier is not None:
+            self._notifier.close()
+
+    def _end_unfinished(self) -> None:
+        self.end(RunState.STOPPED, error="the script ended before it had trained")
+
+    def keep_error(self, error: Exception) -> Path:
+        """Write the traceback of an error of fttui to the run's log and return its path."""
+        file = self.run.logs / "watch-error.log"
+        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return file
+
+
+def _started(config: RunConfig, trainer: str) -> RunStarted:
+    train = config.train
+    return RunStarted(
+        name=config.name,
+        incarnation=1,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        world_size=train.devices,
+        task=trainer,
+        model=config.model.id,
+        total_steps=train.steps or 0,
+        micro_batch_size=train.batch,
+        accumulation=train.accumulate,
+        versions={"fttui": version("fttui"), "torch": version("torch")},
+    )
+
+
+def free_for_runs() -> int | None:
+    """Return the free bytes where run folders are kept; None if unknown."""
+    return free_bytes(runs_root())
+
+
+def say(text: str) -> None:
+    """Print a line about the watching, apart from the output of the script."""
+    sys.stderr.write(f"fttui: {text}\n")
+    sys.stderr.flush()
+
+
+def shared_run(path: str) -> RunDirectory:
+    """Return the run folder that rank 0 has opened."""
+    return RunDirectory(Path(path))

@@ -1,0 +1,48 @@
+"""Replaced attributes of foreign objects, remembered so that all of them can be put back.
+
+| object and attribute | replaced by | reason |
+|---|---|---|
+| `trainer.train` | `hf_watch` | opens and ends the run |
+| `trainer.get_batch_samples` | `hf_loop` | the boundary before a step; its batches |
+| `trainer.training_step` | `hf_loop` | the loss of a micro-batch; a step may be dropped before it |
+| `trainer._clip_grad_norm` | `hf_loop` | the verdict on an update before it is made |
+| `trainer._get_grad_norm` | `hf_loop` | the same for a trainer that does not clip |
+| `trainer._run_epoch` | `hf_loop` | enters an epoch again at another position |
+| `accelerator.backward` | `train.patches` | a loss that is not finite has to reach every rank |
+| `optimizer.step` | `train.patches` | a refused update changes neither weights nor state |
+
+Only instances are changed, never a class, so that other trainers of the process stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ABSENT = object()
+
+
+class Undo:
+    """Replaces attributes of instances and puts the earlier ones back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def remember(self, owner: Any, name: str) -> None:
+        """Remember an attribute that somebody else is about to replace."""
+        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+
+    def replace(self, owner: Any, name: str, value: Any) -> Any:
+        """Replace an attribute of an instance and return what it was."""
+        before = getattr(owner, name)
+        self.remember(owner, name)
+        setattr(owner, name, value)
+        return before
+
+    def all(self) -> None:
+        """Put every attribute back, the newest first."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _ABSENT:
+                vars(owner).pop(name, None)
+            else:
+                setattr(owner, name, value)

@@ -1,0 +1,50 @@
+"""Watched trainers of real libraries: untouched without commands, exact after a rollback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fttui.engine.protocol.events import CommandFailed, LogEmitted, RolledBack, RunEnded
+from fttui.engine.protocol.states import RunState
+from tests.support.foreign import BUILDERS, Trained, play_watched, train_alone
+from tests.support.matrix import in_part
+from tests.support.training import Script
+
+REPRESENTATIVE = ["Trainer", "SFT", "DPO"]
+BACK_AND_FORTH = {4: ["checkpoint"], 5: ["rollback 4"], 11: ["rollback 4"], 13: ["rollback 0"]}
+"""Rollbacks within an epoch, across one, and to the start."""
+
+
+def last_of_each_step(logged: list[dict[str, float]]) -> dict[float, dict[str, float]]:
+    return {entry["step"]: entry for entry in logged}
+
+
+def complaints(trained: Trained) -> list[Any]:
+    assert trained.played is not None
+    failed = trained.played.events(CommandFailed)
+    errors = [e for e in trained.played.events(LogEmitted) if e.level in ("error", "warning")]
+    return [*failed, *errors]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", in_part(BUILDERS, REPRESENTATIVE))
+def test_a_rolled_back_run_ends_like_an_uninterrupted_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = train_alone(BUILDERS[name], tmp_path / "alone")
+    watched = play_watched(
+        BUILDERS[name], tmp_path / "watched", monkeypatch, Script(dict(BACK_AND_FORTH))
+    )
+    assert watched.played is not None
+    assert complaints(watched) == []
+    back = watched.played.events(RolledBack)
+    assert [(one.from_step, one.to_step) for one in back] == [(5, 4), (11, 4), (13, 0)]
+    assert last_of_each_step(watched.logged) == last_of_each_step(alone.logged)
+    assert torch.equal(watched.weights, alone.weights)
+    assert watched.trainer.state.log_history[:-1] == alone.trainer.state.log_history[:-1]
+    (ended,) = watched.played.events(RunEnded)
+    assert ended.state is RunState.FINISHED

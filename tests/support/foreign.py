@@ -1,0 +1,346 @@
+"""Tiny trainers of the real libraries, built as a user's script would, and watched ones played.
+
+Every builder makes the same trainer again: same weights, same data, same seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.control_log import ControlWriter
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train.controlled_session import SessionOutcome
+from fttui.engine.train.journal_writer import JournalWriter
+from fttui.engine.watch import recording
+from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
+
+from .training import Played, Script, ScriptedEventLog, read_records
+
+ROWS = 22
+WORDS = [f"w{number}" for number in range(60)]
+SPECIAL = ["<pad>", "<eos>", "<unk>", "<bos>"]
+WIDTH = 12
+
+
+def word_tokenizer() -> Any:
+    """A tokenizer with one token per word."""
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *WORDS])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>", "bos_token": "<bos>"}
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **names)
+
+
+def gpt2_config(**changed: Any) -> GPT2Config:
+    """A model of two small layers with dropout."""
+    size = {"vocab_size": 64, "n_positions": 48, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
+    return GPT2Config(**size, **ids, **changed)
+
+
+def language_model() -> Any:
+    torch.manual_seed(1)
+    return GPT2LMHeadModel(gpt2_config())
+
+
+def with_adapter(model: Any) -> Any:
+    """The model with a LoRA adapter that has dropout."""
+    torch.manual_seed(2)
+    config = LoraConfig(r=4, target_modules=["c_attn"], lora_dropout=0.1, task_type="CAUSAL_LM")
+    return get_peft_model(model, config)
+
+
+def texts(words: int, rows: int = ROWS) -> Iterator[str]:
+    draw = random.Random(words)
+    for _ in range(rows):
+        yield " ".join(draw.choice(WORDS) for _ in range(words + draw.randrange(4)))
+
+
+def common(folder: Path, **changed: Any) -> dict[str, Any]:
+    """Arguments that every trainer takes: 18 steps in three epochs whose last step is short."""
+    given: dict[str, Any] = {
+        "output_dir": str(folder / "out"),
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 3,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 7,
+    }
+    return given | changed
+
+
+class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Rows of random tokens."""
+
+    def __init__(self, count: int = ROWS) -> None:
+        self._ids = torch.randint(4, 64, (count, WIDTH), generator=torch.Generator().manual_seed(5))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self._ids[index]}
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, Tensor]]):
+    """The same rows without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        rows = Rows()
+        yield from (rows[index] for index in range(len(rows)))
+
+
+def drawing_collator(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Collate with masks that are drawn anew each time, from the generator of torch."""
+    ids = torch.stack([row["input_ids"] for row in rows])
+    labels = ids.clone()
+    labels[torch.rand(labels.shape) < 0.15] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def plain(folder: Path, data: Any = None, **changed: Any) -> Any:
+    """A stock `Trainer` with dropout and a drawing collator."""
+    args = TrainingArguments(**common(folder, remove_unused_columns=False, **changed))
+    return Trainer(
+        model=language_model(),
+        args=args,
+        train_dataset=Rows() if data is None else data,
+        eval_dataset=Rows(6),
+        data_collator=drawing_collator,
+    )
+
+
+def streaming(folder: Path) -> Any:
+    return plain(folder, Stream(), num_train_epochs=1, max_steps=14)
+
+
+def workers(folder: Path) -> Any:
+    return plain(folder, dataloader_num_workers=1)
+
+
+def sft(folder: Path, **changed: Any) -> Any:
+    """TRL's supervised trainer."""
+    from trl import SFTConfig, SFTTrainer
+
+    args = SFTConfig(**common(folder, max_length=16, bf16=False, **changed))
+    data = Dataset.from_list([{"text": text} for text in texts(8)])
+    return SFTTrainer(
+        model=language_model(),
+        args=args,
+        train_dataset=data,
+        eval_dataset=data.select(range(6)),
+        processing_class=word_tokenizer(),
+    )
+
+
+def sft_packed(folder: Path) -> Any:
+    return sft(folder, packing=True, num_train_epochs=5, eval_packing=False)
+
+
+def dpo(folder: Path) -> Any:
+    """TRL's trainer of preferences, with an adapter."""
+    from trl import DPOConfig, DPOTrainer
+
+    rows = zip(texts(3), texts(4), texts(5), strict=True)
+    data = Dataset.from_list([{"prompt": f"{a} ", "chosen": b, "rejected": c} for a, b, c in rows])
+    return DPOTrainer(
+        model=with_adapter(language_model()),
+        args=DPOConfig(**common(folder, max_length=24, bf16=False)),
+        train_dataset=data,
+        processing_class=word_tokenizer(),
+    )
+
+
+def kto(folder: Path) -> Any:
+    """TRL's trainer of rated completions."""
+    from trl import KTOConfig, KTOTrainer
+
+    rows = enumerate(zip(texts(3), texts(4), strict=True))
+    data = Dataset.from_list(
+        [{"prompt": f"{a} ", "completion": b, "label": bool(n % 3)} for n, (a, b) in rows]
+    )
+    return KTOTrainer(
+        model=with_adapter(language_model()),
+        args=KTOConfig(**common(folder, max_length=24, bf16=False)),
+        train_dataset=data,
+        processing_class=word_tokenizer(),
+    )
+
+
+def reward(folder: Path) -> Any:
+    """TRL's trainer of reward models."""
+    from trl import RewardConfig, RewardTrainer
+
+    torch.manual_seed(1)
+    model = GPT2ForSequenceClassification(gpt2_config(num_labels=1))
+    data = Dataset.from_list(
+        [{"chosen": a, "rejected": b} for a, b in zip(texts(4), texts(5), strict=True)]
+    )
+    return RewardTrainer(
+        model=model,
+        args=RewardConfig(**common(folder, max_length=24, bf16=False)),
+        train_dataset=data,
+        processing_class=word_tokenizer(),
+    )
+
+
+def embedder(folder: Path, *, cached: bool = False) -> Any:
+    """The trainer of sentence-transformers, with in-batch negatives."""
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(1)
+    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**size, intermediate_size=32, max_position_embeddings=32)
+    base = folder / "bert"
+    BertModel(config).save_pretrained(base)
+    word_tokenizer().save_pretrained(base)
+    model = SentenceTransformer(str(base), device="cpu")
+    loss: Any = MultipleNegativesRankingLoss(model)
+    if cached:
+        loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=2)
+    batch = {"per_device_train_batch_size": 4} if cached else {}
+    rows = zip(texts(4), texts(5), strict=True)
+    return SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(**common(folder, **batch)),
+        train_dataset=Dataset.from_list([{"anchor": a, "positive": b} for a, b in rows]),
+        loss=loss,
+    )
+
+
+def embedder_cached(folder: Path) -> Any:
+    return embedder(folder, cached=True)
+
+
+BUILDERS: dict[str, Callable[[Path], Any]] = {
+    "Trainer": plain,
+    "Trainer streaming": streaming,
+    "Trainer workers": workers,
+    "SFT": sft,
+    "SFT packed": sft_packed,
+    "DPO": dpo,
+    "KTO": kto,
+    "reward": reward,
+    "MNRL": embedder,
+    "CachedMNRL": embedder_cached,
+}
+
+
+@dataclass
+class Trained:
+    """What a training has left behind."""
+
+    trainer: Any
+    weights: Tensor
+    logged: list[dict[str, float]]
+    """What the trainer logged at each step, as its own history has it."""
+    played: Played | None = None
+    """The run, if it was watched."""
+    said: list[str] = field(default_factory=list)
+
+
+class _Logged(TrainerCallback):
+    """Collects what a user's callback gets to see."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, float]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        logs = {k: v for k, v in kwargs["logs"].items() if not k.endswith(TIMINGS)}
+        self.entries.append({"step": state.global_step, **logs})
+
+
+TIMINGS = ("runtime", "per_second")
+
+
+def build(make: Callable[[Path], Any], folder: Path) -> tuple[Any, _Logged]:
+    """The trainer with every seed set, and the callback that collects what it logs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    trainer, logged = make(folder), _Logged()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(logged)
+    return trainer, logged
+
+
+def train_alone(make: Callable[[Path], Any], folder: Path) -> Trained:
+    """Train without fttui."""
+    trainer, logged = build(make, folder)
+    trainer.train()
+    return Trained(trainer, weights_of(trainer), logged.entries)
+
+
+def weights_of(trainer: Any) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters()])
+
+
+def play_watched(
+    make: Callable[[Path], Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: Script | None = None,
+    **options: Any,
+) -> Trained:
+    """Train under watch, with commands at chosen steps."""
+    monkeypatch.setenv("FTTUI_RUNS", str(folder / "runs"))
+    monkeypatch.setattr(recording, "launch_hub", lambda run: None)
+    writers: list[ControlWriter] = []
+
+    def scripted(run: RunDirectory | None, writer: JournalWriter | None) -> ScriptedEventLog:
+        control = ControlWriter(run) if run else None
+        writers.extend([control] if control else [])
+        return ScriptedEventLog(writer, control, script or Script(), 1)
+
+    trainer, logged = build(make, folder)
+    watch_trainer(trainer, WatchOptions(make_event_log=scripted, **options))
+    try:
+        trainer.train()
+    finally:
+        unwatch_trainer(trainer)
+        for writer in writers:
+            writer.close()
+    (path,) = (folder / "runs").iterdir()
+    run = RunDirectory(path)
+    played = Played(run, SessionOutcome(RunState.FINISHED, None), read_records(run))
+    return Trained(trainer, weights_of(trainer), logged.entries, played)
