@@ -312,13 +312,24 @@ def why_not(action: Action, state: AppState) -> str | None:
 
 def refusal(spec: CommandSpec, state: AppState) -> str | None:
     """Return why the run would refuse such a command of this viewer now; None if it would not."""
-    reason = _why_unreachable(state) or spec.why_illegal(state.state)
+    reason = (
+        _why_unreachable(state) or _why_impossible(spec, state) or spec.why_illegal(state.state)
+    )
     if reason is None and state.controller and not state.controls:
         return f"{state.controller} has control; {key_of('control.toggle', state)} takes it over"
     return reason
 
 
+def _why_impossible(spec: CommandSpec, state: AppState) -> str | None:
+    """Return why the trainer of the run cannot carry out a command; None if it can."""
+    started = state.run.started
+    reason = started.refused.get(spec.verb) if started else None
+    return None if reason is None else f"not possible in this run: {reason}"
+
+
 def _why_unreachable(state: AppState) -> str | None:
+    if state.state.ended and state.run.started is not None and state.run.started.script:
+        return f"the run is {state.state.value}; start its script again for a new run"
     if state.state.ended:
         return f"the run is {state.state.value}; resume it with: fttui run --resume {state.run_id}"
     if state.read_only:

@@ -7,7 +7,9 @@ sockets and reads no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -118,16 +120,28 @@ class Intake:
         return spec.versioned and not announced
 
     def submit(
-        self, message: SubmitCommand, *, state: RunState, now: ClockReading
+        self,
+        message: SubmitCommand,
+        *,
+        state: RunState,
+        now: ClockReading,
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> Accepted | Rejected:
         """Accept or reject a command.
 
         A repeated id gets its first decision again, unless it comes with another command, which is
         rejected.
+
+        Args:
+            message: the submitted command.
+            state: state of the run.
+            now: present time.
+            refused: commands that the trainer of the run cannot carry out, verb to reason.
         """
         known = self._decided.get(message.id)
         if known is None:
-            entry = self._store(self._decide(message, state, now))
+            refusal = self._why_not(message, state, now) or _why_impossible(message, refused)
+            entry = self._store(self._decide(message, now, refusal))
             if entry.rejected is None:
                 self._give_control(message)
             return self._answer(entry, message.ref)
@@ -148,8 +162,9 @@ class Intake:
         elif message.take:
             self.controller = None
 
-    def _decide(self, message: SubmitCommand, state: RunState, now: ClockReading) -> ControlEntry:
-        refusal = self._why_not(message, state, now)
+    def _decide(
+        self, message: SubmitCommand, now: ClockReading, refusal: str | None
+    ) -> ControlEntry:
         entry = ControlEntry(
             seq=self._log.last_seq + 1,
             time=now.time,
@@ -210,6 +225,11 @@ class Intake:
 
 def _changes_settings(entry: ControlEntry) -> bool:
     return entry.rejected is None and spec_of(entry.command).versioned
+
+
+def _why_impossible(message: SubmitCommand, refused: Mapping[str, str]) -> str | None:
+    reason = refused.get(spec_of(message.command).verb)
+    return None if reason is None else f"not possible in this run: {reason}"
 
 
 def _why_malformed(command: AnyCommand) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..protocol.codec import decode_readable
+from ..protocol.events import RunStarted
 from ..protocol.states import RunState
 from ..run.run_status import EngineStatus, LifecycleStatus
 
@@ -15,6 +18,8 @@ class LiveStatus:
     def __init__(self) -> None:
         self.engine = EngineStatus()
         self._lifecycle = LifecycleStatus()
+        self.refused: Mapping[str, str] = {}
+        """Commands that the trainer cannot carry out, verb to reason."""
 
     @property
     def incarnation(self) -> int:
@@ -26,8 +31,11 @@ class LiveStatus:
         if not any(name in payload for name in _LIFECYCLE_EVENTS):
             return
         record = decode_readable(payload)
-        if record is not None:
-            self._lifecycle.add(record.event, record.time, record.seq)
+        if record is None:
+            return
+        self._lifecycle.add(record.event, record.time, record.seq)
+        if isinstance(record.event, RunStarted):
+            self.refused = record.event.refused
 
     def update_engine(self, engine: EngineStatus) -> None:
         """Note the engine process as it is now."""

@@ -224,7 +224,9 @@ class Hub:
         self._update_engine()
         before = self._intake.controller
         now = ClockReading(time.time(), boot_seconds(), boot_id())
-        reply = self._intake.submit(message, state=self._status.state, now=now)
+        reply = self._intake.submit(
+            message, state=self._status.state, now=now, refused=self._status.refused
+        )
         if self._intake.controller != before:
             self._next_beat = 0.0
         if isinstance(reply, Accepted) and reply.unjournaled:

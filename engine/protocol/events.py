@@ -90,6 +90,10 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Memory a rank is expected to need, by term such as `activations`; empty if unknown."""
     findings: list[DataFinding] = []
     """What was dropped, cut, masked, ignored or guessed when the data were read."""
+    refused: dict[str, str] = {}
+    """Commands that the trainer of this run cannot carry out, verb to reason."""
+    script: str = ""
+    """Command line of the script whose trainer is watched; empty for a run of the engine."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):

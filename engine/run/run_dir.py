@@ -34,6 +34,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of the source configuration at creation."""
     overrides: list[str] = []
     version: str = ""
+    script: str = ""
+    """Command line of the script whose trainer is watched; empty for a run of the engine."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ def create_run(
     resolved: str,
     overrides: list[str],
     version: str,
+    script: str = "",
 ) -> RunDirectory:
     """Create a run folder, private to the user, with its identity and both configurations."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip("-.") or "run"
@@ -222,6 +225,7 @@ def create_run(
         config=str(config.absolute()),
         overrides=overrides,
         version=version,
+        script=script,
     )
     run.write(run.source_config, source.encode())
     run.write(run.config, resolved.encode())

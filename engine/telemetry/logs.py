@@ -54,6 +54,13 @@ def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
     return handler
 
 
+def log_file(path: Path) -> logging.Handler:
+    """Return a handler that appends records to a file, for a process whose logging is not ours."""
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter(_FORMAT.format(rank=0)))
+    return handler
+
+
 def quieten_libraries() -> None:
     """Raise the log level of libraries whose many messages would hide important ones."""
     for name in _QUIET:

@@ -104,7 +104,7 @@ class ControlledSession:
             control,
             conclusion,
             MemoryRelease(trainer, parts.agreement, event_log.log),
-            obeys=trainer.obeys,
+            refuses=trainer.refuses,
         )
         self._executor = CommandExecutor(
             parts.config,

@@ -128,6 +128,8 @@ class BatchTape:
         """The epoch of the trainer whose micro-batches are served."""
         self.size_bytes = 0
         """Host memory in use."""
+        self.skipped = False
+        """Whether data was left out."""
         self._accumulate = accumulate
         self._limit_bytes = limit_bytes
         self._keeps = keeps
@@ -218,7 +220,7 @@ class BatchTape:
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches with their counts; fewer at the end of the epoch."""
-        found = []
+        found: list[tuple[TapedBatch, Any]] = []
         while len(found) < micro_batches and self.position < self._end:
             taped = self._at(self.position)
             if taped.epoch != self.serving:
@@ -263,6 +265,7 @@ class BatchTape:
                 self._log("warning", f"{text}; those were skipped")
                 break
         if self.position != start:
+            self.skipped = True
             self.serving = self.epoch_at(self.position)
 
     def _skip_step(self) -> bool:

@@ -28,7 +28,7 @@ from ..protocol.commands import (
 from .hf_trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
-_REPLAYING = (*_GOING_BACK, SkipBatches)
+_REPLAYING: tuple[type[Command], ...] = (*_GOING_BACK, SkipBatches)
 _LR: tuple[type[Command], ...] = (ScaleLr, SetLr, ResetLr)
 _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
 """Beginnings of the names of trainers that generate the data of several steps at once."""

@@ -53,7 +53,7 @@ from .batch_tape import BatchTape
 WEIGHTS = "trained.safetensors"
 
 
-class Memory(Protocol):
+class TrainerMemory(Protocol):
     """What a trainer keeps besides weights, optimizer and schedule."""
 
     def capture(self) -> Any:
@@ -87,7 +87,9 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 class ForeignState:
     """Implements `ExactState` for a trainer that fttui has not built."""
 
-    def __init__(self, parts: Parts, memory: Memory, tape: BatchTape, position: Position) -> None:
+    def __init__(
+        self, parts: Parts, memory: TrainerMemory, tape: BatchTape, position: Position
+    ) -> None:
         self._parts = parts
         self._memory = memory
         self._tape = tape

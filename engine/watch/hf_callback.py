@@ -14,17 +14,10 @@ from .shield import Shield
 class WatchCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Begins the session, and reports updates, steps, logged figures and evaluations."""
 
-    def __init__(
-        self,
-        begin: Callable[[], None],
-        loop: HfLoop,
-        shield: Shield,
-        told: Callable[[str, dict[str, Any]], None],
-    ) -> None:
+    def __init__(self, begin: Callable[[], None], loop: HfLoop, shield: Shield) -> None:
         self._begin = begin
         self._loop = loop
         self._shield = shield
-        self._told = told
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -49,10 +42,10 @@ class WatchCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Pass on what the trainer logs."""
-        self._shield.run(lambda: self._told("log", kwargs.get("logs") or {}), None)
+        self._loop.logged(kwargs.get("logs") or {})
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Pass on the figures of an evaluation."""
-        self._shield.run(lambda: self._told("evaluate", kwargs.get("metrics") or {}), None)
+        self._loop.evaluated(kwargs.get("metrics") or {})

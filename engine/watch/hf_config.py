@@ -60,10 +60,14 @@ def source_text(trainer: Any) -> str:
     """Return what the user wrote: the command and the trainer's own arguments, as YAML."""
     given = trainer.args.to_dict()
     lines = [f"{key}: {json.dumps(value, default=str)}" for key, value in sorted(given.items())]
-    command = shlex.join([Path(sys.executable).name, *sys.argv])
-    return f"# {command}\n# {type(trainer).__module__}.{type(trainer).__qualname__}\n" + (
+    return f"# {command_line()}\n# {type(trainer).__module__}.{type(trainer).__qualname__}\n" + (
         "\n".join(lines) + "\n"
     )
+
+
+def command_line() -> str:
+    """Return the command that started this process."""
+    return shlex.join([Path(sys.executable).name, *sys.argv])
 
 
 def script_path() -> Path:

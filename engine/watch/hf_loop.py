@@ -19,12 +19,13 @@ belongs to, with a loader that hands back the live iterator.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..train.control.controlled_trainer import StepHooks
+from ..train.loop.step_metrics import StepMetrics
 from .batch_tape import BatchTape
 from .shield import Shield
 
@@ -37,7 +38,7 @@ class LoopHooks(StepHooks, Protocol):
     """The step hooks, and how their time is measured."""
 
     @property
-    def tally(self) -> Any:
+    def tally(self) -> StepMetrics:
         """The measurements of the step."""
 
 
@@ -49,6 +50,15 @@ class LoopEvents(Protocol):
 
     def put_back_lr(self) -> None:
         """The update is done, so the scheduled learning rate can be put back."""
+
+    def add_figures(self, tally: StepMetrics) -> None:
+        """A step is about to be judged; figures that were logged since the last can be added."""
+
+    def logged(self, figures: Mapping[str, Any]) -> None:
+        """The trainer has logged figures."""
+
+    def evaluated(self, figures: Mapping[str, Any]) -> None:
+        """The trainer has evaluated."""
 
 
 class _LiveLoader:
@@ -101,45 +111,57 @@ class HfLoop:
     def run_epoch(self, **entry: Any) -> None:
         """Run an epoch of the trainer; after a rollback, run what then follows up to its end."""
         self._epoch, self._entered_again = entry, False
-        while True:
+        following: dict[str, Any] | None = entry
+        while following is not None:
             try:
-                self.original["_run_epoch"](**entry)
+                self.original["_run_epoch"](**following)
             except LoopLeft:
                 self._take_back()
+                following = self._rest_of_epoch()
             else:
-                if self._over():
-                    return
-                self._next_epoch()
-            following = self._entry_again()
-            if following is None:
-                return
-            entry, self._entered_again = following, True
+                following = self._next_epoch()
 
-    def _over(self) -> bool:
-        """Whether the epoch that the trainer has entered is finished."""
-        stops = self._trainer.control.should_training_stop
-        return bool(stops) or self._tape.serving >= self._epoch["epoch"]
+    def _next_epoch(self) -> dict[str, Any] | None:
+        """Return the arguments for the epoch after a finished one; None leaves it to the trainer.
 
-    def _next_epoch(self) -> None:
+        A rollback may have led to epochs before the one that the trainer has entered. Where data
+        was skipped, another pass makes up for it, so that the run has the steps of its schedule.
+        """
+        trainer, tape, entered = self._trainer, self._tape, self._epoch
+        state = trainer.state
+        if trainer.control.should_training_stop:
+            return None
+        if tape.serving < entered["epoch"]:
+            self._begin_epoch()
+            tape.serving += 1
+            return self._rest_of_epoch()
+        last = entered["epoch"] + 1 >= state.num_train_epochs and not self._shield.broken
+        if not (last and tape.skipped and state.global_step < state.max_steps):
+            return None
+        self._begin_epoch()
+        self._epoch = {**entered, "epoch": entered["epoch"] + 1, "resume_from_checkpoint": None}
+        self._entered_again = False
+        return self._epoch
+
+    def _begin_epoch(self) -> None:
         trainer = self._trainer
-        self._tape.serving += 1
         trainer.control = trainer.callback_handler.on_epoch_begin(
             trainer.args, trainer.state, trainer.control
         )
 
-    def _entry_again(self) -> dict[str, Any] | None:
-        """Return the arguments for the rest of the epoch at the tape's position, None at the end.
+    def _rest_of_epoch(self) -> dict[str, Any] | None:
+        """Return the arguments for the rest of the epoch at the position of the tape.
 
         The loop counts from zero in each epoch, so it is given fewer steps and micro-batches.
         """
         first, tape, trainer = self._epoch, self._tape, self._trainer
-        while (left := first["steps_in_epoch"] - tape.consumed(tape.serving)) <= 0:
+        left = first["steps_in_epoch"] - tape.consumed(tape.serving)
+        if left <= 0:
             trainer.control = trainer.callback_handler.on_epoch_end(
                 trainer.args, trainer.state, trainer.control
             )
-            if self._over():
-                return None
-            self._next_epoch()
+            return self._next_epoch()
+        self._entered_again = True
         return {
             **first,
             "epoch": tape.serving,
@@ -196,7 +218,8 @@ class HfLoop:
 
         def batches() -> Iterator[Any]:
             yield from (one["batch"] for one in held)
-            yield from live
+            for batch in live:  # noqa: UP028 -- `yield from` would close the loader, too
+                yield batch
 
         return self.original["get_batch_samples"](batches(), num_batches, device)
 
@@ -245,10 +268,27 @@ class HfLoop:
 
         if hooks is None:
             return clip(model) if args.max_grad_norm else None
+        self._shield.run(self._add_figures, None)
         self._shield.run(lambda: hooks.check_update(clip_to), None)
         if found:
             return found[0]
         return clip(model) if args.max_grad_norm else None
+
+    def _add_figures(self) -> None:
+        if self._hooks is not None and self._events is not None:
+            self._events.add_figures(self._hooks.tally)
+
+    def logged(self, figures: Mapping[str, Any]) -> None:
+        """Pass on what the trainer logs."""
+        events = self._events
+        if events is not None:
+            self._shield.run(lambda: events.logged(figures), None)
+
+    def evaluated(self, figures: Mapping[str, Any]) -> None:
+        """Pass on the figures of an evaluation."""
+        events = self._events
+        if events is not None:
+            self._shield.run(lambda: events.evaluated(figures), None)
 
     def optimizer_stepped(self, *, skipped: bool) -> None:
         """Report that the weights have changed, unless the guard or the loss scaler refused it."""
@@ -261,7 +301,7 @@ class HfLoop:
     def step_ended(self) -> None:
         """Journal the step after the counters of the trainer have moved."""
         hooks, events, state = self._hooks, self._events, self._trainer.state
-        if self._entered_again:
+        if self._entered_again and not self._shield.broken:
             state.epoch = self._tape.epoch
         if hooks is None or events is None:
             return

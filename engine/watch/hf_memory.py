@@ -31,7 +31,7 @@ _OF_STATE = (
 """Fields of `TrainerState` that training moves."""
 
 
-class TrainerMemory(NamedTuple):
+class MemoryCopy(NamedTuple):
     """A copy of what a trainer keeps."""
 
     trainer: dict[str, Any]
@@ -43,24 +43,24 @@ class TrainerMemory(NamedTuple):
 
 
 class HfMemory:
-    """Implements `Memory` for a `transformers.Trainer`."""
+    """Implements `TrainerMemory` for a `transformers.Trainer`."""
 
     def __init__(self, trainer: Any, position: Position) -> None:
         self._trainer = trainer
         self._position = position
 
-    def capture(self) -> TrainerMemory:
+    def capture(self) -> MemoryCopy:
         """Return a copy of the trainer's counters and of the state of its callbacks."""
         trainer = self._trainer
         own = {name: getattr(trainer, name) for name in _OF_TRAINER if hasattr(trainer, name)}
-        return TrainerMemory(
+        return MemoryCopy(
             _copied(own),
             {name: getattr(trainer.state, name, None) for name in _OF_STATE},
             len(trainer.state.log_history),
             [copy.deepcopy(one.state()["attributes"]) for one in self._stateful()],
         )
 
-    def restore(self, kept: TrainerMemory, step: int) -> None:
+    def restore(self, kept: MemoryCopy, step: int) -> None:
         """Put a copy back; the log history ends where it did."""
         trainer = self._trainer
         for owner, values in ((trainer, kept.trainer), (trainer.state, kept.state)):

@@ -1,18 +1,21 @@
-"""The session of a watched trainer: the control of the engine around it, built at its first step."""
+"""The session of a watched trainer: the engine's control around it, built before its first step."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from ..config.schema import RunConfig
-from ..protocol.commands import COMMANDS
+from ..protocol.commands import COMMANDS, Command
 from ..protocol.events import EvalFinished
 from ..run.checkpoint_store import CheckpointStore
 from ..run.journal_summary import summarize_journal
+from ..run.run_dir import RunDirectory
 from ..train.control.command_queue import CommandQueue
-from ..train.control.controlled_trainer import ALL_COMMANDS
 from ..train.controlled_session import (
     ControlledSession,
     SessionOutcome,
@@ -24,6 +27,7 @@ from ..train.distributed.place import RankPlace
 from ..train.distributed.rank_agreement import agreement_of
 from ..train.event_log import EventLog
 from ..train.loop.step_loop import StepLoop
+from ..train.loop.step_metrics import StepMetrics
 from ..train.monitoring.anomaly_reporter import AnomalyReporter
 from ..train.monitoring.gradient_flow import GradientFlow
 from ..train.monitoring.monitor import TrainingMonitor, build_monitor
@@ -36,11 +40,34 @@ from .checkpoint_plan import CheckpointPlan
 from .foreign_state import ForeignState, Parts
 from .hf_memory import HfMemory
 from .hf_trainer import HfTrainer, plain_metrics, tokenizer_of
-from .recording import Recording, shared_run
+from .script_run import ScriptRun, shared_run
+from .shield import Shield, ShieldedUpdates
 from .undo import Undo
 
-_OWN_FIGURES = frozenset({"loss", "grad_norm", "learning_rate", "epoch"})
-"""Logged figures that every step has anyway."""
+_OWN_FIGURES = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "num_tokens"})
+"""Logged figures that every step of a run has anyway."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A trainer about to train, and what its session is built from."""
+
+    trainer: Any
+    config: RunConfig
+    capabilities: Capabilities
+    plan: CheckpointPlan
+    script_run: ScriptRun | None
+    """The open run; None on every rank but 0."""
+    event_log: EventLog
+    tape: BatchTape
+    undo: Undo
+    shield: Shield
+
+    @property
+    def place(self) -> RankPlace:
+        """The rank and the device of this process."""
+        args = self.trainer.args
+        return RankPlace(int(args.process_index), int(args.world_size), args.device)
 
 
 class HfSession:
@@ -53,12 +80,17 @@ class HfSession:
         memory: HfMemory,
         event_log: EventLog,
         monitor: TrainingMonitor,
+        *,
+        alone: bool,
     ) -> None:
         self._session = session
         self._trainer = trainer
         self._memory = memory
         self._event_log = event_log
         self._monitor = monitor
+        self._alone = alone
+        self._figures: dict[str, float] = {}
+        """Figures that the trainer has logged since the last update."""
 
     @property
     def step_loop(self) -> StepLoop:
@@ -73,12 +105,31 @@ class HfSession:
         """Put the learning rates of the schedule back."""
         self._trainer.put_back_lr()
 
-    def told(self, kind: str, figures: dict[str, Any]) -> None:
+    def add_figures(self, tally: StepMetrics) -> None:
+        """Add what the trainer has logged to the step that is being judged.
+
+        Several ranks would have to log the same names, so only a single rank does this.
+        """
+        figures, self._figures = self._figures, {}
+        if self._alone:
+            tally.add_parts(**{name: torch.tensor(value) for name, value in figures.items()})
+
+    def logged(self, figures: Mapping[str, Any]) -> None:
+        """Keep figures that the trainer logs, such as rewards, for the next step."""
+        self._figures |= {
+            name: float(value)
+            for name, value in figures.items()
+            if name not in _OWN_FIGURES
+            and isinstance(value, int | float)
+            and not name.startswith(("eval_", "train_"))
+        }
+
+    def evaluated(self, figures: Mapping[str, Any]) -> None:
         """Record an evaluation that the script runs by itself."""
-        if kind != "evaluate" or self._trainer.evaluating:
+        if self._trainer.evaluating:
             return
-        seconds = float(figures.get("eval_runtime", 0.0))
         metrics = plain_metrics(figures)
+        seconds = float(figures.get("eval_runtime", 0.0))
         self._event_log.record(EvalFinished(metrics=metrics, seconds=seconds))
         if "loss" in metrics:
             self._monitor.evaluated(metrics)
@@ -88,43 +139,22 @@ class HfSession:
         return self._session.conclude()
 
 
-def begin_session(
-    trainer: Any,
-    config: RunConfig,
-    recording: Recording | None,
-    event_log: EventLog,
-    tape: BatchTape,
-    capabilities: Capabilities,
-    plan: CheckpointPlan,
-    undo: Undo,
-) -> HfSession:
+def begin_session(watched: Watched) -> HfSession:
     """Build the session of a trainer whose optimizer and schedule have been made; on every rank."""
-    args = trainer.args
-    place = RankPlace(int(args.process_index), int(args.world_size), args.device)
+    trainer, config, event_log = watched.trainer, watched.config, watched.event_log
+    place = watched.place
     agreement = agreement_of(place.rank, place.world_size)
-    path = agreement.share(str(recording.run.path).encode() if recording else b"").decode()
-    run = recording.run if recording else shared_run(path)
+    run = _run_of_all(watched.script_run, agreement)
     memory = HfMemory(trainer, event_log.position)
     memory.stepped()
-    parts = Parts(
-        model=trainer.model,
-        optimizer=trainer.optimizer,
-        schedules=[trainer.lr_scheduler],
-        scaler=trainer.accelerator.scaler,
-    )
-    state = ForeignState(parts, memory, tape, event_log.position)
+    state = ForeignState(_parts(trainer), memory, watched.tape, event_log.position)
     controlled = HfTrainer(
-        trainer,
-        event_log.position,
-        state,
-        tape,
-        ALL_COMMANDS - capabilities.refused.keys(),
+        trainer, event_log.position, state, watched.tape, watched.capabilities.refused
     )
     reporter = AnomalyReporter(run, event_log, tokenizer_of(trainer) or _Ids(), agreement)
     monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
     queue = CommandQueue(run, agreement, StopSignals(launched=False))
     start = SessionStart(run, summarize_journal(()))
-    control = open_control(start, config, queue, event_log, monitor)
     session = ControlledSession(
         SessionParts(
             config=config,
@@ -134,65 +164,75 @@ def begin_session(
             event_log=event_log,
             monitor=monitor,
             queue=queue,
-            control=control,
+            control=open_control(start, config, queue, event_log, monitor),
             trainer=controlled,
             device=place.device,
             flow=GradientFlow(trainer.model),
             finishes=False,
         )
     )
-    _patch(trainer, session.step_loop, undo)
-    _announce(trainer, recording, event_log, agreement, place, state, capabilities, plan, tape)
-    return HfSession(session, controlled, memory, event_log, monitor)
+    _patch(watched, session.step_loop)
+    _announce(watched, agreement, state)
+    return HfSession(session, controlled, memory, event_log, monitor, alone=agreement.alone)
 
 
-def _patch(trainer: Any, step_loop: StepLoop, undo: Undo) -> None:
+def _run_of_all(script_run: ScriptRun | None, agreement: Agreement) -> RunDirectory:
+    """Return the run folder that rank 0 has opened, on every rank."""
+    path = agreement.share(str(script_run.run.path).encode() if script_run else b"").decode()
+    return script_run.run if script_run else shared_run(path)
+
+
+def _parts(trainer: Any) -> Parts:
+    return Parts(
+        model=trainer.model,
+        optimizer=trainer.optimizer,
+        schedules=[trainer.lr_scheduler],
+        scaler=trainer.accelerator.scaler,
+    )
+
+
+def _patch(watched: Watched, step_loop: StepLoop) -> None:
+    """Let optimizer and backward pass, which have been made, ask the step hooks."""
+    trainer, undo = watched.trainer, watched.undo
+    hooks = ShieldedUpdates(step_loop, watched.shield)
     scaler = trainer.accelerator.scaler
     step_loop.begin_training(None, None if scaler is None else lambda: float(scaler.get_scale()))
     undo.remember(trainer.optimizer, "step")
-    guard_optimizer(trainer.optimizer, step_loop)
+    guard_optimizer(trainer.optimizer, hooks)
     undo.remember(trainer.accelerator, "backward")
-    poison_nonfinite(trainer.accelerator, step_loop)
+    poison_nonfinite(trainer.accelerator, hooks)
 
 
-def _announce(
-    trainer: Any,
-    recording: Recording | None,
-    event_log: EventLog,
-    agreement: Agreement,
-    place: RankPlace,
-    state: ForeignState,
-    capabilities: Capabilities,
-    plan: CheckpointPlan,
-    tape: BatchTape,
-) -> None:
+def _announce(watched: Watched, agreement: Agreement, state: ForeignState) -> None:
     """Record the start again, with what is known now that everything has been loaded."""
-    devices = [one.decode() for one in agreement.gather(place.description.encode())]
-    if recording is None:
+    devices = [one.decode() for one in agreement.gather(watched.place.description.encode())]
+    if watched.script_run is None:
         return
-    refused = {
-        spec.verb: capabilities.refused[spec.command]
-        for spec in COMMANDS
-        if spec.command in capabilities.refused
-    }
-    kind = type(trainer)
+    trainer, kind = watched.trainer, type(watched.trainer)
+    refused = refused_verbs(watched.capabilities.refused)
     facts = {
         "trainer": f"{kind.__module__}.{kind.__qualname__}",
-        "checkpoints": plan.fact,
-        "batches kept": tape.limit_text,
+        "checkpoints": watched.plan.fact,
+        "batches kept": watched.tape.limit_text,
         **{f"no {verb}": reason for verb, reason in refused.items()},
     }
-    event_log.record(
+    watched.event_log.record(
         replace(
-            recording.started,
+            watched.script_run.started,
             devices=devices,
             total_steps=int(trainer.state.max_steps),
             start_step=int(trainer.state.global_step),
             trainable_params=state.trained,
             total_params=sum(one.numel() for one in trainer.model.parameters()),
             facts=facts,
+            refused=refused,
         )
     )
+
+
+def refused_verbs(refused: Mapping[type[Command], str]) -> dict[str, str]:
+    """Return the commands that are refused by their verbs, in the order of the table."""
+    return {spec.verb: refused[spec.command] for spec in COMMANDS if spec.command in refused}
 
 
 class _Ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from ..protocol.commands import Command
 from ..train.checkpoint.optimizer_state import bare
 from ..train.checkpoint.rng import capture_rng, restore_rng
+from ..train.control.command_scheduler import Impossible
 from ..train.control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..train.position import Position
 from .batch_tape import BatchTape
@@ -30,7 +31,7 @@ class HfTrainer:
         position: Position,
         state: ForeignState,
         data: BatchTape,
-        obeys: frozenset[type[Command]],
+        refuses: Mapping[type[Command], str],
     ) -> None:
         self._trainer = trainer
         self._scheduled: list[Any] = []
@@ -38,7 +39,7 @@ class HfTrainer:
         self.position = position
         self.state = state
         self.data = data
-        self.obeys = obeys
+        self.refuses = refuses
         self.evaluating = False
         """Whether an evaluation of fttui is under way, whose figures the executor records."""
 
@@ -72,6 +73,8 @@ class HfTrainer:
         try:
             with self._unchanged():
                 found = plain_metrics(self._trainer.evaluate())
+        except Exception as error:
+            raise EvaluationInterrupted(_in_script("evaluation", error)) from error
         finally:
             self.evaluating = False
         if "loss" not in found:
@@ -95,23 +98,34 @@ class HfTrainer:
             trainer.model.train(training)
             restore_rng(generators)
 
-    @torch.no_grad()
     def sample(self, prompt: str) -> str:
-        """Generate text from the current weights by greedy decoding."""
+        """Generate text from the current weights by greedy decoding.
+
+        Raises:
+            Impossible: the model of the script fails to generate.
+        """
+        try:
+            with self._unchanged():
+                return self._generate(prompt)
+        except Exception as error:
+            raise Impossible(_in_script("generation", error)) from error
+
+    @torch.no_grad()
+    def _generate(self, prompt: str) -> str:
         trainer, tokenizer = self._trainer, tokenizer_of(self._trainer)
         model = trainer.accelerator.unwrap_model(trainer.model)
+        model.eval()
         inputs = _encoded(tokenizer, prompt).to(trainer.args.device)
-        with self._unchanged():
-            model.eval()
-            output = model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                max_new_tokens=SAMPLE_TOKENS,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        new = output[0, inputs["input_ids"].shape[1] :]
-        return str(tokenizer.decode(new, skip_special_tokens=True))
+        length = inputs["input_ids"].shape[1]
+        most = getattr(model.config, "max_position_embeddings", None) or length + SAMPLE_TOKENS
+        output = model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            max_new_tokens=max(1, min(SAMPLE_TOKENS, most - length)),
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        return str(tokenizer.decode(output[0, length:], skip_special_tokens=True))
 
     def release_memory(self) -> int:
         """Release nothing: the script may hold tensors of its own that fttui does not know."""
@@ -121,6 +135,10 @@ class HfTrainer:
         """Nothing was released."""
 
 
+def _in_script(what: str, error: Exception) -> str:
+    return f"the {what} of the script failed: {type(error).__name__}: {error}"
+
+
 def tokenizer_of(trainer: Any) -> Any:
     """Return the tokenizer of a trainer, also of a processor; None without one."""
     found = getattr(trainer, "processing_class", None)
@@ -128,7 +146,7 @@ def tokenizer_of(trainer: Any) -> Any:
     return found if hasattr(found, "decode") and hasattr(found, "pad_token_id") else None
 
 
-def plain_metrics(metrics: dict[str, Any]) -> dict[str, float]:
+def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of an evaluation by their names without `eval_`, and without timings."""
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     return {

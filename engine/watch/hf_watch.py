@@ -1,4 +1,4 @@
-"""Watch: one Hugging Face trainer instance under control, from `watch()` to the end of `train()`."""
+"""One Hugging Face trainer instance under control, from `watch()` to the end of `train()`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .checkpoint_plan import CheckpointPlan, plan_checkpoints
 from .hf_callback import WatchCallback
 from .hf_config import run_name, source_text, watched_config
 from .hf_loop import HfLoop
-from .hf_session import HfSession, begin_session
-from .recording import MakeEventLog, Recording, free_for_runs, plain_event_log, say
+from .hf_session import HfSession, Watched, begin_session
+from .script_run import MakeEventLog, ScriptRun, free_for_runs, plain_event_log, say
 from .shield import Shield
 from .undo import Undo
 
@@ -50,35 +50,35 @@ class HfWatch:
         self._config = watched_config(
             trainer, options.name or run_name(trainer), self._plan.every, options.keep
         )
-        self._recording: Recording | None = self._open() if at_once else None
+        self._script_run: ScriptRun | None = self._open() if at_once else None
 
     @property
     def _leads(self) -> bool:
         return bool(self._trainer.args.process_index == 0)
 
-    def _open(self) -> Recording | None:
+    def _open(self) -> ScriptRun | None:
         """Open the run on rank 0 and say how to attach to it."""
         if not self._leads:
             return None
         trainer = self._trainer
-        recording = Recording(
+        script_run = ScriptRun(
             self._config, source_text(trainer), type(trainer).__name__, self._options.make_event_log
         )
-        run = recording.run
+        run = script_run.run
         say(f"run {run.id} · attach: fttui attach {run.path}")
-        return recording
+        return script_run
 
     def remove(self) -> None:
         """Put the trainer's own methods back; a run that has not begun ends."""
         self._undo.all()
-        if self._recording is not None:
-            self._recording.end(RunState.STOPPED, error="unwatched")
+        if self._script_run is not None:
+            self._script_run.end(RunState.STOPPED, error="unwatched")
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train as the trainer does, as a run of its own."""
-        recording, self._recording = self._recording or self._open(), None
+        script_run, self._script_run = self._script_run or self._open(), None
         watched = WatchedTraining(
-            self._trainer, recording, self._config, self._capabilities, self._plan, self._options
+            self._trainer, script_run, self._config, self._capabilities, self._plan, self._options
         )
         try:
             with watched:
@@ -93,35 +93,43 @@ class WatchedTraining:
     def __init__(
         self,
         trainer: Any,
-        recording: Recording | None,
+        script_run: ScriptRun | None,
         config: RunConfig,
         capabilities: Capabilities,
         plan: CheckpointPlan,
         options: WatchOptions,
     ) -> None:
         self._trainer = trainer
-        self._recording = recording
-        self._config = config
-        self._capabilities = capabilities
-        self._plan = plan
+        self._script_run = script_run
         self._undo = Undo()
         self._session: HfSession | None = None
         self._shield = Shield(self._abandon)
-        self._event_log = recording.event_log if recording else options.make_event_log(None, None)
-        self._tape = BatchTape(
+        event_log = script_run.event_log if script_run else options.make_event_log(None, None)
+        tape = BatchTape(
             config.train.accumulate,
             limit_bytes=options.tape_mib * 2**20,
             keeps=capabilities.exact,
-            log=self._event_log.log,
+            log=event_log.log,
+        )
+        self._watched = Watched(
+            trainer,
+            config,
+            capabilities,
+            plan,
+            script_run,
+            event_log,
+            tape,
+            self._undo,
+            self._shield,
         )
         self._loop = HfLoop(
             trainer,
-            self._tape,
+            tape,
             self._shield,
             drops=capabilities.exact,
             clip=config.train.clip,
         )
-        self._callback = WatchCallback(self._begin, self._loop, self._shield, self._told)
+        self._callback = WatchCallback(self._begin, self._loop, self._shield)
 
     def __enter__(self) -> None:
         for name, seam in self._loop.seams.items():
@@ -130,11 +138,11 @@ class WatchedTraining:
         handler.callbacks.insert(0, self._callback)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._recording is not None and isinstance(error, KeyboardInterrupt):
-            self._recording.end(RunState.STOPPED, error="interrupted from the keyboard")
-        elif self._recording is not None and error is not None:
+        if self._script_run is not None and isinstance(error, KeyboardInterrupt):
+            self._script_run.end(RunState.STOPPED, error="interrupted from the keyboard")
+        elif self._script_run is not None and error is not None:
             text = f"{type(error).__name__}: {error} (raised in the script)"
-            self._recording.end(RunState.FAILED, error=text)
+            self._script_run.end(RunState.FAILED, error=text)
         elif error is None:
             self._shield.run(self._conclude, None)
 
@@ -147,43 +155,31 @@ class WatchedTraining:
 
     def _begin(self) -> None:
         """Build the session; called when optimizer and schedule have been made."""
-        self._session = begin_session(
-            self._trainer,
-            self._config,
-            self._recording,
-            self._event_log,
-            self._tape,
-            self._capabilities,
-            self._plan,
-            self._undo,
-        )
+        self._session = begin_session(self._watched)
         self._loop.begin(self._session.step_loop, self._session)
-
-    def _told(self, kind: str, figures: dict[str, Any]) -> None:
-        """Take note of what the trainer has logged or evaluated."""
-        if self._session is not None:
-            self._session.told(kind, figures)
 
     def _conclude(self) -> None:
         if self._session is None:
-            if self._recording is not None:
-                self._recording.end(RunState.STOPPED, error="the trainer did not enter its loop")
+            if self._script_run is not None:
+                self._script_run.end(RunState.STOPPED, error="the trainer did not enter its loop")
             return
         outcome = self._session.conclude()
-        if self._recording is not None:
-            self._recording.end(outcome.state, error=outcome.unsaved, checkpoint=outcome.checkpoint)
+        if self._script_run is not None:
+            self._script_run.end(
+                outcome.state, error=outcome.unsaved, checkpoint=outcome.checkpoint
+            )
 
     def _abandon(self, error: Exception) -> None:
         """Stop watching after an error of our own; the training of the script goes on."""
         if self._session is not None:
             self._session.put_back_lr()
         text = f"an error of fttui itself ({type(error).__name__}: {error})"
-        if self._recording is None:
+        if self._script_run is None:
             say(f"{text}; this rank trains on unwatched")
             return
-        file = self._recording.keep_error(error)
+        file = self._script_run.keep_error(error)
         say(f"{text}; training goes on unwatched, details in {file}")
-        self._recording.end(
+        self._script_run.end(
             RunState.FAILED, error=f"{text}; the script trains on unwatched, details in {file}"
         )
 

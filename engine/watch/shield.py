@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
+
+from ..train.patches import UpdateHooks
 
 T = TypeVar("T")
 
@@ -26,3 +29,23 @@ class Shield:
             self.broken = True
             self._on_error(error)
             return otherwise
+
+
+class ShieldedUpdates:
+    """The step hooks that patches of backward pass and optimizer call, behind a shield."""
+
+    def __init__(self, hooks: UpdateHooks, shield: Shield) -> None:
+        self._hooks = hooks
+        self._shield = shield
+
+    def may_backward(self) -> bool:
+        """Return False, before a backward pass, if the step is being dropped."""
+        return self._shield.run(self._hooks.may_backward, True)
+
+    def may_update(self) -> bool:
+        """Return False if the optimizer must not change the weights."""
+        return self._shield.run(self._hooks.may_update, True)
+
+    def gated(self) -> AbstractContextManager[None]:
+        """Return a context in which the device itself can refuse the optimizer step."""
+        return self._shield.run(self._hooks.gated, nullcontext())

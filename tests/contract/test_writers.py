@@ -30,6 +30,8 @@ WRITERS = {
     "engine/train/checkpoint/training_state.py": "a checkpoint folder that was just made",
     "engine/train/journal_writer.py": "reserves space in its own file by descriptor",
     "engine/train/monitoring/profiler.py": "traces in a run folder, checked for links before",
+    "engine/watch/foreign_state.py": "a checkpoint folder that was just made",
+    "engine/watch/script_run.py": "the folder that `fttui exec` has made for its children",
     "tui/preferences.py": "the state folder of the user",
     "tui/cli/temporary_runs/profile.py": "copies traces to a folder that the user names",
     "tui/connection/ssh/hosts.py": "the state folder of the user",

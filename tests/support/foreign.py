@@ -34,7 +34,7 @@ from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.watch import recording
+from fttui.engine.watch import script_run
 from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
 
 from .training import Played, Script, ScriptedEventLog, read_records
@@ -237,7 +237,7 @@ def embedder(folder: Path, *, cached: bool = False) -> Any:
     loss: Any = MultipleNegativesRankingLoss(model)
     if cached:
         loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=2)
-    batch = {"per_device_train_batch_size": 4} if cached else {}
+    batch = {"per_device_train_batch_size": 4, "num_train_epochs": 5} if cached else {}
     rows = zip(texts(4), texts(5), strict=True)
     return SentenceTransformerTrainer(
         model=model,
@@ -278,7 +278,7 @@ class Trained:
     said: list[str] = field(default_factory=list)
 
 
-class _Logged(TrainerCallback):
+class _Logged(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Collects what a user's callback gets to see."""
 
     def __init__(self) -> None:
@@ -324,7 +324,7 @@ def play_watched(
 ) -> Trained:
     """Train under watch, with commands at chosen steps."""
     monkeypatch.setenv("FTTUI_RUNS", str(folder / "runs"))
-    monkeypatch.setattr(recording, "launch_hub", lambda run: None)
+    monkeypatch.setattr(script_run, "launch_hub", lambda run: None)
     writers: list[ControlWriter] = []
 
     def scripted(run: RunDirectory | None, writer: JournalWriter | None) -> ScriptedEventLog:

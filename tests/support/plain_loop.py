@@ -33,7 +33,7 @@ from fttui.engine.train.checkpoint.rng import (
 )
 from fttui.engine.train.checkpoint.training_state import Boundary
 from fttui.engine.train.control.command_queue import CommandQueue
-from fttui.engine.train.control.controlled_trainer import ALL_COMMANDS, EvalResult, StepHooks
+from fttui.engine.train.control.controlled_trainer import EvalResult, StepHooks
 from fttui.engine.train.controlled_session import ControlledSession, SessionParts, open_control
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.journal_writer import JournalWriter
@@ -60,7 +60,7 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda n: 1 - n / 100)
         self.position = position
-        self.obeys: frozenset[type[Command]] = ALL_COMMANDS - {GenerateSample}
+        self.refuses: dict[type[Command], str] = {GenerateSample: "it has no tokenizer"}
         self.data = batch_source()
         self.can_evaluate = True
         self._move(0)

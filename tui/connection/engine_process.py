@@ -85,6 +85,11 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
         FttuiError: an engine still works on the run.
         CheckpointError: there is no complete checkpoint of that name, or it is damaged.
     """
+    if script := run.identity().script:
+        raise FttuiError(
+            f"{run.id} is the run of a script, which resumes by its own means; start it again: "
+            f"{script}"
+        )
     summary = summarize(run)
     if summary.engine_host:
         raise FttuiError(

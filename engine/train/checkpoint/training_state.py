@@ -310,6 +310,11 @@ class CheckpointReader:
     folder: Path
 
     def __call__(self, name: str, read: Callable[[Path], T]) -> T:
+        """Read one file.
+
+        Raises:
+            CheckpointError: the file is missing or cannot be read.
+        """
         try:
             return read(self.folder / name)
         except FileNotFoundError:

@@ -15,7 +15,7 @@ just after the question was sent, at most one more micro-batch begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -122,7 +122,7 @@ class CommandScheduler:
         concluder: StepConcluder,
         memory: ReleasableMemory,
         *,
-        obeys: frozenset[type[Command]],
+        refuses: Mapping[type[Command], str],
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -131,7 +131,7 @@ class CommandScheduler:
         self._control = control
         self._concluder = concluder
         self._memory = memory
-        self._obeys = obeys
+        self._refuses = refuses
         self._clock = clock
         self._sleep = sleep
         self._signalled = False
@@ -282,9 +282,8 @@ class CommandScheduler:
 
     def _refusal(self, command: AnyCommand) -> str | None:
         """Return why the trainer of this run cannot obey a command, or None if it can."""
-        if type(command) in self._obeys:
-            return None
-        return f"the trainer of this run does not support {describe_command(command)!r}"
+        reason = self._refuses.get(type(command))
+        return None if reason is None else f"not possible in this run: {reason}"
 
     def perform_due(self, executor: OneShotCommands) -> None:
         """Carry out the commands that wait for a boundary, then a stop signal."""

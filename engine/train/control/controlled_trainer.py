@@ -12,21 +12,18 @@ implementation is `trainers.controlled`; a plain PyTorch loop in the tests is an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...data.batches.batch_source import Batch, SeenExamples
-from ...protocol.commands import COMMANDS, Command
+from ...protocol.commands import Command
 from ..checkpoint.exact_state import ExactState
 from ..position import Position
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ALL_COMMANDS: frozenset[type[Command]] = frozenset(spec.command for spec in COMMANDS)
-"""The value of `ControlledTrainer.obeys` for a trainer that can carry out every command."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,8 @@ class ControlledTrainer(Protocol):
         """Finished optimizer steps and the learning rate of the schedule."""
 
     @property
-    def obeys(self) -> frozenset[type[Command]]:
-        """The commands that this trainer can carry out; others are refused with the reason."""
+    def refuses(self) -> Mapping[type[Command], str]:
+        """The commands that this trainer cannot carry out, each with the reason."""
 
     @property
     def state(self) -> ExactState:

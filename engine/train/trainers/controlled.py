@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
 from ...protocol.commands import Command
 from ..checkpoint.exact_state import ExactState
-from ..control.controlled_trainer import ALL_COMMANDS, EvalResult
+from ..control.controlled_trainer import EvalResult
 from ..loop.optimizers import set_lr
 from ..objectives.evaluator import Evaluator
 from ..position import Position
@@ -38,9 +38,9 @@ class EngineTrainer:
         return self._trainer.position
 
     @property
-    def obeys(self) -> frozenset[type[Command]]:
-        """The commands that this trainer can carry out: all of them."""
-        return ALL_COMMANDS
+    def refuses(self) -> Mapping[type[Command], str]:
+        """The commands that this trainer cannot carry out: none."""
+        return {}
 
     @property
     def state(self) -> ExactState:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,7 +25,6 @@ from fttui.engine.run.control_log import ControlEntry
 from fttui.engine.train.control.command_queue import NewCommands
 from fttui.engine.train.control.command_scheduler import CommandScheduler, Impossible
 from fttui.engine.train.control.control_state import ControlState
-from fttui.engine.train.control.controlled_trainer import ALL_COMMANDS
 from fttui.engine.train.control.memory_release import MemoryTaken
 from fttui.engine.train.event_log import EventLog
 
@@ -32,7 +33,7 @@ class Desk:
     """A scheduler with everything around it written down."""
 
     def __init__(
-        self, *, norms: float | None = None, obeys: frozenset[type] = ALL_COMMANDS
+        self, *, norms: float | None = None, cannot: Mapping[type, str] = MappingProxyType({})
     ) -> None:
         self.events: list[AnyEvent] = []
         self.happened: list[str] = []
@@ -58,7 +59,7 @@ class Desk:
             self.control,
             self,
             self,
-            obeys=obeys,
+            refuses=cannot,
             clock=lambda: 12.0,
             sleep=self._tick,
         )
@@ -249,11 +250,11 @@ def test_a_percentile_of_the_norms_is_the_clip_in_force() -> None:
 
 @pytest.mark.parametrize("text", ["lr scale 0.5", "sample x"])
 def test_a_command_that_the_trainer_does_not_obey_is_refused(text: str) -> None:
-    desk = Desk(obeys=ALL_COMMANDS - {type(parse_command(text))})
+    desk = Desk(cannot={type(parse_command(text)): "no GPU"})
     desk.send(text)
     assert desk.boundary()
     (failed,) = desk.found(CommandFailed)
-    assert failed.reason == f"the trainer of this run does not support {text!r}"
+    assert failed.reason == "not possible in this run: no GPU"
     assert desk.control.settings == RunSettings()
 
 

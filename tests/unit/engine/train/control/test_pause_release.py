@@ -83,8 +83,7 @@ def _boundary(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     state = ControlState(
         settings, log.position, norm_percentile=lambda _: None, store=lambda _: None
     )
-    obeys = frozenset(type(parse_command(text)) for text in texts)
-    scheduler = CommandScheduler(Queue(texts, device), log, state, executor, device, obeys=obeys)
+    scheduler = CommandScheduler(Queue(texts, device), log, state, executor, device, refuses={})
     assert scheduler.at_boundary(executor)
     assert [e.command for e in applied if isinstance(e, CommandApplied)] == texts
     assert not state.held

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from fttui.engine.train.control.controlled_trainer import ALL_COMMANDS, EvalResult
+from fttui.engine.train.control.controlled_trainer import EvalResult
 from fttui.engine.train.position import Position
 from fttui.engine.train.trainers.controlled import EngineTrainer
 
@@ -46,7 +46,7 @@ def test_it_passes_on_what_control_asks() -> None:
     happened: list[str] = []
     engine, trainer = engine_trainer(1, happened)
     assert engine.position is trainer.position
-    assert engine.obeys == ALL_COMMANDS
+    assert engine.refuses == {}
     assert (str(engine.data), str(engine.state)) == ("data", "state")
     assert engine.evaluate(lambda: False).metrics == {"loss": 1.0}
     assert engine.sample("hello") == "HELLO"

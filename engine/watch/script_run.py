@@ -24,11 +24,11 @@ from ..protocol.states import RunState
 from ..run.files import free_bytes
 from ..run.processes.marks import EngineMark, ProcessMark, write_mark
 from ..run.run_dir import RunDirectory, create_run, require_runs_folder, runs_root
-from ..telemetry.logs import CallbackHandler
+from ..telemetry.logs import CallbackHandler, log_file
 from ..train.event_log import EventLog
 from ..train.journal_writer import JournalWriter
 from ..train.monitoring.notify import Notifier, start_notifier
-from .hf_config import resolved_text, script_path
+from .hf_config import command_line, resolved_text, script_path
 
 EXEC_FOLDER = "FTTUI_EXEC"
 """Environment variable by which `fttui exec` names the folder in which runs announce themselves."""
@@ -41,7 +41,7 @@ def plain_event_log(run: RunDirectory | None, writer: JournalWriter | None) -> E
     return EventLog(writer)
 
 
-class Recording:
+class ScriptRun:
     """One run of a watched script on rank 0, from its folder to its last event."""
 
     def __init__(
@@ -61,23 +61,22 @@ class Recording:
             resolved=resolved_text(config),
             overrides=[],
             version=version("fttui"),
+            script=command_line(),
         )
         self._writer = JournalWriter(self.run, launch_hub)
         self.event_log = make_event_log(self.run, self._writer)
         self.started = _started(config, trainer)
         self._ended = False
-        self._handlers = [CallbackHandler(self.event_log.log, logging.WARNING), self._file()]
+        self._handlers = [
+            CallbackHandler(self.event_log.log, logging.WARNING),
+            log_file(self.run.logs / "rank-0.log"),
+        ]
         self._notifier: Notifier | None = start_notifier(self.run.id, self.event_log)
         for handler in self._handlers:
             logging.getLogger("fttui").addHandler(handler)
         self._mark()
         self.event_log.record(self.started)
         atexit.register(self._end_unfinished)
-
-    def _file(self) -> logging.Handler:
-        handler = logging.FileHandler(self.run.logs / "rank-0.log", encoding="utf-8", delay=True)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-        return handler
 
     def _mark(self) -> None:
         mine = ProcessMark.current()
@@ -111,7 +110,7 @@ class Recording:
     def keep_error(self, error: Exception) -> Path:
         """Write the traceback of an error of fttui to the run's log and return its path."""
         file = self.run.logs / "watch-error.log"
-        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        self.run.write(file, "".join(traceback.format_exception(error)).encode())
         return file
 
 
@@ -129,6 +128,7 @@ def _started(config: RunConfig, trainer: str) -> RunStarted:
         micro_batch_size=train.batch,
         accumulation=train.accumulate,
         versions={"fttui": version("fttui"), "torch": version("torch")},
+        script=command_line(),
     )
 
 

@@ -1,0 +1,334 @@
+"""Commands of a watched trainer, what the user keeps, and errors of fttui itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from fttui.engine.protocol.events import (
+    CheckpointSaved,
+    CommandApplied,
+    CommandFailed,
+    EvalFinished,
+    LogEmitted,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    SampleGenerated,
+    StateChanged,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
+from fttui.engine.train.loop import step_loop
+from fttui.engine.watch import batch_tape
+from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
+from tests.support.foreign import Trained, build, plain, play_watched, sft, train_alone, weights_of
+from tests.support.training import Script
+
+Patch = pytest.MonkeyPatch
+HALVED_AFTER = 5
+
+
+def one_epoch(folder: Path) -> Any:
+    return plain(folder, num_train_epochs=2)
+
+
+def halved_by_the_script(folder: Path) -> Any:
+    """The same trainer with a schedule that is really halved after a step."""
+    trainer = one_epoch(folder)
+    make = trainer.create_scheduler
+
+    def create_scheduler(*args: Any, **kwargs: Any) -> Any:
+        schedule = make(*args, **kwargs)
+        factors = [
+            lambda step, own=own: own(step) * (0.5 if step >= HALVED_AFTER else 1.0)
+            for own in schedule.lr_lambdas
+        ]
+        schedule.lr_lambdas = factors
+        return schedule
+
+    trainer.create_scheduler = create_scheduler
+    return trainer
+
+
+def poisoned(folder: Path, step: int) -> Any:
+    """The same trainer with a loss of NaN in one step."""
+    trainer = one_epoch(folder)
+    compute = trainer.compute_loss
+
+    def compute_loss(*args: Any, **kwargs: Any) -> Any:
+        loss = compute(*args, **kwargs)
+        return loss * math.nan if trainer.state.global_step + 1 == step else loss
+
+    trainer.compute_loss = compute_loss
+    return trainer
+
+
+def run_of(trained: Trained) -> Any:
+    assert trained.played is not None
+    return trained.played
+
+
+def test_a_watched_run_without_commands_is_the_same_run(tmp_path: Path, monkeypatch: Patch) -> None:
+    alone = train_alone(one_epoch, tmp_path / "alone")
+    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch)
+    assert torch.equal(watched.weights, alone.weights)
+    assert watched.logged == alone.logged
+    steps = run_of(watched).events(StepFinished)
+    assert [step.loss for step in steps] == [
+        pytest.approx(entry["loss"]) for entry in alone.logged if "loss" in entry
+    ]
+    assert steps[-1].epoch == 2.0
+    assert [step.samples for step in steps] == [4, 4, 4, 4, 4, 2] * 2
+    assert steps[0].tokens == 4 * 12
+
+
+def test_a_scaled_learning_rate_is_that_of_a_scaled_schedule(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    wanted = train_alone(halved_by_the_script, tmp_path / "alone")
+    script = Script({HALVED_AFTER: ["lr scale 0.5"]})
+    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch, script)
+    assert torch.equal(watched.weights, wanted.weights)
+    steps = run_of(watched).events(StepFinished)
+    assert [step.lr_scale for step in steps] == [1.0] * 5 + [0.5] * 7
+
+
+def test_a_clip_takes_effect_with_the_next_update(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({3: ["clip 0.01"]}))
+    steps = run_of(watched).events(StepFinished)
+    assert [step.clip for step in steps] == [1.0] * 3 + [0.01] * 9
+    assert all(step.clipped for step in steps[3:])
+    assert watched.trainer.args.max_grad_norm == 1.0
+
+
+def test_a_trainer_that_does_not_clip_can_be_clipped(tmp_path: Path, monkeypatch: Patch) -> None:
+    def unclipped(folder: Path) -> Any:
+        return plain(folder, num_train_epochs=1, max_grad_norm=0.0)
+
+    alone = train_alone(unclipped, tmp_path / "alone")
+    same = play_watched(unclipped, tmp_path / "same", monkeypatch)
+    assert torch.equal(same.weights, alone.weights)
+    watched = play_watched(unclipped, tmp_path / "clipped", monkeypatch, Script({2: ["clip 0.01"]}))
+    assert [step.clip for step in run_of(watched).events(StepFinished)] == [None] * 2 + [0.01] * 4
+    assert not torch.equal(watched.weights, alone.weights)
+
+
+def test_a_pause_between_two_micro_batches_changes_no_number(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    alone = train_alone(one_epoch, tmp_path / "alone")
+    script = Script({}, states={RunState.PAUSED: ["resume"]})
+
+    def paused_inside(folder: Path) -> Any:
+        trainer = one_epoch(folder)
+        compute = trainer.compute_loss
+        sent: list[str] = []
+
+        def compute_loss(*args: Any, **kwargs: Any) -> Any:
+            if trainer.state.global_step == 4 and not sent:
+                sent.append("pause")
+                script.senders[-1]("pause")
+            return compute(*args, **kwargs)
+
+        trainer.compute_loss = compute_loss
+        return trainer
+
+    watched = play_watched(paused_inside, tmp_path / "watched", monkeypatch, script)
+    states = [event.state for event in run_of(watched).events(StateChanged)]
+    assert states.count(RunState.PAUSED) == 1
+    assert torch.equal(watched.weights, alone.weights)
+    assert watched.logged == alone.logged
+
+
+def test_an_evaluation_and_a_sample_change_no_number(tmp_path: Path, monkeypatch: Patch) -> None:
+    def short(folder: Path) -> Any:
+        return sft(folder, num_train_epochs=1)
+
+    alone = train_alone(short, tmp_path / "alone")
+    script = Script({2: ["eval", "sample w1 w2", "note kept"]})
+    watched = play_watched(short, tmp_path / "watched", monkeypatch, script)
+    played = run_of(watched)
+    assert played.events(CommandFailed) == []
+    (evaluated,) = played.events(EvalFinished)
+    assert 2 < evaluated.metrics["loss"] < 6
+    assert "runtime" not in evaluated.metrics
+    assert played.events(SampleGenerated)
+    assert torch.equal(watched.weights, alone.weights)
+
+
+def test_evaluations_of_the_script_are_recorded(tmp_path: Path, monkeypatch: Patch) -> None:
+    def evaluating(folder: Path) -> Any:
+        return plain(folder, num_train_epochs=1, eval_strategy="steps", eval_steps=3)
+
+    played = run_of(play_watched(evaluating, tmp_path, monkeypatch))
+    assert [step for step, _ in played.at(EvalFinished)] == [3, 6]
+
+
+def test_another_pass_makes_up_for_skipped_data(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({2: ["skip 3"]}))
+    steps = run_of(watched).at(StepFinished)
+    assert [number for number, _ in steps] == list(range(1, 13))
+    assert [step.epoch for number, step in steps if number in (3, 9)] == [1.0, 2.0]
+    assert steps[-1][1].epoch == pytest.approx(2 + 6 / 11)
+    assert watched.trainer.state.epoch == pytest.approx(2 + 6 / 11)
+
+
+def test_more_than_the_rest_of_an_epoch_is_not_skipped(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({2: ["skip 9"]}))
+    logged = [event.text for event in run_of(watched).events(LogEmitted)]
+    assert any("only 4 of 9 steps of data were left in epoch 0" in text for text in logged)
+    steps = run_of(watched).at(StepFinished)
+    assert [step.epoch for number, step in steps if number in (2, 3)] == [4 / 11, 1 + 2 / 11]
+
+
+def test_a_stop_ends_train_and_the_script_goes_on(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({3: ["stop"]}))
+    assert watched.trainer.state.global_step == 3
+    (ended,) = run_of(watched).events(RunEnded)
+    assert ended.state is RunState.STOPPED
+    assert ended.checkpoint is not None
+
+
+def test_a_loss_that_is_not_finite_changes_no_weight(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(lambda folder: poisoned(folder, 5), tmp_path, monkeypatch)
+    steps = run_of(watched).events(StepFinished)
+    assert [step.skipped for step in steps] == [number == 5 for number in range(1, 13)]
+    assert math.isnan(steps[4].loss)
+    assert torch.isfinite(watched.weights).all()
+
+
+def test_a_recovery_skips_the_data_and_halves_the_rate(tmp_path: Path, monkeypatch: Patch) -> None:
+    script = Script({4: ["checkpoint"], 7: ["recover"]})
+    watched = play_watched(lambda folder: poisoned(folder, 6), tmp_path, monkeypatch, script)
+    played = run_of(watched)
+    assert played.events(CommandFailed) == []
+    (back,) = played.events(RolledBack)
+    assert (back.from_step, back.to_step, back.skipped_batches > 1) == (7, 4, True)
+    assert [e.command for e in played.events(CommandApplied)][-1].startswith("recover")
+    assert played.events(StepFinished)[-1].lr_scale == 0.5
+    assert watched.trainer.state.global_step == 12
+
+
+def test_commands_that_the_trainer_cannot_obey_are_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    script = Script({2: ["profile 2", "sample hello"]})
+    played = run_of(play_watched(one_epoch, tmp_path, monkeypatch, script))
+    reasons = [event.reason for event in played.events(CommandFailed)]
+    assert reasons == [
+        "not possible in this run: a watched script cannot be profiled",
+        "not possible in this run: the trainer has no tokenizer (processing_class)",
+    ]
+    started = played.events(RunStarted)[-1]
+    assert set(started.refused) == {"profile", "sample"}
+    assert started.script
+
+
+def test_an_old_checkpoint_is_refused_when_its_batches_are_gone(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(batch_tape, "RNG_BYTES", 2**19)
+    script = Script({8: ["rollback 0"]})
+    played = run_of(play_watched(one_epoch, tmp_path, monkeypatch, script, tape_mib=2))
+    (failed,) = played.events(CommandFailed)
+    assert "the batches since then are no longer held" in failed.reason
+    assert any("can no longer be repeated" in e.text for e in played.events(LogEmitted))
+    assert [number for number, _ in played.at(StepFinished)] == list(range(1, 13))
+
+
+class Raising(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+    """A user's callback with a mistake."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            raise RuntimeError("mine")
+
+
+def test_an_error_of_the_script_stays_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
+    def failing(folder: Path) -> Any:
+        trainer = one_epoch(folder)
+        trainer.add_callback(Raising())
+        return trainer
+
+    with pytest.raises(RuntimeError, match="mine"):
+        play_watched(failing, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["begin_step", "record_loss", "check_update", "end_step"])
+def test_an_error_of_fttui_never_ends_the_training(
+    method: str, tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = train_alone(one_epoch, tmp_path / "alone")
+    calls = []
+    whole = getattr(step_loop.StepLoop, method)
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        calls.append(method)
+        if len(calls) == 7:
+            raise KeyError("a mistake of fttui")
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(step_loop.StepLoop, method, broken)
+    script = Script({4: ["rollback 0"], 5: ["lr scale 1"]})
+    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch, script)
+    assert torch.equal(watched.weights, alone.weights)
+    assert watched.trainer.state.global_step == 12
+    assert len(calls) == 7
+    said = capsys.readouterr().err
+    assert "training goes on unwatched" in said
+    (ended,) = run_of(watched).events(RunEnded)
+    assert "a mistake of fttui" in ended.error
+    assert "KeyError" in (run_of(watched).run.logs / "watch-error.log").read_text()
+
+
+def test_unwatch_restores_the_trainer(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr("fttui.engine.watch.script_run.launch_hub", lambda run: None)
+    trainer, _ = build(one_epoch, tmp_path)
+    before = dict(vars(trainer))
+    callbacks = list(trainer.callback_handler.callbacks)
+    watch_trainer(trainer, WatchOptions())
+    assert trainer.train.__self__ is not trainer
+    unwatch_trainer(trainer)
+    assert vars(trainer) == before
+    trainer.train()
+    assert trainer.callback_handler.callbacks == callbacks
+
+
+def test_a_trained_trainer_holds_nothing_of_fttui(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch)
+    trainer = watched.trainer
+    for owner in (trainer, trainer.accelerator, trainer.optimizer):
+        ours = [
+            name
+            for name, value in vars(owner).items()
+            if "fttui" in str(getattr(value, "__module__", ""))
+        ]
+        assert ours == []
+    assert not any("fttui" in type(c).__module__ for c in trainer.callback_handler.callbacks)
+    trainer.train()
+    assert not torch.equal(weights_of(trainer), watched.weights)
+
+
+def test_a_second_training_is_a_second_run(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr("fttui.engine.watch.script_run.launch_hub", lambda run: None)
+    trainer, _ = build(lambda folder: plain(folder, num_train_epochs=1), tmp_path)
+    watch_trainer(trainer, WatchOptions())
+    trainer.train()
+    trainer.train()
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_checkpoints_are_written_and_kept_as_asked(tmp_path: Path, monkeypatch: Patch) -> None:
+    watched = play_watched(one_epoch, tmp_path, monkeypatch, checkpoint_every=2, keep=2)
+    played = run_of(watched)
+    assert [step for step, _ in played.at(CheckpointSaved)] == [0, 2, 4, 6, 8, 10]
+    kept = sorted(path.name for path in played.run.checkpoints.iterdir())
+    assert len(kept) <= 4
