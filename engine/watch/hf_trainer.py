@@ -45,7 +45,7 @@ class HfTrainer:
 
     def set_lr(self, lr: float) -> None:
         """Scale the learning rates of the next update as `lr` is to that of the schedule."""
-        scheduled, groups = self.position.schedule_lr, bare(self._trainer.optimizer).param_groups
+        scheduled, groups = self.position.lr_schedule, bare(self._trainer.optimizer).param_groups
         if lr == scheduled or not scheduled:
             return
         self._scheduled = [group["lr"] for group in groups]
