@@ -1,1 +1,1 @@
-"""A checkpoint as a folder that other programs load."""
+"""Export: writes a checkpoint as a folder that other programs load."""

@@ -117,10 +117,11 @@ def _require_same_model(
     accept: frozenset[str],
     command: str,
 ) -> list[AcceptedChange]:
-    """Return the changes of the model that are accepted; changed data are only reported.
+    """Return the accepted changes of the model since training; other changes are only printed.
 
     Raises:
-        ContentChanged: base model, tokenizer or chat template changed, and it was not accepted.
+        ContentChanged: base model, tokenizer, chat template or merged start adapter changed, and
+            the change was not accepted.
     """
     found = content_identity(config, HashCache())
     kinds = kinds_for_export(config)
@@ -130,7 +131,7 @@ def _require_same_model(
     recorded = identity_of(run, manifest)
     others = frozenset(KINDS) - kinds
     for one in differences(recorded, found, others) if recorded else ():
-        print_line(f"note: changed since training, which the export does not depend on: {one.text}")
+        print_line(f"note: changed since training, but not used by the export: {one.text}")
     return compared.accepted
 
 

@@ -13,7 +13,7 @@ from ..run.checkpoint_store import Manifest
 from .lineage import Lineage, LineageStep
 
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
-"""First or last words of the facts about the data."""
+"""Words with which the names of facts about the data begin or end."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class BaseModel:
     """The name in the configuration."""
     hub_id: str | None
     license: str | None
-    """The license in its own model card; None if it is not known."""
+    """The license that the model's own card or package states; None if it is not known."""
 
 
 @dataclass(frozen=True)

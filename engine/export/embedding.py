@@ -1,6 +1,7 @@
 """Writes the files and tokenizer settings with which sentence-transformers embeds like the engine.
 
-They define the pooling, the instruction of queries and the final EOS token.
+They define the pooling, the instruction of queries and the final EOS token. Notes for the model
+card say where sentence-transformers still differs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
 def end_with_eos(tokenizer: Any, max_length: int) -> None:
     """Make the tokenizer append EOS to every text after truncation, as in training.
 
-    A slow tokenizer cannot be changed so; `embedding_notes` says what is left to do.
+    A slow tokenizer is not changed; `embedding_notes` then tells users to append EOS themselves.
     """
     tokenizer.model_max_length = max_length
     if _ends_with_eos(tokenizer) or not tokenizer.is_fast:
@@ -75,7 +76,7 @@ def _ends_with_eos(tokenizer: Any) -> bool:
 
 
 def embedding_notes(tokenizer: Any, config: RunConfig) -> list[str]:
-    """Return notes for the model card where sentence-transformers pools other tokens."""
+    """Return notes for the model card on how embeddings would differ from those in training."""
     contrastive = config.contrastive
     notes = []
     if not (tokenizer.is_fast or _ends_with_eos(tokenizer)):

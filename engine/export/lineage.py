@@ -43,7 +43,7 @@ class Lineage:
     findings: list[DataFinding] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """(step, metrics) of the evaluations up to it, without those that were rolled back."""
+    """(step, metrics) of the evaluations up to the checkpoint, without those rolled back."""
     interventions: list[LineageStep] = field(default_factory=list)
 
 
@@ -54,7 +54,7 @@ def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
 
 
 def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:
-    """Collect the lineage from the records up to the one of the saved checkpoint."""
+    """Collect the lineage from the records up to the one that reports the checkpoint as saved."""
     lineage = Lineage(run)
     for record in records:
         match record.event:

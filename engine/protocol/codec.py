@@ -89,7 +89,11 @@ def _without_command(data: bytes) -> Record | None:
 
 
 def peek_seq(data: bytes) -> int:
-    """Return the sequence number of an encoded record without decoding its event."""
+    """Return the sequence number of an encoded record without decoding its event.
+
+    Raises:
+        DecodeError: the bytes are not a record.
+    """
     try:
         return _head.decode(data)[0]
     except UNDECODABLE as error:
@@ -97,7 +101,7 @@ def peek_seq(data: bytes) -> int:
 
 
 def decode_client(data: bytes) -> AnyClientMessage:
-    """Decode a viewer's request."""
+    """Decode a viewer's request; raises DecodeError if it is invalid."""
     try:
         return _clients.decode(data)
     except UNDECODABLE as error:
@@ -105,7 +109,7 @@ def decode_client(data: bytes) -> AnyClientMessage:
 
 
 def decode_hub(data: bytes) -> AnyHubMessage:
-    """Decode a hub's reply."""
+    """Decode a hub's reply; raises DecodeError if it is invalid."""
     try:
         return _hubs.decode(data)
     except UNDECODABLE as error:
@@ -113,7 +117,7 @@ def decode_hub(data: bytes) -> AnyHubMessage:
 
 
 def decode_beat(data: bytes) -> Beat:
-    """Decode a heartbeat."""
+    """Decode a heartbeat; raises DecodeError if it is invalid."""
     try:
         return _beats.decode(data)
     except UNDECODABLE as error:

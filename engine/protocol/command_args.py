@@ -32,7 +32,11 @@ def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> fl
 
 
 def count(text: str, what: str) -> int:
-    """Parse a whole number ≥ 1."""
+    """Parse a whole number from 1 to 10,000,000.
+
+    Raises:
+        CommandError: with `what` and the bound that is missed.
+    """
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise CommandError(f"{what} must be a whole number ≥ 1, got {text!r}")
     if len(text) > 12 or int(text) > _LARGEST_COUNT:
@@ -41,14 +45,14 @@ def count(text: str, what: str) -> int:
 
 
 def one(args: list[str], what: str) -> str:
-    """Return the only argument of a command."""
+    """Return the only argument of a command; raises CommandError unless there is exactly one."""
     if len(args) != 1:
         raise CommandError(f"needs {what}, got {' '.join(args) or 'nothing'!r}")
     return args[0]
 
 
 def text_of(args: list[str], what: str) -> str:
-    """Return all arguments of a command as one text."""
+    """Return all arguments of a command as one text; raises CommandError if there is none."""
     if not args:
         raise CommandError(f"needs {what}")
     return " ".join(args)

@@ -23,7 +23,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
 
 
 class ScaleLr(Command, frozen=True, kw_only=True, tag="ScaleLr"):
-    """Multiply the learning rate schedule by `factor` from the next update on; not cumulative."""
+    """Scale the learning rate schedule by `factor` from the next update on.
+
+    The factor replaces the one before; factors do not multiply.
+    """
 
     factor: float
 
@@ -151,10 +154,10 @@ AnyCommand = SettingCommand | OneShotCommand
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec:
-    """Everything known about one kind of command: how it is typed, what it does, when it may."""
+    """Everything known about one kind of command: its form, its effect and when it is allowed."""
 
     verb: str
-    """The words that select it, such as `lr scale`."""
+    """The words that begin the command, such as `lr scale`."""
     usage: str
     """The whole form, such as `lr scale FACTOR`."""
     help: str
@@ -164,7 +167,7 @@ class CommandSpec:
     command: type[Command]
     """The struct that carries it."""
     parse: Callable[[list[str]], AnyCommand]
-    """Make the struct from the words after the verb; raises CommandError."""
+    """Makes the struct from the words after the verb; raises CommandError if they are invalid."""
     legal: frozenset[RunState]
     """States of the run in which it is accepted."""
     kind: Literal["setting", "one_shot"]
@@ -186,7 +189,7 @@ class CommandSpec:
     destructive: bool = False
     """Whether it discards work or ends the run, so that a person is asked first."""
     undo: Callable[[AnyCommand, RunSettings], AnyCommand] | None = None
-    """Make the command that restores the settings before it; None when it cannot be undone."""
+    """Makes the command that restores the settings before it; None when it cannot be undone."""
 
     @property
     def name(self) -> str:
@@ -420,7 +423,7 @@ _SPECS: dict[type[Command], CommandSpec] = {spec.command: spec for spec in COMMA
 
 
 def spec_of(command: AnyCommand) -> CommandSpec:
-    """Return the row of the table for a command."""
+    """Return the entry of `COMMANDS` for a command."""
     return _SPECS[type(command)]
 
 
@@ -428,7 +431,7 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     """Parse a command as a person types it.
 
     Raises:
-        CommandError: with the expected form.
+        CommandError: the text is no valid command; the message names the expected form.
     """
     try:
         words = shlex.split(text) if isinstance(text, str) else list(text)
@@ -446,7 +449,7 @@ def parse_command(text: str | list[str]) -> AnyCommand:
 
 
 def recorded_command(text: str) -> AnyCommand | None:
-    """Parse a command from a record; None when this version does not know it."""
+    """Parse a command as a record holds it, in text; None if this version cannot parse it."""
     try:
         return parse_command(text)
     except CommandError:

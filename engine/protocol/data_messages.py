@@ -53,7 +53,7 @@ class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
     format: str = ""
     """Record format, such as `messages`; empty if none matches."""
     decision: str = ""
-    """How many rows of a sample have the format, and the formats of the others."""
+    """How many rows of the first ones have the format, and the formats of the others, in words."""
     task: str = ""
     """Task that learns from this format."""
     used: list[str] = []

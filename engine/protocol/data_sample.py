@@ -55,7 +55,7 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file."""
+    """The content of `data_sample.json`."""
 
     records: list[SampleRecord]
     """The first records of every training source."""

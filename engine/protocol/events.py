@@ -18,7 +18,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
 
 
 class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """How often one reason changed the data that are learned."""
+    """One reason for which data is dropped, cut, masked, ignored or guessed, and how often."""
 
     reason: str
     """Name of the reason, as in `data.accept`."""
@@ -246,7 +246,7 @@ class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):
 
     @property
     def spec(self) -> CommandSpec | None:
-        """The command's row of the table; None if the command is unknown."""
+        """The command's entry in `COMMANDS`; None if the command is unknown."""
         command = self.typed
         return None if command is None else spec_of(command)
 
@@ -278,7 +278,7 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
     actions: list[str] = []
     """Recommended commands as a person would type them, the best one first."""
     checkpoint: str | None = None
-    """The nearest good checkpoint before it; None without one."""
+    """The newest good checkpoint before the anomaly; None without one."""
 
 
 class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
@@ -286,7 +286,7 @@ class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
 
     id: str
     verdict: str
-    """recovered, not recovered, or rolled back."""
+    """recovered, not recovered, rolled back, or undecided if the run ended too soon after it."""
 
 
 class ProbationEnded(Event, frozen=True, kw_only=True, tag="ProbationEnded"):
@@ -430,10 +430,10 @@ class SampleGenerated(Event, frozen=True, kw_only=True, tag="SampleGenerated"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
-    """The training process has ended the run; it is the last record of an incarnation."""
+    """The training process has ended the run; it is the last record of that process."""
 
     state: RunState
-    """Final state: FINISHED, STOPPED or FAILED."""
+    """Final state: FINISHED, STOPPED, UNSAVED or FAILED."""
     exit_code: int
     error: str = ""
     """The error in one paragraph; empty without one. The traceback is in the engine log."""

@@ -50,11 +50,11 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     expires_boot_s: float | None = None
     """Seconds since the hub's machine started after which the command is refused."""
     boot: str = ""
-    """The start of the machine that `expires_boot_s` counts from; empty if it is not known."""
+    """Boot id of the machine whose uptime `expires_boot_s` refers to; empty if it is not known."""
     if_generation: int | None = None
     """Settings generation that a relative change was made for; refused at any other."""
     one_shot: bool = False
-    """Whether a script sends only this command; it then does not become the controller."""
+    """Whether the viewer sends only this command, as a script does, and so gets no control."""
     take: bool = False
     """Whether the command is to be accepted although another viewer has control, which that viewer
     then loses. A hub that does not know the field refuses such a command and names the viewer."""
@@ -66,7 +66,7 @@ class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):
     viewer: str
     issuer: str
     if_free: bool = False
-    """Only if no viewer has control; a viewer keeps its control so when the hub restarts."""
+    """Whether to take control only if nobody has it, as a viewer does after the hub restarted."""
 
 
 class ReleaseControl(ClientMessage, frozen=True, kw_only=True, tag="ReleaseControl"):
@@ -126,7 +126,7 @@ class Welcome(HubMessage, frozen=True, kw_only=True, tag="Welcome"):
 
 
 class HistoryChunk(HubMessage, frozen=True, kw_only=True, tag="HistoryChunk"):
-    """The reply to `FetchHistory`: records with consecutive sequence numbers."""
+    """The reply to `FetchHistory`: the next records of the journal, in order."""
 
     first_seq: int
     """0 if there are no records."""
@@ -189,7 +189,7 @@ class DataSampleRecords(HubMessage, frozen=True, kw_only=True, tag="DataSampleRe
 
 
 class Refused(HubMessage, frozen=True, kw_only=True, tag="Refused"):
-    """A request that could not be served: wrong version, malformed, too large."""
+    """The reply to a request that cannot be served, such as a `Hello` of another major version."""
 
     reason: str
 

@@ -6,7 +6,11 @@ import msgspec
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in force; they survive checkpoints, rollbacks and restarts."""
+    """The settings in force.
+
+    A rollback changes only those that it names. A restart keeps them, but only an automatic restart
+    keeps a pause.
+    """
 
     lr_scale: float = 1.0
     """Factor on the learning rate of the schedule."""

@@ -74,7 +74,7 @@ class ListRuns(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="ListRuns"
 
 
 class Open(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Open"):
-    """Viewer → bridge: serve this run."""
+    """Viewer → bridge: open this run and send its journal."""
 
     version: tuple[int, int]
     viewer: str
@@ -116,9 +116,9 @@ class Opened(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Opened"):
     why_read_only: str = ""
     """Why this viewer may not send commands; empty if it may."""
     boot: str = ""
-    """The id of the start of the remote host; empty from older versions."""
+    """Boot id of the remote host; empty from older versions."""
     boot_s: float = 0.0
-    """Seconds since the remote host started."""
+    """Uptime of the remote host in seconds."""
 
 
 class Failed(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Failed"):
@@ -140,12 +140,12 @@ class Records(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Records"):
 
 
 class Preview(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Preview"):
-    """Bridge → viewer: a sample of the records that are still to be sent."""
+    """Bridge → viewer: some of the records still to be sent, so that it can draw curves at once."""
 
     block: bytes
     head_seq: int
     exact: bool = False
-    """Whether curves drawn from the sample have the exact extremes."""
+    """Whether the records have the extremes of every part; else they are evenly spaced samples."""
     extends: bool = False
     """Whether the records extend the preview before, rather than replace it."""
 
@@ -168,7 +168,7 @@ _bridge_messages: msgspec.msgpack.Decoder[BridgeMessage] = msgspec.msgpack.Decod
 
 
 def decode_bridge_request(data: bytes) -> BridgeRequest:
-    """Decode a viewer's message to the bridge."""
+    """Decode a viewer's message to the bridge; raises DecodeError if it is invalid."""
     try:
         return _bridge_requests.decode(data)
     except UNDECODABLE as error:
@@ -176,7 +176,11 @@ def decode_bridge_request(data: bytes) -> BridgeRequest:
 
 
 def decode_bridge_message(data: bytes) -> BridgeMessage | None:
-    """Decode a message of the bridge; None if its tag is unknown to this version."""
+    """Decode a message of the bridge; None if its tag is unknown to this version.
+
+    Raises:
+        DecodeError: the bytes are not a message.
+    """
     try:
         return _bridge_messages.decode(data)
     except UNDECODABLE as error:
@@ -186,7 +190,7 @@ def decode_bridge_message(data: bytes) -> BridgeMessage | None:
 
 
 def frames_of(channel: FrameKind, payload: bytes) -> bytes:
-    """Return one message as frames."""
+    """Return one message as frames: one, or several if the payload is too long for one."""
     parts = []
     while len(payload) > MAX_FRAME_BYTES:
         parts.append(_HEAD.pack(MAX_FRAME_BYTES, FrameKind.MORE) + payload[:MAX_FRAME_BYTES])

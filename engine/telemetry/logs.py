@@ -1,4 +1,4 @@
-"""Logging setup: a log file for each rank, quiet libraries, and a handler that calls back."""
+"""Logging setup: a log file for each rank, libraries made quiet, and a handler that calls back."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def test_an_export_onto_a_changed_base_is_refused(
     card = (out / "README.md").read_text()
     assert "exported although changed since training: base model: model.safetensors" in card
     assert str(run.path.parents[1]) not in card, "folders are private"
-    assert "note: changed since training, which the export does not depend on: data: " in (
+    assert "note: changed since training, but not used by the export: data: " in (
         capsys.readouterr().out
     )
 
