@@ -46,7 +46,7 @@ def pairs_compared(config: RunConfig) -> int:
 
 
 def candidate_facts(config: RunConfig) -> dict[str, str]:
-    """Return the line about candidates that is shown when a run starts."""
+    """Return the fact about candidates to show when a run starts; empty if its loss has none."""
     if config.task != "contrastive" or config.contrastive.kind == "cosine":
         return {}
     ahead = uses_gradcache(config)

@@ -322,14 +322,14 @@ UNLABELLED = Reason(
 PADDING_NULLS = Reason(
     "padding-nulls",
     "records",
-    "have nulls in tools or calls, which are removed because table files fill up structs so",
+    "have nulls in tools or tool calls, which are removed: tables write them for missing fields",
     "store tools and arguments as JSON text to keep their nulls",
 )
 TEXT_LINES = Reason(
     "text-lines",
     "files",
     "plain text: every line is a record",
-    "write longer documents as JSON lines with a column text",
+    "set data.text: paragraph or file, or write longer documents as JSON lines with a column text",
 )
 REPEATED_KEYS = Reason(
     "repeated-keys",

@@ -1,7 +1,7 @@
 """Configurations resolved by earlier versions: their data are read as these versions read them.
 
-Such a configuration lacks the keys that were added later. What these keys decide was decided in
-one way before, without a question, and a run that continues keeps it.
+Such a configuration lacks the keys that were added later. The earlier versions had a fixed
+behaviour where these keys now give a choice, and a run that is resumed keeps that behaviour.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _GOOD = ("1", "+1", "true", "yes", "good", "desirable", "chosen")
 
 
 def read_as_before(config: RunConfig, keys: Collection[str]) -> RunConfig:
-    """Return a configuration whose data are read as by the version that resolved a run's.
+    """Return a configuration whose data are read as by the version that resolved it.
 
     Args:
         config: The configuration; what it sets stays.
-        keys: The keys of the section `data` of the configuration that was resolved.
+        keys: The keys that the section `data` has in the resolved file.
     """
     data = config.data
     if "columns" not in keys:
@@ -47,7 +47,7 @@ def _before_columns(data: DataConfig, task: str) -> DataConfig:
 
 
 def _before_yes_labels(data: DataConfig, task: str) -> DataConfig:
-    """Return a section in which every role goes to the template, and labels are not compared."""
+    """Return a section that passes every role to the template and has fixed positive labels."""
     roles = {"*": "*"} | data.roles
     yes = list(_GOOD) if task == "kto" and data.yes_labels is None else data.yes_labels
     return replace(data, roles=roles, yes_labels=yes)

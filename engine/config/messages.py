@@ -1,4 +1,4 @@
-"""The paths of all configuration keys; for errors, what a key accepts and which one was meant."""
+"""Texts for errors: what a configuration key accepts, and which key was meant; all key paths."""
 
 from __future__ import annotations
 

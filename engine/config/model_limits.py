@@ -1,4 +1,4 @@
-"""The limits of a model for its input: rows of the embedding, and positions."""
+"""The limits of a model for its input: the largest token id and the longest sequence."""
 
 from __future__ import annotations
 

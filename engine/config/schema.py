@@ -45,17 +45,17 @@ class DataSource(Section, frozen=True, kw_only=True):
     """Share of this source among the training records, relative to the other weights. Set it for
     all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
-    """Split of a folder or Hub dataset; null is `data.train_split`."""
+    """Split of a folder or Hub dataset; null: as `data.train_split`."""
     columns: dict[str, str | None] | None = None
-    """Columns of this source by field; null is `data.columns`."""
+    """Columns of this source by field; null: as `data.columns`."""
     roles: dict[str, str] | None = None
-    """Roles of this source by their names; null is `data.roles`."""
+    """Roles of this source by their names; null: as `data.roles`."""
     system: str | None = None
-    """System message for this source; null is `data.system`, and an empty text is none."""
+    """System message for this source; null: as `data.system`; an empty text adds none."""
     label: LabelMeaning | None = None
-    """Meaning of its column `label`; null is `data.label`."""
+    """Meaning of its column `label`; null: as `data.label`."""
     yes_labels: list[Label] | None = None
-    """Its labels that count as positive; null is `data.yes_labels`."""
+    """Its labels that count as positive; null: as `data.yes_labels`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
@@ -218,9 +218,10 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
     loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
     """Loss of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""
     beta: Positive = 0.1
-    """Strength of the KL penalty against the reference (DPO β); ipo: its regularization."""
+    """Strength of the KL penalty against the reference (DPO β); for ipo the strength of its
+    regularization (τ)."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    """sigmoid, robust: assumed share of preferences with chosen and rejected swapped."""
+    """For sigmoid and robust: assumed share of preferences with chosen and rejected swapped."""
     ce_weight: NonNegative = 0.0
     """Weight of the next-token loss on chosen completions, which keeps their probability from
     falling."""
@@ -244,7 +245,8 @@ Metric = Literal[
     "reward_accuracy",
     "reward_margin",
 ]
-"""Metrics of evaluations; lower is better for the first four."""
+"""Metrics of evaluations; lower is better for loss, perplexity, ce and contrastive, higher for the
+others."""
 
 
 class EarlyStopConfig(Section, frozen=True, kw_only=True):
@@ -255,7 +257,7 @@ class EarlyStopConfig(Section, frozen=True, kw_only=True):
     patience: Count = 3
     """Evaluations without an improvement before the run ends."""
     min_delta: NonNegative = 0.0
-    """Smallest change that counts as an improvement."""
+    """The metric must be better than before by more than this to count as improved."""
 
 
 class LrRatios(Section, frozen=True, kw_only=True):

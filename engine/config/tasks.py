@@ -11,7 +11,7 @@ Format = Literal["messages", "prompt_completion", "text", "preference", "rated",
 SCORED_KINDS = ("cosent", "cosine")
 """Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
-"""Tasks that learn from rated or compared completions, against the model without its adapter."""
+"""Tasks that learn from rated or compared completions, relative to a reference model."""
 FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),

@@ -1,4 +1,4 @@
-"""Read the configuration of an adapter that peft or fttui saved."""
+"""Recognize folders with a saved adapter, and read and check its adapter_config.json."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class AdapterFile:
         return {int(number) for one in lists for number in one}
 
     def why_not_continued(self) -> Iterator[str]:
-        """Yield what keeps fttui from training the adapter on, without a full stop."""
+        """Yield the reasons why fttui cannot train the adapter further, without a full stop."""
         own = _WITHOUT_EFFECT.union(STRUCTURE)
         for name, value in self.settings.items():
             if value and name not in own and (name, value) != ("bias", "none"):
@@ -163,7 +163,7 @@ def read_adapter_file(folder: Path) -> AdapterFile:
 def _problem(found: AdapterFile) -> str | None:
     kind = str(found.settings.get("peft_type"))
     if kind != "LORA":
-        return f"its kind is {kind}, but fttui trains LoRA adapters; start from one of these"
+        return f"its kind is {kind}, but fttui trains only LoRA adapters; name one of these"
     start = str(found.settings.get("init_lora_weights")).lower()
     if start.startswith(_CHANGED_BASE):
         return (

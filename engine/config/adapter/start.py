@@ -24,15 +24,17 @@ from .files import (
 
 @dataclass(frozen=True)
 class Started:
-    """A configuration with the settings of its start adapter, and what to show about them."""
+    """A configuration with the settings of its start adapter, and what to tell the user."""
 
     loaded: LoadedConfig
     problems: list[Problem]
+    """Why the adapter cannot be used as configured; if there are any, no settings were taken."""
     lines: list[str]
+    """What to show about the adapter, one fact or warning per line."""
 
 
 def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
-    """Return the configuration with a base model in `model.id`, and what to show about it.
+    """Return the configuration with a base model in `model.id`, and lines to show about that.
 
     If `model.id` is a folder with an adapter alone, the base model that it names is used, and the
     adapter is where the run starts.

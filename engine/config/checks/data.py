@@ -1,4 +1,4 @@
-"""Checks of the `data` section: files, mixes, evaluation data, packing and streaming."""
+"""Checks of the `data` section: sources, columns, roles, evaluation data, packing, streaming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One finding of the configuration checks, and the error that lists them."""
+"""`Problem`, a finding of the checks, and `require`, which raises one error for all of them."""
 
 from __future__ import annotations
 

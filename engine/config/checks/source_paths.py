@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def is_pattern(source: str) -> bool:
-    """Whether a source is a pattern of file names, not a name that has such characters."""
+    """Whether a source is a pattern of file names, and not a file whose name looks like one."""
     return glob.has_magic(source) and not Path(source).expanduser().exists()
 
 
 def files_of_pattern(pattern: str) -> list[Path]:
-    """Return the files whose names match a pattern, sorted; `**` matches folders, also none.
+    """Return the files whose names match a pattern, sorted; `**` matches any number of folders.
 
     A file that several links lead to, such as a link to a folder above, is returned once.
     """

@@ -119,7 +119,7 @@ class MicroBatchShape:
         return min(train.whole_layers, layers) if train.recomputes else layers
 
     def _checkpoints(self) -> float:
-        """Return the bytes of the inputs of the other layers.
+        """Return the bytes of the inputs of the layers that are recomputed.
 
         On the host they take no device memory, except for those in transfer.
         """

@@ -60,7 +60,7 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     loftq: the main part of the quantization error (needs quantize: nf4)."""
     start: str | None = None
     """Adapter to start from: a folder, a hub id, or a run of fttui as RUN or RUN@STEP. It is
-    trained on with the settings in its file, which the keys of this section must not contradict;
+    trained further with the settings in its file, which keys of this section must not contradict;
     tasks dpo and kto take it as the reference. null starts a new adapter."""
     merge_first: bool = False
     """With `start`: merge that adapter into the base model, and train a new adapter on the
