@@ -1,1 +1,1 @@
-"""Training data: sources, record formats, tokenization, batches and their order."""
+"""Training data: sources, formats, chat templates, tokenization, screening, cache, batches."""

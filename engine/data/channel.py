@@ -1,4 +1,4 @@
-"""What the processes that read data share: messages on standard output, and no torch."""
+"""Parts of the processes `validate` and `summary`: messages on standard output, and no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Channel:
 def without_torch(model: ModelConfig) -> None:
     """Make transformers and datasets do without torch, whose import takes seconds.
 
-    Code of the model's own may need torch.
+    With `trust_remote_code` torch stays importable, because the model's own code may need it.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not model.trust_remote_code:

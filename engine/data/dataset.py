@@ -93,7 +93,7 @@ def examine_examples(
     *,
     accepted: bool = False,
 ) -> ExampleSets:
-    """Load examples as `load_examples` does, whether their findings are accepted or not."""
+    """Load examples as `load_examples` does, but without refusing findings that need consent."""
     make = partial(_tokenize_all, config, tokenizer, progress)
     if cache is None or config.data.streaming:
         found, known = make(), False

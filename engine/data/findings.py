@@ -134,7 +134,7 @@ class Findings:
                 yield CountedReason(reason, count, total, *self._firsts[reason.name])
 
     def facts(self) -> dict[str, str]:
-        """Return the findings as facts, by text."""
+        """Return the findings as facts: text of the reason → amount and first place."""
         return {
             found.reason.text: f"{found.amount}" + (f"; {found.where}" if found.where else "")
             for found in self

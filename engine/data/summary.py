@@ -41,7 +41,7 @@ def summarize(
     tokenizer: DataTokenizer | None,
     progress: Progress,
 ) -> DataSummary:
-    """Return what a source contains.
+    """Return what a source contains; its `problem` says why it cannot be trained on.
 
     Args:
         config: Settings with which the source is read.

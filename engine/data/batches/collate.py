@@ -34,7 +34,9 @@ def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]
 
 
 def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]:
-    """Batch packed rows: `input_ids`, `labels`, `position_ids` [B, T], `token_count`, `ids`.
+    """Batch packed rows: `input_ids`, `labels`, `position_ids` [B, T], counts, `ids`.
+
+    The counts are `token_count`, without padding, and `document_count`.
 
     There is no attention mask: positions begin at 0 in every document, by which transformers
     separates documents. The first token of a document has no label, because the token before it

@@ -34,7 +34,7 @@ from ..tokens.examples import (
 from .cache_key import cache_key
 
 MOST_BYTES = 8 * 2**30
-"""Largest size of all entries together; the oldest are removed."""
+"""Largest size of all entries together; those used longest ago are removed."""
 BLOCK_TOKENS = 200_000
 """Tokens after which a frame of examples ends; a frame holds at most 16 MiB."""
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
@@ -100,7 +100,7 @@ class TokenCache:
         return found
 
     def store(self, key: str, data: TokenizedData) -> None:
-        """Keep an entry and remove the oldest ones; without disk space nothing is kept."""
+        """Store an entry, and remove those used longest ago; store nothing without disk space."""
         temporary = self._path(key).with_suffix(f".{os.getpid()}.tmp")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

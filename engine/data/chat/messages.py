@@ -1,4 +1,4 @@
-"""The forms in which a chat template takes messages: null content, lists of parts, arguments."""
+"""The forms in which chat templates take messages, and the reasoning inside messages."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Ending:
     """The conversation rendered up to and including one turn, and the places of its strings."""
 
     own: list[PlacedString]
-    """Where its strings stand."""
+    """Where the strings of the turn stand in `text`."""
     text: str
     """The text of the conversation that stops after the turn."""
 

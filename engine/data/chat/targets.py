@@ -55,7 +55,7 @@ class ChatTargets:
 
 @dataclass(frozen=True)
 class TargetFinder:
-    """Finds targets with the marks that a tokenizer knows.
+    """Finds targets by the chat template and the special tokens of a tokenizer.
 
     Args:
         template: The chat template.

@@ -1,4 +1,7 @@
-"""Render conversations with the chat template of a tokenizer, in a form that it takes."""
+"""Render conversations with a tokenizer's chat template, and find how it opens an answer.
+
+The message forms that the template may accept are tried until one of them succeeds.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +87,8 @@ class ChatTemplate:
             except Exception as error:  # noqa: BLE001  # templates raise any exception
                 first = first or error
         raise DataError(
-            f"{place}: the chat template rejects it: {first}; correct the roles and their order in "
-            "this record, or set data.template to another template"
+            f"{place}: the chat template rejects this conversation: {first}; correct the roles and "
+            "their order in this record, or set data.template to another template"
         )
 
     def text(

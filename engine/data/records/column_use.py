@@ -91,7 +91,7 @@ class ColumnUse:
 
     @property
     def unused(self) -> list[str]:
-        """The columns with values that no row's record was made from."""
+        """The columns that hold values, but were not read for any record."""
         return [name for name in self._first if name not in self._used]
 
     def note(self, findings: Findings) -> None:

@@ -36,9 +36,10 @@ class PreparedRow:
 
 
 def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
-    """Return a row with its columns renamed as `data.columns` says.
+    """Return a row with columns renamed, combined or left out as `data.columns` says.
 
-    A name such as `answers.text.0` stands for a value inside a column.
+    Several columns are combined by a text such as `"{a} {b}"`, null leaves a column out, and a name
+    such as `answers.text.0` stands for a value inside a column.
 
     Raises:
         MissingColumn: The row lacks a column.

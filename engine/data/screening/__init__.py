@@ -1,1 +1,1 @@
-"""Checks of the tokenized data before the first step: records without targets, and duplicates."""
+"""Checks of the data before the first step: duplicates, model limits, what cannot be learned."""

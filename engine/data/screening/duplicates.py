@@ -28,7 +28,7 @@ from ..records.formats import Record, place_of
 
 Dedup = Literal["off", "exact", "near"]
 Seen = Callable[[Record], bool]
-"""Whether a record repeats one that was asked for earlier; it is known from then on."""
+"""Returns whether a record repeats one that it was called with before, and remembers it."""
 SIMILARITY = 0.8
 """Share of common word groups (Jaccard) from which records are near duplicates."""
 WORDS = 5

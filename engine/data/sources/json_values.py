@@ -58,7 +58,7 @@ class JsonDecoder:
 
 
 def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pass) -> Row:
-    """Return a decoded value as a row, and count what is wrong in it.
+    """Return a decoded value as a row, and count its defects in `reading`.
 
     Args:
         value: The value.
@@ -111,7 +111,7 @@ class Element(NamedTuple):
     """A key that an object in it has twice; empty if there is none."""
 
     def row(self, reading: Pass) -> Row:
-        """Return the value as a row, and count what is wrong in it."""
+        """Return the value as a row, and count its defects in `reading`."""
         return checked_row(self.value, self.place, self.source, self.repeated, reading)
 
 

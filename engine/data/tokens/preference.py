@@ -1,4 +1,4 @@
-"""Assemble tokenized preferences and rated completions into examples (tasks dpo and kto)."""
+"""Assemble preferences and rated completions, with mismatched ones for the KL term of kto."""
 
 from __future__ import annotations
 

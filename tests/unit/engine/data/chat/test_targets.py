@@ -362,7 +362,9 @@ def test_messages_that_the_template_leaves_out_need_consent() -> None:
 
 def test_the_reason_of_the_template_is_named() -> None:
     template = "{{ raise_exception('only one system message') }}"
-    with pytest.raises(DataError, match=r"t\.jsonl:3: the chat template rejects it: only one sys"):
+    with pytest.raises(
+        DataError, match=r"t\.jsonl:3: the chat template rejects this conversation: only one sys"
+    ):
         learned(template)
 
 

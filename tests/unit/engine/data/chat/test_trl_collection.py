@@ -136,7 +136,7 @@ def test_targets_are_the_strings_of_the_assistant_and_end_marks(name: str, case:
     template = COLLECTION[name].read_text(encoding="utf-8")
     refusal = _refusal(template, case)
     if refusal:
-        assert "the chat template rejects it" in refusal
+        assert "the chat template rejects this conversation" in refusal
         assert _raises(template, case), f"the template takes it: {refusal}"
         return
     runs, findings = learned(template, case)
