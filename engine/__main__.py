@@ -31,6 +31,7 @@ from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader
 from .run.files import last_lines
 from .run.folder.links import UnsafeRunFolder, require_plain
+from .run.folder_keeper import sweep_temporary
 from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
@@ -97,6 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UnsafeRunFolder as error:
         print(f"fttui engine: {error}", file=sys.stderr)  # noqa: T201 -- there is no log to write it to
         return error.exit_code
+    except OSError as error:
+        print(f"fttui engine: the journal of {run.path} cannot be opened: {error}", file=sys.stderr)  # noqa: T201 -- there is no journal to write it to
+        return TrainingFailed.exit_code
     lr_range = None
     if options.lr_find:
         low, high, steps = options.lr_find
@@ -127,6 +131,7 @@ def _session(
     control_seq = ControlReader(run).waiting() if journal_writer else 0
     if journal_writer:
         CheckpointStore(run).sweep()
+        sweep_temporary(run)
     event_log = EventLog(journal_writer, timeline=history.timeline)
     logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
     notifier = start_notifier(run.id, event_log) if journal_writer else None
@@ -143,8 +148,7 @@ def _session(
     )
     ended, early = _guarded(start, event_log, signals)
     if journal_writer is not None:
-        _record_end(event_log, ended, attempt)
-        journal_writer.close()
+        ended = _end(event_log, journal_writer, ended, attempt)
     if notifier is not None:
         notifier.close()
     if early:
@@ -164,6 +168,32 @@ def _history(
 def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) -> str | None:
     """Return the checkpoint to resume from; after a crash the last one, if there is any."""
     return "last" if attempt.repeated and CheckpointStore(run).all() else asked
+
+
+def _end(
+    event_log: EventLog, journal_writer: JournalWriter, ended: RunEnded, attempt: LaunchAttempt
+) -> RunEnded:
+    """Record the end and close the journal; return the end, which is not better than what is saved.
+
+    A run whose last events are not on disk has not finished, although its checkpoint is complete.
+    """
+    fault = journal_writer.settle()
+    ended = _unsaved(ended, fault)
+    _record_end(event_log, ended, attempt)
+    late = journal_writer.settle()
+    if late and not fault and ended.exit_code == 0:
+        ended = _unsaved(ended, late)
+        _record_end(event_log, ended, attempt)
+    journal_writer.close()
+    return ended
+
+
+def _unsaved(ended: RunEnded, fault: str) -> RunEnded:
+    if not fault or ended.exit_code != 0:
+        return ended
+    return msgspec.structs.replace(
+        ended, state=RunState.UNSAVED, exit_code=StateNotSaved.exit_code, error=fault
+    )
 
 
 def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:

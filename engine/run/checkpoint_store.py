@@ -223,6 +223,8 @@ class CheckpointStore:
         with self._open() as run:
             try:
                 run.remove(self._within(name, MANIFEST))
+                # Otherwise a power cut may bring the manifest back and not the other files.
+                run.sync(self._within(name))
             except OSError:
                 return False
             with suppress(OSError):

@@ -8,11 +8,13 @@ again from its open descriptor. Journal and control journal are kept in place by
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from .control_log import HeldFile
 from .folder.open_folder import OpenFolder
@@ -20,6 +22,30 @@ from .processes.marks import EngineMark, write_mark
 from .run_dir import RunDirectory
 
 _BLOCK_BYTES = 2**20
+
+
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
+
+
+def sweep_temporary(run: RunDirectory) -> None:
+    """Remove what killed processes left of files that they were replacing."""
+    for place in (run.path, run.reports, *_subfolders(run.checkpoints)):
+        with suppress(OSError), OpenFolder(place) as folder:
+            for name in os.listdir(folder.descriptor):
+                found = _TEMPORARY.fullmatch(name)
+                if found and not _writes_here(int(found[1])):
+                    folder.remove(name)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    return []
+
+
+def _writes_here(pid: int) -> bool:
+    """Whether another process with this pid runs; this one has not begun to write."""
+    return pid != os.getpid() and psutil.pid_exists(pid)
 
 
 @dataclass(frozen=True)

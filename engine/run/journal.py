@@ -178,6 +178,7 @@ class FrameWriter:
         self.recovered = list(self._recover(path))
         """The payloads in the file when it was opened, oldest first."""
         os.fdatasync(self._file)
+        self._folder.sync_itself()  # the names of file and lock, if they are new
         self._unsynced = bytearray()
         self._unsynced_at = os.fstat(self._file).st_size
         self._sync_failed = False

@@ -230,6 +230,8 @@ def create_run(
     run.write(run.source_config, source.encode())
     run.write(run.config, resolved.encode())
     run.write(run.identity_file, msgspec.json.format(msgspec.json.encode(identity)))
+    with OpenFolder(root) as runs:
+        runs.sync_itself()  # the name of the run folder survives a power cut too
     return run
 
 

@@ -151,6 +151,11 @@ class ControlledSession:
         """Open a new timeline if the journal holds steps after the checkpoint."""
         log = self._event_log
         to_step = resumed.step if resumed else 0
+        if history.step < to_step and history.newest is not None:
+            text = (
+                f"the journal ends at step {history.step}, before the checkpoint of step {to_step}"
+            )
+            log.log("warning", f"{text}; the records in between were lost, the training state not")
         if history.step <= to_step:
             return
         log.record(

@@ -46,6 +46,11 @@ class EventLog:
         if self._journal_writer is not None:
             self._journal_writer.emit(event, step=self.step, timeline=self.timeline)
 
+    def sync(self) -> None:
+        """Wait until the events recorded so far are on disk, or a few seconds if they cannot be."""
+        if self._journal_writer is not None:
+            self._journal_writer.sync_all()
+
     def close(self) -> None:
         """Write all events to disk; called once, after the last one."""
         if self._journal_writer is not None:

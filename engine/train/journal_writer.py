@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _SYNC_EVERY_S = 1.0
+_SYNC_AGAIN_S = (0.0, 0.1, 0.5)
+"""Pauses before the attempts to sync the last events."""
 _HUB_CHECK_EVERY_S = 1.0
+_SYNC_PATIENCE_S = 5.0
 _MAX_WAITING = 200_000
 _RESERVE = "journal.reserve"
 _RESERVE_BYTES = 512 * 1024
@@ -70,6 +73,7 @@ class JournalWriter:
         self._mend()
         self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
+        self._sync_requests: deque[threading.Event] = deque()
         self._keep_reserve()
         self._stop = threading.Event()
         self._draining = False
@@ -79,7 +83,7 @@ class JournalWriter:
         self._synced_at = self._hub_checked_at = 0.0
         self._hub_backoff_s = 1.0
         self._keeper = FolderKeeper(run)
-        self._misplaced = ""
+        self._misplaced = self._fault = ""
         self.folder_losses = 0
         """How often the run folder or its checkpoints were removed and made again."""
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
@@ -113,18 +117,45 @@ class JournalWriter:
 
     def close(self) -> None:
         """Write and sync all events, then close the journal."""
+        self.settle()
+        self._free_reserve()
+        self._journal.close()
+        self._keeper.close()
+
+    def settle(self) -> str:
+        """Write and sync all events; return why they are not on disk, or an empty text.
+
+        The thread of the writer ends; from now on each event is written when it is emitted.
+        """
         self._stop.set()
         if self._in_thread:
             self._thread.join()
+            self._in_thread = False
         self._keep_folder()
         self._drain()
-        self._free_reserve()
-        self._drain()
         if self._waiting:
-            log.error("journal: the disk is full; the last %d events are lost", len(self._waiting))
-        self._sync()
-        self._journal.close()
-        self._keeper.close()
+            self._free_reserve()
+            self._drain()
+        if self._waiting:
+            count = len(self._waiting)
+            log.error("journal: the disk is full; the last %d events are lost", count)
+            return f"the last {count} events could not be written: {self._fault}"
+        for pause_s in _SYNC_AGAIN_S:
+            time.sleep(pause_s)
+            self._sync()
+            if not self._unsynced:
+                return self._misplaced
+        return f"the journal could not be synced to disk: {self._fault}"
+
+    def sync_all(self) -> None:
+        """Write and sync the events emitted so far; give up waiting after a few seconds."""
+        if not self._in_thread:
+            self._drain()
+            self._sync()
+            return
+        done = threading.Event()
+        self._sync_requests.append(done)
+        done.wait(_SYNC_PATIENCE_S)
 
     def _keep_reserve(self) -> None:
         """Reserve disk space, so that the last events can be written even if the disk is full."""
@@ -144,10 +175,15 @@ class JournalWriter:
 
     def _write(self) -> None:
         while not self._stop.wait(_POLL_S):
+            waiting = [self._sync_requests.popleft() for _ in range(len(self._sync_requests))]
             try:
                 self._drain()
             except Exception:
                 log.exception("journal: an event could not be written")
+            if waiting:
+                self._sync()
+            for done in waiting:
+                done.set()
             self.turn(time.monotonic())
 
     def turn(self, now: float) -> None:
@@ -223,6 +259,7 @@ class JournalWriter:
         self, batch: list[tuple[float, int, int, AnyEvent]], error: OSError
     ) -> None:
         first, self._degraded = not self._degraded, True
+        self._fault = str(error)
         self._waiting.extendleft(reversed(batch))
         while len(self._waiting) > _MAX_WAITING:
             self._waiting.popleft()
@@ -246,7 +283,7 @@ class JournalWriter:
                 log.error(
                     "journal: cannot be synced to disk (%s); trying again every second", error
                 )
-            self._unsynced = True
+            self._unsynced, self._fault = True, str(error)
         else:
             self._unsynced = False
 

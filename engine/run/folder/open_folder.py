@@ -109,6 +109,10 @@ class OpenFolder:
         with self._folder(name) as descriptor, os.scandir(descriptor) as entries:
             return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
+    def sync_itself(self) -> None:
+        """Sync this folder, which makes new and renamed files in it durable."""
+        os.fsync(self._descriptor)
+
     def sync(self, name: str) -> None:
         """Sync a folder, which makes new and renamed files in it durable."""
         with self._folder(name) as descriptor:

@@ -191,6 +191,8 @@ class CommandExecutor:
             return self._saved
         before = self._event_log.state
         self._event_log.enter(RunState.SAVING)
+        # After a power cut no checkpoint is newer than the journal, whose steps would be missing.
+        self._event_log.sync()
         try:
             saved = self._checkpointer.save(
                 self._counters(),

@@ -92,6 +92,7 @@ class EarlyStop:
         if self._ended.is_set():
             return
         self._ended.set()
+        os.write(self._waker, b"\0")  # the thread need not wait for its next look
         self._thread.join()
         self._signals.on_receipt(None)
         signal.set_wakeup_fd(-1)
