@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ MEANINGFUL = frozenset(
         *("tools", "functions", "system", "system_prompt", "history", "label", "labels"),
         *("score", "chosen", "rejected", "reasoning", "reasoning_content", "thinking"),
         *("weight", "context", "negative", "negatives", "neg", "hard_negatives"),
+        "chat_template_kwargs",
     }
 )
 """Columns that change what should be learned; leaving them unused needs the user's consent."""
@@ -26,6 +28,10 @@ MEANINGFUL_BESIDE: Mapping[str, frozenset[str]] = {
     "preference": frozenset({"prompt"}),
 }
 """Further such columns, by the format of the records."""
+
+
+_OF_TOOLS = re.compile(r"(^|_)(tools|functions|tool_schemas?)(_json)?$", re.I)
+"""Names of columns that list tools, such as `available_tools`."""
 
 
 class WatchedRow(dict[str, Any]):
@@ -89,6 +95,9 @@ class ColumnUse:
         """Add columns that change what should be learned; they are reported if they are unused."""
         self._meaningful.update(name.lower() for name in names)
 
+    def _is_meaningful(self, name: str) -> bool:
+        return name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
+
     @property
     def unused(self) -> list[str]:
         """The columns that hold values, but were not read for any record."""
@@ -99,6 +108,6 @@ class ColumnUse:
         findings.counted("columns", len(self._first))
         for reason in (UNUSED_COLUMNS, IGNORED_COLUMNS):
             matters = reason is IGNORED_COLUMNS
-            found = [(name, name.lower() in self._meaningful) for name in self.unused]
+            found = [(name, self._is_meaningful(name)) for name in self.unused]
             if names := [name for name, meaningful in found if meaningful is matters]:
                 findings.note(reason, self._first[names[0]], ", ".join(names), len(names))

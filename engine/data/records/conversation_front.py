@@ -8,7 +8,7 @@ from typing import Any
 from ...config.data_reasons import PROMPT_IGNORED, SYSTEM_UNUSED
 from ...errors import DataError
 from .messages import CONTENT_KEYS, MessageRules, role_of
-from .turns import CONVERSATIONS, conversation_column, has_turns, turn_columns, turns_of
+from .turns import CONVERSATIONS, REASONING, conversation_column, has_turns, turn_columns, turns_of
 
 SYSTEMS = ("system", "system_prompt", "system_message")
 Values = dict[str, Any]
@@ -43,6 +43,8 @@ class ConversationFront:
         if columns[0] not in ("messages", *CONVERSATIONS):
             turns = turns_of(values, place, self._rules)
         front, rest, used = self._front(values, turns, place)
+        if self._rules.reasoning:
+            used.add(REASONING)
         left = {k: v for k, v in values.items() if k not in (*columns, *used)}
         return {**left, "messages": [*front, *rest]}
 

@@ -24,7 +24,7 @@ from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from .forms import listed
 from .labels import number_of
-from .messages import MessageRules, parse_messages, refuse_media, tools_of
+from .messages import MessageRules, parse_messages, refuse_media, texts_by_path, tools_of
 from .turns import has_turns, turns_of
 
 Message = Mapping[str, Any]
@@ -273,6 +273,8 @@ class _Row:
         return isinstance(self.values.get(name), str)
 
     def _as_text(self, value: Any, name: str) -> str:
+        if isinstance(value, list):
+            raise DataError(self._wrong(name, value, texts_by_path(name, "text")))
         if not isinstance(value, str):
             raise DataError(self._wrong(name, value, "text"))
         return value

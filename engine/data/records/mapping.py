@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import DataError
 from ..sources import SourceRecord
+from ..sources.rows import is_message
 
 _ABSENT = object()
 _COLUMN = re.compile(r"\{([^{}]+)\}")
@@ -86,7 +87,10 @@ def _inside(values: Mapping[str, Any], name: str) -> Any:
 
 
 def paths_inside(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of the texts inside the columns of a row, of each list that of the first."""
+    """Yield the paths of the texts and conversations inside the columns of a row.
+
+    Of a list only the first value is looked at.
+    """
     for name, value in values.items():
         yield from _paths(name, value)
 
@@ -98,10 +102,14 @@ def _paths(path: str, value: Any) -> Iterator[str]:
     elif isinstance(value, list) and value:
         inner = {"0": value[0]}
     for key, part in inner.items():
-        if isinstance(part, str):
+        if isinstance(part, str) or _is_conversation(part):
             yield f"{path}.{key}"
         else:
             yield from _paths(f"{path}.{key}", part)
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
 def _writer(values: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:

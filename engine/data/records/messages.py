@@ -36,6 +36,10 @@ ROLES: Mapping[str, str] = {
 """Role names in data → roles of chat templates."""
 OTHERS = "*"
 """All other roles, as a key of `data.roles`; as a value, it keeps their names."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_THOUGHT_PARTS = ("thinking", "reasoning")
+_TOOL_PARTS = ("tool_use", "tool_result", "toolUse", "toolResult", "function_call")
+"""Types of the parts of a content."""
 _FILE_OF_JSON = re.compile(r"\.(jsonl|ndjson|json)(\.\w+)?[:\[ ]")
 _MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 _MEDIA_KEY = re.compile(
@@ -54,6 +58,8 @@ class MessageRules:
     """Roles by their names in the data (`data.roles`)."""
     known: frozenset[str] = frozenset()
     """Further roles of the chat template, such as the one whose turns are learned."""
+    reasoning: bool = False
+    """Whether `data.columns` names the column `reasoning` of what is thought before an answer."""
     findings: Findings = field(default_factory=Findings)
     _padded: set[str] = field(default_factory=set)
     """Places of the records whose nulls were removed, so that each counts once."""
@@ -79,6 +85,17 @@ class MessageRules:
             self._padded.add(place)
             self.findings.note(PADDING_NULLS, place)
         return without_nulls(value)
+
+
+def _thought(part: Any) -> str:
+    """Return the reasoning in a part of a content; empty if the part is none."""
+    if not isinstance(part, Mapping) or part.get("type") not in _THOUGHT_PARTS:
+        return ""
+    return next((part[k] for k in (*REASONING_KEYS, "text") if isinstance(part.get(k), str)), "")
+
+
+def _thoughts(content: Any) -> str:
+    return "".join(map(_thought, content)) if isinstance(content, list | tuple) else ""
 
 
 def role_of(item: Any, rules: MessageRules) -> str | None:
@@ -155,6 +172,11 @@ def refuse_media(values: Mapping[str, Any], place: str) -> None:
             )
 
 
+def texts_by_path(column: str, expected: str) -> str:
+    """Say what is expected in place of a list of texts, and how to name one of them."""
+    return f"{expected} (or name one text of the list, as in data.columns: {{FIELD: {column}.0}})"
+
+
 @dataclass(frozen=True)
 class _Messages:
     """Reads the messages in a column of one row."""
@@ -169,6 +191,8 @@ class _Messages:
         Raises:
             DataError: The item is no message, or its role is unknown.
         """
+        if isinstance(item, str):
+            raise self.wrong(item, texts_by_path(self.column, "{role, content}"))
         if not isinstance(item, Mapping):
             raise self.wrong(item, "{role, content}")
         if any(isinstance(item.get(key), str) for key in ROLE_KEYS):
@@ -204,6 +228,8 @@ class _Messages:
             message = {"role": "assistant", "tool_calls": self._calls(content)}
         elif content is not None:
             message["content"] = self._content(content, role)
+            if thoughts := _thoughts(content):
+                keys.setdefault("reasoning_content", thoughts)
         self._move_reasoning(message, keys)
         self._move_calls(message, keys)
         self._move_weight(message, keys)
@@ -235,7 +261,7 @@ class _Messages:
         if isinstance(content, str):
             return content
         if isinstance(content, list | tuple):
-            return "".join(self._part(part) for part in content)
+            return "".join(self._part(part) for part in content if not _thought(part))
         if role == "tool" and isinstance(content, Mapping | int | float):
             return json.dumps(content, ensure_ascii=False)
         raise self.wrong(content, "{role, content}, both text")
@@ -249,7 +275,9 @@ class _Messages:
         if any(media in kind for media in _MEDIA):
             raise self._media(f"a part of type {kind!r}")
         text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
-        if kind != "text" or not isinstance(text, str):
+        if kind in _TOOL_PARTS:
+            raise self.wrong(part, "tool calls as tool_calls, and results as messages of role tool")
+        if kind not in _TEXT_PARTS or not isinstance(text, str):
             raise self.wrong(part, "{role, content}, both text, or parts of type text")
         return text
 

@@ -37,7 +37,7 @@ from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
 from .preferences import as_preference, with_turns
 from .row_checks import CheckedRow, check_row
-from .turns import CONVERSATIONS, with_instance
+from .turns import CONVERSATIONS, REASONING, with_instance
 
 SAMPLE_ROWS = 1000
 """Rows by which the format of a source is decided."""
@@ -325,7 +325,8 @@ class RecordReader:
 
 def _rules(config: RunConfig, findings: Findings) -> MessageRules:
     known = frozenset({config.data.train_on} - {"all", "last"})
-    return MessageRules(config.data.roles, known, findings)
+    reasoning = config.data.columns.get(REASONING) is not None
+    return MessageRules(config.data.roles, known, reasoning, findings)
 
 
 def _sample_of(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import DataError
-from .messages import MessageRules, parse_messages
+from .messages import MessageRules, parse_messages, texts_by_path
 from .tool_calls import parse_calls
 
 Turns = tuple[Mapping[str, Any], ...]
@@ -15,6 +15,8 @@ CONVERSATIONS = ("conversations", "conversation", "dialogue", "dialog")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
 CONTINUED = ("input", "context")
 """Columns that continue an `instruction`, on a line of their own."""
+REASONING = "reasoning"
+"""The column of the reasoning before an answer, if `data.columns` names it."""
 CALL_ANSWERS = "answers"
 """The column of answers that are tool calls, beside a column of tools."""
 ANSWERS = ("output", "response", "answer", "completion", "solution", "reply", CALL_ANSWERS)
@@ -122,13 +124,22 @@ def _answer(values: Mapping[str, Any], name: str, place: str, rules: MessageRule
         value = [value]
     if isinstance(value, list | tuple):
         return parse_messages(value, name, place, rules)
-    return ({"role": "assistant", "content": _text(values, name, place)},)
+    answer = {"role": "assistant", "content": _text(values, name, place)}
+    reasoning = values.get(REASONING) if rules.reasoning else None
+    if reasoning:
+        answer["reasoning_content"] = _text(values, REASONING, place)
+    return (answer,)
 
 
 def _text(values: Mapping[str, Any], name: str, place: str) -> str:
     value = values[name]
     if value is None and name in CONTINUED:
         return ""
+    if isinstance(value, list):
+        raise _wrong(place, name, value, texts_by_path(name, "text"))
+    if isinstance(value, bool | int | float):
+        expected = f'text (or data.columns: {{FIELD: "{{{name}}}"}} to write it as text)'
+        raise _wrong(place, name, value, expected)
     if not isinstance(value, str):
         raise _wrong(place, name, value, "text")
     return value

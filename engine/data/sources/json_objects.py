@@ -22,6 +22,7 @@ _SPLIT = re.compile(rf"(^|_)({'|'.join(sorted(SPLITS))})$")
 """The key of a split, or of a part of it, such as `oos_test`."""
 _OF_RECORDS = frozenset({"tools", "functions", "documents"})
 """Keys of one record that hold a list of objects other than messages."""
+_CONVERSATIONS = frozenset({"conversations", "conversation", "dialogue", "dialog", "messages"})
 _NAMES = ("data", "train", "rows", "records", "examples", "instances", "items", "samples")
 """Keys under which an object keeps its list of records, by preference."""
 _PANDAS_SPLIT = frozenset({"columns", "data", "index", "index_names", "column_names"})
@@ -148,10 +149,15 @@ def _are_records(key: str, elements: list[Element], split: str) -> bool:
 def _is_one_record(found: JsonObject, lists: Mapping[str, Any]) -> bool:
     """Whether the object with these lists is itself a record."""
     beside = [key for key in found.members if key not in lists]
+    members = [(key, found.members[key]) for key in beside]
+    if any(isinstance(one, list) and _is_conversation(key, one) for key, one in members):
+        return True
     if any(key in (*_NAMES, *SPLITS) for key in lists):
         texts = [found.members[key] for key in beside if key in _TEXTS]
         return any(isinstance(one, Element) and isinstance(one.value, str) for one in texts)
-    return any(key in _OF_RECORDS for key in lists) or any(key in _TEXTS for key in beside)
+    return any(key in _OF_RECORDS | _CONVERSATIONS for key in lists) or any(
+        key in _TEXTS for key in beside
+    )
 
 
 def _no_split(found: JsonObject, split: str) -> DataError:
@@ -211,7 +217,8 @@ def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
     """
     lists = {key: member for key, member in found.members.items() if isinstance(member, list)}
     beside = set(found.members) - set(lists)
-    if not lists or beside - _ABOUT or any(map(_is_conversation, lists.values())):
+    conversations = any(_is_conversation(key, elements) for key, elements in lists.items())
+    if not lists or beside - _ABOUT or conversations:
         return None
     lengths = {len(one) for one in lists.values()}
     if len(lengths) > 1:
@@ -228,8 +235,13 @@ def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
     return _zipped(lists, found)
 
 
-def _is_conversation(elements: list[Element]) -> bool:
-    return bool(elements) and all(is_message(one.value) for one in elements)
+def _is_conversation(key: str, elements: list[Element]) -> bool:
+    """Whether a list is one conversation, not a column of conversations."""
+    values = [one.value for one in elements]
+    if key in _CONVERSATIONS:
+        listed = [isinstance(one, list) or str(one).lstrip()[:1] == "[" for one in values]
+        return bool(values) and not any(listed)
+    return bool(values) and all(map(is_message, values))
 
 
 def _zipped(lists: Mapping[str, list[Element]], found: JsonObject) -> Iterator[Row]:

@@ -190,3 +190,81 @@ def test_texts_inside_columns_are_named_by_their_path() -> None:
     assert Reading("sft", [dotted], columns=inner).records == [
         CompletionRecord("d:1", "Tor = ", "gate")
     ]
+
+
+def said(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [Q, {"role": "assistant", "content": list(parts)}]
+
+
+def test_parts_of_text_and_of_reasoning_are_read() -> None:
+    text = said({"type": "output_text", "text": "Gate"}, {"type": "text", "text": " four."})
+    assert Reading("sft", [{"messages": text}]).records == [MessagesRecord("d:1", (Q, A))]
+    for thought in ({"type": "thinking", "thinking": "hm"}, {"type": "reasoning", "text": "hm"}):
+        row = {"messages": said(thought, {"type": "text", "text": "Gate four."})}
+        answer = A | {"reasoning_content": "hm"}
+        assert Reading("sft", [row]).records == [MessagesRecord("d:1", (Q, answer))]
+
+
+def test_calls_as_parts_are_refused_with_the_form_to_write() -> None:
+    row = {"messages": said({"type": "tool_use", "name": "f", "input": {}})}
+    with pytest.raises(DataError, match="expected tool calls as tool_calls"):
+        Reading("sft", [row])
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "columns", "read"),
+    [
+        (
+            "dpo",
+            {"prompt": "q", "chosen": ["a"], "rejected": ["b", "c"]},
+            {"chosen": "chosen.0", "rejected": "rejected.0"},
+            "chosen",
+        ),
+        (
+            "contrastive",
+            {"query": ["Find", "q"], "pos": ["Find", "p"]},
+            {"anchor": "query.1", "positive": "pos.1"},
+            "query",
+        ),
+        (
+            "sft",
+            {"conversations": ["q", "a"]},
+            {"prompt": "conversations.0", "completion": "conversations.1"},
+            "conversations",
+        ),
+    ],
+)
+def test_lists_of_texts_are_refused_with_the_path_of_one(
+    task: str, row: dict[str, Any], columns: dict[str, str], read: str
+) -> None:
+    with pytest.raises(DataError, match=rf"name one text of the list.*{{FIELD: {read}\.0}}"):
+        Reading(task, [row])
+    assert Reading(task, [row], columns=columns).records
+
+
+@pytest.mark.parametrize("answer", [True, 4, 0.5])
+def test_an_answer_that_is_no_text_is_refused_with_the_setting(answer: Any) -> None:
+    row = {"question": "q", "answer": answer}
+    with pytest.raises(DataError, match=r'\{FIELD: "\{answer\}"\} to write it as text'):
+        Reading("sft", [row])
+    columns = {"instruction": "question", "output": "{answer}"}
+    turns = ({"role": "user", "content": "q"}, {"role": "assistant", "content": str(answer)})
+    assert Reading("sft", [row], columns=columns).records == [MessagesRecord("d:1", turns)]
+
+
+@pytest.mark.parametrize("column", ["available_tools", "target_functions", "chat_template_kwargs"])
+def test_columns_that_change_the_rendering_need_consent(column: str) -> None:
+    found = Reading("sft", [CHAT | {column: "[]x"}]).found(reasons.IGNORED_COLUMNS)
+    assert found == (1, "d.jsonl:1", column)
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_reasoning_in_a_column_of_its_own_is_read_if_it_is_named(system: str | None) -> None:
+    row = {"question": "Which gate?", "trace": "hm", "answer": "Gate four."}
+    read = Reading("sft", [row], columns={"reasoning": "trace"}, system=system)
+    turns = (Q, A | {"reasoning_content": "hm"})
+    front = ({"role": "system", "content": system},) if system else ()
+    assert read.records == [MessagesRecord("d:1", (*front, *turns))]
+    assert list(read.findings) == []
+    named = Reading("sft", [{"question": "q", "reasoning": "hm", "answer": "a"}])
+    assert named.found(reasons.IGNORED_COLUMNS) == (1, "d.jsonl:1", "reasoning")

@@ -247,3 +247,24 @@ def test_a_list_beside_a_text_to_learn_belongs_to_one_record(tmp_path: Path, key
     assert (rows, noted(findings)) == ([record], [])
     about = {"description": "sums", key: record[key]}
     assert read(tmp_path, about)[0] == record[key]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"source": "s", "conversation": [{"input": "a", "output": "b"}]},
+        {"source": "s", "conversations": ["a", "b"]},
+        {"context": CHAT, "response1": "a", "response2": "b", "votes": [{"score": 1}]},
+        {"messages": CHAT, "votes": [{"score": 1}]},
+    ],
+)
+def test_one_row_with_a_conversation_is_a_record(tmp_path: Path, record: dict[str, Any]) -> None:
+    rows, findings = read(tmp_path, record, "d.jsonl")
+    assert (rows, noted(findings)) == ([record], [])
+    rows, _ = read(tmp_path, json.dumps(record) + "\n" + json.dumps(record), "e.jsonl")
+    assert rows == [record, record]
+
+
+def test_columns_of_conversations_are_a_table(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path, {"conversations": [CHAT, CHAT], "source": ["a", "b"]})
+    assert rows == [{"conversations": CHAT, "source": name} for name in "ab"]
