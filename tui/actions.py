@@ -26,6 +26,7 @@ from .view_model.app_state import AppState
 from .view_model.connection_port import Link
 
 Asks = Literal["no", "inline", "confirm"]
+"""What an action asks for first: nothing, one line of text, or a confirmation."""
 Scope = Literal["run", "plots", "list", "runs"]
 """Where a key applies: everywhere, on plots, on tables, on the table of runs."""
 
@@ -37,7 +38,7 @@ class Action:
     id: str
     """`noun.verb`; stable, because users bind their own keys to it."""
     keys: str
-    """Comma-separated Textual key names; the first one is shown."""
+    """Comma-separated Textual key names; the first one is shown to the user."""
     label: str
     """One or two words for the footer and the palette."""
     help: str
@@ -45,7 +46,8 @@ class Action:
     group: str
     """Heading in the help screen and the palette."""
     verbs: tuple[str, ...] = ()
-    """Verbs of the commands in `COMMANDS` it can send; the first one decides if it is legal."""
+    """Verbs of the commands in `COMMANDS` that it can send; the first one decides whether the
+    action is possible in the run's state."""
     asks: Asks = "no"
     scope: Scope = "run"
     footer: int = 0
@@ -229,7 +231,7 @@ def key_of(action_id: str, state: AppState) -> str:
 
 
 def key_for(command: AnyCommand, state: AppState) -> str | None:
-    """Return the shown key of the action that sends such a command now; None if none does."""
+    """Return the shown key of the action that sends a command of this kind now; None if none."""
     spec = spec_of(command)
     for action in ACTIONS:
         if spec.verb in action.verbs and action.id not in _SENDS_WHAT_FITS:
@@ -259,7 +261,7 @@ def rebound(keys: Mapping[str, str]) -> tuple[Action, ...]:
 
 
 def key_faults(keys: Mapping[str, str]) -> list[str]:
-    """Return the errors in the user's own keys: unknown action ids, keys assigned twice."""
+    """Return a text for each error in the user's own keys: unknown action, key assigned twice."""
     faults = [f"there is no action {id_!r}" for id_ in keys if id_ not in ACTION_OF]
     for scope in ("plots", "list", "runs"):
         taken: dict[str, str] = {}
@@ -292,7 +294,7 @@ def label_of(action: Action, state: AppState) -> str:
 
 
 def spec_now(action: Action, state: AppState) -> CommandSpec | None:
-    """Return the table row of the command that the action would send now; None if it sends none."""
+    """Return the specification of the command that the action sends now; None if it sends none."""
     if action.id == "run.pause" and state.state.held:
         return _SPECS["resume"]
     if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
@@ -311,7 +313,7 @@ def why_not(action: Action, state: AppState) -> str | None:
 
 
 def refusal(spec: CommandSpec, state: AppState) -> str | None:
-    """Return why the run would refuse such a command of this viewer now; None if it would not."""
+    """Return why this viewer cannot send a command of this kind now, or None if it can."""
     reason = (
         _why_unreachable(state) or _why_impossible(spec, state) or spec.why_illegal(state.state)
     )

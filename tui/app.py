@@ -1,7 +1,7 @@
 """The Textual app: it folds what the session delivers into one frozen state and draws the screens.
 
 Deliveries are collected and folded in slices; a timer redraws the visible screen when the state has
-changed. Only a command that the user sends changes the run.
+changed. The app changes the run only by commands that the user sends.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TELL_S = 5.0
 TICK_S = 1.0
 """Seconds between redraws without new records, for the ages and durations on the screen."""
 SETTLED_S = 1.0
-"""Seconds after the start from which garbage is collected; objects made before are permanent."""
+"""Seconds after the start at which garbage collection begins; objects made before are exempt."""
 
 
 class FttuiApp(AppBase):
@@ -140,7 +140,7 @@ class FttuiApp(AppBase):
         self.set_timer(SETTLED_S, enable_gc)
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Restyle all widgets, except at start, where the styles were just read for this theme."""
+        """Restyle all widgets, but not at start, when the styles were just read for this theme."""
         self._restyled |= self.theme != self.preferences.theme
         if self._restyled:
             super().refresh_css(animate)
@@ -268,14 +268,14 @@ class FttuiApp(AppBase):
     # screens
 
     def go(self, mode: str) -> None:
-        """Show the screen of a mode; on that screen already, restore its maximised plot."""
+        """Show a screen by its name in `SCREENS`; if it is shown already, restore all its plots."""
         if self.current_mode != mode:
             self.switch_mode(mode)
         elif isinstance(self.screen, PlotScreen) and self.screen.has_class("-maximised"):
             self.screen.toggle_maximised()
 
     def back(self) -> None:
-        """Close the filter, page, maximised plot or cursor; go to the dashboard if none is open."""
+        """Close a filter, page, maximised plot or cursor; if none is open, go to the dashboard."""
         self.clear_notifications()
         screen = self.screen
         if isinstance(screen, TableScreen) and screen.close_filter():
@@ -295,7 +295,7 @@ class FttuiApp(AppBase):
             self.push_screen(Palette(id="--command-palette"))
 
     def open_run(self, item: RunListing) -> None:
-        """Exit in order to show another run; for this run, go to the dashboard."""
+        """Exit, so that the command line opens another run; for this run, go to the dashboard."""
         if not item.host and item.summary.id == self.state.run_id:
             self.go("dashboard")
         else:
@@ -304,7 +304,7 @@ class FttuiApp(AppBase):
 
 
 def enable_gc() -> None:
-    """Enable garbage collection if the command disabled it, and freeze the objects of the start."""
+    """Enable garbage collection, unless it is enabled, and exempt all objects made until now."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

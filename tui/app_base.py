@@ -69,13 +69,13 @@ class AppBase(App[int]):
         raise NotImplementedError
 
     def go(self, mode: str) -> None:
-        """Show the screen of a mode; on that screen already, restore its maximised plot."""
+        """Show a screen by its name in `SCREENS`; if it is shown already, restore all its plots."""
         raise NotImplementedError
 
     def back(self) -> None:
-        """Close the filter, page, maximised plot or cursor; go to the dashboard if none is open."""
+        """Close a filter, page, maximised plot or cursor; if none is open, go to the dashboard."""
         raise NotImplementedError
 
     def open_run(self, item: RunListing) -> None:
-        """Exit in order to show another run; for this run, go to the dashboard."""
+        """Exit, so that the command line opens another run; for this run, go to the dashboard."""
         raise NotImplementedError

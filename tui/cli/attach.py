@@ -73,7 +73,10 @@ def _open(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
 
 
 def _is_host(options: argparse.Namespace) -> bool:
-    """Whether the word names a known host; a mistyped run name must not start an ssh login."""
+    """Whether to take the word for a host: it is a known one, or `--remote-cmd` is given.
+
+    Otherwise a mistyped name of a run would start an ssh login.
+    """
     from ..connection.ssh.hosts import is_known_host
 
     return options.remote_cmd is not None or is_known_host(options.run)
@@ -83,7 +86,8 @@ def require_terminal(way_out: str) -> None:
     """Check that the app has a terminal to draw in.
 
     Raises:
-        ConfigError: standard input or output is not a terminal; the text ends with `way_out`.
+        ConfigError: standard input or output is not a terminal; the text ends with `way_out`, which
+            says what to use instead.
     """
     if not _at_terminal():
         raise ConfigError(
@@ -185,7 +189,10 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
 
 
 async def _chosen(connection: SshConnection, host: str) -> str | None:
-    """Return the path of the run that the user picks from a remote host's runs."""
+    """Return the path of the run that the user picks from a remote host's runs.
+
+    Without a terminal, print the runs and return None.
+    """
     from ..connection.ssh.ssh_connection import answered_in_time
 
     async with answered_in_time(host):
@@ -199,7 +206,10 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
 
 
 def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
-    """Let the user choose among the runs of several hosts; one out of reach hides no other."""
+    """Let the user choose among the runs of several hosts and open the run; return the exit code.
+
+    A host that cannot be reached does not hide the others. Without a terminal, print the runs.
+    """
     from ..connection.ssh.remote_host import parse_target
     from ..connection.ssh.remote_runs import list_remote_runs
 

@@ -102,7 +102,7 @@ def look_into_data(
     """Check the data in a separate process, which may load the tokenizer and data libraries.
 
     Args:
-        resolved: the resolved configuration.
+        resolved: the resolved configuration as YAML.
         show: number of records of each training source to print with their targets.
         tokens: whether to print every token of them.
         say: prints a line.
@@ -121,7 +121,7 @@ def look_into_data(
 
 
 def course(config: RunConfig) -> Iterator[str]:
-    """Yield the batch size and the length of the run, as far as known without reading the data."""
+    """Yield lines about batch size and length of the run, as far as known without the data."""
     from fttui.engine.config.step_plan import warmup_steps
 
     train = config.train
@@ -140,7 +140,7 @@ def course(config: RunConfig) -> Iterator[str]:
 
 
 def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
-    """Yield the memory estimate by terms, the decisions it led to, and advice.
+    """Yield lines with the memory estimate by terms, the decisions it led to, and advice.
 
     Raises:
         ConfigError: the model lacks something that the configuration refers to.
@@ -177,6 +177,8 @@ def decided(found: Fit) -> Iterator[str]:
 
 def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
     """Return the configuration with every key left on `auto` decided for this machine.
+
+    It is unchanged if the model's sizes are not known, so that memory cannot be estimated.
 
     Args:
         loaded: the configuration as read.

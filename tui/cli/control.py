@@ -64,7 +64,7 @@ def add_commands(commands: Commands) -> None:
         type=_seconds,
         default=_DEFAULT_TIMEOUT_S,
         metavar="S",
-        help="seconds to wait for the outcome, with the connection to another machine",
+        help="seconds to wait for the outcome, including the connection to a remote host",
     )
     parser.add_argument(
         "--take", action="store_true", help="take control for this command from whoever has it"
@@ -73,7 +73,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Return a number of seconds to wait, which is finite, since a script must go on."""
+    """Parse the seconds of `--timeout`, which must be finite so that no script waits for ever."""
     seconds = float(text)
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"got {text}, expected a number of seconds above 0")
@@ -140,7 +140,11 @@ def _session_there(
 
 
 def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
-    """Return the run and the command; the first word is the run unless all words are a command."""
+    """Return the run and the command of the words.
+
+    If all words together are a command, it is for the newest live run; else the first word names
+    the run. Words that could be either are read as a run if there is one of that name.
+    """
     if not words:
         raise ConfigError(f"no command given; use: fttui ctl [RUN] COMMAND; commands:\n{_table()}")
     whole = _parsed_or_none(words)
@@ -160,7 +164,7 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
 
 
 def _table() -> str:
-    """All commands, one a line."""
+    """Return the forms of all commands with their help, one command per line."""
     width = max(len(spec.usage) for spec in COMMANDS)
     return "\n".join(f"  {spec.usage:<{width}}  {spec.help}" for spec in COMMANDS)
 
@@ -183,7 +187,7 @@ def require_engine(run: RunDirectory) -> None:
     """Check that an engine on this machine is working on a run.
 
     Raises:
-        EngineGone: no engine is, or the run was started on another machine.
+        EngineGone: none is working on it, or the run was started on another machine.
         NotOwner: the engine belongs to another user.
     """
     if host := read_engine_status(run).host:

@@ -15,7 +15,7 @@ from ..text.format import clip_to, plural
 from .options import Commands, say, say_json, warn
 
 _LONGEST_TEXT = 300
-"""Characters of a text of the first record that are printed."""
+"""Most characters that are printed of each text of the first record."""
 _LONGEST_NAME = 40
 _MOST_COLUMNS = 20
 
@@ -27,7 +27,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("source", metavar="FILE", help="a file, a folder or a hub dataset")
     parser.add_argument(
-        "--config", metavar="CONFIG", type=Path, help="read it with the settings of this run"
+        "--config", metavar="CONFIG", type=Path, help="read it with the settings in this file"
     )
     parser.add_argument(
         "--model", metavar="M", default="", help="count tokens with the tokenizer of model M"
@@ -66,7 +66,7 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _print_json(messages: Iterator[object]) -> int:
-    """Print the summary as JSON; a line of text, such as a missing tokenizer, goes to stderr."""
+    """Print the summary as JSON, and further messages to standard error; return the exit code."""
     problem = ""
     for message in messages:
         if isinstance(message, DataLine):

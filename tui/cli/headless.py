@@ -160,7 +160,7 @@ class Interrupts:
     """Passes Ctrl-C and SIGTERM on to the engine: the first saves and stops, the second stops now.
 
     SIGTERM is what a job scheduler or `timeout` sends; the run must not outlive its job. A handler
-    that the caller installed before, as a probe does, stays in place.
+    that the caller has installed before, as for temporary runs, stays in place.
     """
 
     def __init__(self, engine: StartedEngine) -> None:
@@ -182,7 +182,10 @@ class Interrupts:
             return  # the engine has ended by itself; its final record is still being read
 
     def news(self) -> Iterator[str]:
-        """Yield a line per signal received; the handler cannot print, it may interrupt a print."""
+        """Yield a line for each signal received since the last call.
+
+        The signal handler itself must not print, because it may interrupt a print.
+        """
         while self._told < self._count:
             self._told += 1
             first = self._told == 1

@@ -39,7 +39,7 @@ _FOLLOW_POLL_S = 0.1
 
 
 def add_commands(commands: Commands) -> None:
-    """Add `ls`, `events` and `report`."""
+    """Register the subcommands `ls`, `events` and `report` of `fttui`."""
     listing = commands.add_parser("ls", help="list runs, newest first")
     listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="list remote hosts' runs")
     listing.add_argument("--json", action="store_true", help="print a JSON array")
@@ -160,14 +160,17 @@ class _EventPrinter:
         sys.stdout.flush()
         warn(
             f"fttui: {part.size_bytes:,} bytes of {run.journal}, from byte {part.offset:,}, are "
-            f"damaged and left out; resuming sets them aside: fttui run --resume {run.id}"
+            f"damaged and left out; resuming moves them to a new file: fttui run --resume {run.id}"
         )
 
     def conclude(self, run: RunDirectory) -> None:
-        """Warn if frames of the journal were left out because they are no records."""
+        """Warn if frames of the journal were left out because they cannot be read as records."""
         if self._others:
             sys.stdout.flush()
-            warn(f"fttui: {self._others:,} frames of {run.journal} are no records and left out")
+            warn(
+                f"fttui: {self._others:,} frames of {run.journal} cannot be read as records and "
+                "are left out"
+            )
 
 
 def _rest(run: RunDirectory, offset: int) -> Iterator[bytes | DamagedPart]:
@@ -190,9 +193,9 @@ def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterat
 
 
 def event_line(payload: bytes) -> dict[str, Any]:
-    """Return a journal record as one JSON object: its place, and the fields of its event.
+    """Return a journal record as one JSON object: number, time, step, timeline and event fields.
 
-    Events of an unknown kind are read as well.
+    Events of kinds that this version does not know are returned as well.
     """
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
     place = {"seq": int(seq), "time": finite(when), "step": step, "timeline": timeline}

@@ -1,4 +1,4 @@
-"""Options and checks that several subcommands share: RUN, --runs-dir, --remote-cmd, host names."""
+"""What subcommands share: common options, finding the run, checking host names, safe printing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # typeshed knows overloads only
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does, but also take words that follow an option."""
+        """Parse as argparse does, but for `ctl` add words after an option to the command."""
         found, rest = super().parse_known_args(args, namespace)
         if hasattr(found, "words") and not any(_is_option(word) for word in rest):
             found.words, rest = [*found.words, *rest], []
@@ -82,7 +82,8 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
         "--trust-code",
         metavar="HASH",
         default="",
-        help="consent to execute the Python code of the run's model that has this hash",
+        help="allow the Python code of the run's model to be executed if it has this hash (the "
+        "refusal names it)",
     )
 
 
@@ -136,6 +137,9 @@ def _no_host(word: str, what: str, way: str) -> ConfigError:
 
 
 def name_and_step(text: str) -> tuple[str, str | None]:
-    """Split RUN[@STEP]; an @ before a slash belongs to the path of a folder."""
+    """Split RUN[@STEP] into the run and the step, None without one.
+
+    An @ before a slash belongs to the path of a folder.
+    """
     name, at, step = text.rpartition("@")
     return (name, step) if at and "/" not in step else (text, None)

@@ -11,11 +11,11 @@ from ..text.control_characters import escape_control_characters
 
 
 class EscapingStream:
-    """A text stream that escapes control characters; all else it passes on to another stream."""
+    """A text stream that escapes control characters and passes everything on to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.styled = stream
-        """The stream below, for a text that is styled and was made visible before."""
+        """The underlying stream, for styled text whose own control characters are escaped."""
 
     def write(self, text: str) -> int:
         """Write a text with its control characters escaped."""
@@ -47,5 +47,5 @@ def escaped_output() -> Iterator[None]:
 
 
 def styled(stream: TextIO) -> TextIO:
-    """Return the stream for text that has styles and whose own characters are already escaped."""
+    """Return the underlying stream, for styled text whose own control characters are escaped."""
     return cast(TextIO, getattr(stream, "styled", stream))

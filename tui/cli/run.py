@@ -200,7 +200,7 @@ def preflight(
         overrides: Keys to override, as K=V.
         force: Start even if the memory estimate exceeds what is available.
         say: Prints the estimate, the decisions and the results about the data.
-        runs_dir: Folder with the runs that `adapter.start` may name; None is the usual one.
+        runs_dir: Folder with the runs that `adapter.start` may name; None for the default one.
 
     Raises:
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data
@@ -213,7 +213,11 @@ def preflight(
 
 
 def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
-    """Load a configuration and check that its data exists and this machine can run it."""
+    """Load a configuration and check that its data exists and this machine can run it.
+
+    Raises:
+        ConfigError: The configuration is not valid, or one of the checks failed.
+    """
     from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware

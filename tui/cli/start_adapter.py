@@ -21,9 +21,11 @@ def with_start_adapter(
 ) -> LoadedConfig:
     """Return the configuration with the base model and the settings of its start adapter.
 
+    Without a start adapter it is unchanged.
+
     Args:
         loaded: The configuration as read.
-        runs_dir: Folder with the runs that `adapter.start` may name; None is the usual one.
+        runs_dir: Folder with the runs that `adapter.start` may name; None for the default one.
         name: Name of the configuration in errors.
         say: Prints what was found.
 
@@ -59,7 +61,7 @@ def _placed(loaded: LoadedConfig, place: str) -> LoadedConfig:
 
 
 def _folder_of(wanted: str, runs_dir: str | None) -> tuple[Path, str]:
-    """Return the local folder of an adapter, and what `adapter.start` becomes.
+    """Return the local folder of an adapter, and the absolute path or hub id for `adapter.start`.
 
     Raises:
         FttuiError: There is no such folder, run or hub id.
@@ -80,7 +82,7 @@ def _folder_of(wanted: str, runs_dir: str | None) -> tuple[Path, str]:
 
 
 def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
-    """Return the folder of a checkpoint of a run, after a check of its files."""
+    """Return the folder of a checkpoint of a run, whose files are verified."""
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.run.checkpoint_store import CheckpointStore
 
@@ -109,6 +111,6 @@ def _from_hub(wanted: str) -> Path:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ModelError(
-            f"adapter.start: {wanted} is neither a folder nor an adapter that the hub gives: "
+            f"adapter.start: {wanted} is no folder, and the hub gave no adapter of this name: "
             f"{reason}. Check the name, or set a folder."
         ) from None

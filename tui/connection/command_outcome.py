@@ -1,4 +1,4 @@
-"""Sending of one command from a script, and waiting for its outcome."""
+"""Send one command to a run and wait for its outcome, as scripts and `fttui ctl` do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..view_model.connection_port import (
 from ..view_model.interventions import overtaken_by
 
 _DEAD_BEATS = 2
-"""Heartbeats without an engine after which all records have arrived and no outcome will come."""
+"""Heartbeats without an engine after which no further record, and so no outcome, will arrive."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class CommandOutcome:
     """The number of finished steps when the outcome was recorded; None without a record."""
     timeline: int | None = None
     old: str = ""
+    """The changed value before the command."""
     new: str = ""
     reason: str = ""
+    """Why the command had no effect, or why an applied stop was not recorded."""
     seconds: float = 0.0
     """Seconds from the hub's acceptance to the effect."""
 
@@ -163,7 +165,10 @@ class _CommandWait:
         if self._unjournaled and self._dead_beats >= _DEAD_BEATS:
             self._finish(self._result("applied", reason=self._unjournaled))
         if self._accepted and self._dead_beats >= _DEAD_BEATS:
-            reason = "the engine process ended without an outcome of the command"
+            reason = (
+                "the training process ended before it reported an outcome; whether the command "
+                "took effect is not known"
+            )
             self._finish(self._result("failed", reason=reason))
 
     def _finish(self, outcome: CommandOutcome) -> None:

@@ -1,4 +1,4 @@
-"""Reading of a run's configuration files for display: its settings and its planned memory."""
+"""The configuration of a run as shown: settings from its texts, and a memory estimate from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def config_view(files: ConfigTexts) -> ConfigView:
-    """Return the settings and planned memory, as far as the files and this machine allow."""
+    """Return the settings and the memory estimate of a run.
+
+    Settings are empty if the texts cannot be parsed, the estimate also if the model's config.json
+    is not on this machine.
+    """
     resolved = resolved_keys(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)
     return ConfigView(resolved=resolved, gpu_bytes=gpu, cpu_bytes=cpu)
@@ -32,7 +36,7 @@ def _tree(text: str) -> dict[str, Any]:
 
 
 def _as_written(value: Value) -> Any:
-    """Return the values; a number with an exponent, such as 1e-4, as the text that was written."""
+    """Return plain values; a number written with an exponent, such as 1e-4, stays text."""
     data = value.data
     if isinstance(data, dict):
         return {key: _as_written(child) for key, child in data.items()}
@@ -43,7 +47,7 @@ def _as_written(value: Value) -> Any:
 
 
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the memory terms on a GPU and on a CPU, empty if the model's shape is unknown here."""
+    """Return the memory terms on a GPU and on a CPU; empty if the model's sizes are not known."""
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory
     from fttui.engine.config.memory.planning import architecture_of

@@ -1,4 +1,4 @@
-"""Starting of engine processes, and what they start from: run folder, configuration, checkpoint."""
+"""Start engine processes, and prepare what they need: run folder, configuration, checkpoint."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ class StartedEngine:
     run: RunDirectory
     process: subprocess.Popen[bytes]
     before: EngineMark | None
-    """The engine mark in the run folder before the start; None if there was none."""
+    """The content of `engine.json` before the start; None if there was none."""
     journal_offset: int = 0
     """Offset in the journal at which the records of this engine begin."""
 
     def mark(self) -> EngineMark | None:
-        """Return the mark of the new engine, or None until the engine has written it."""
+        """Return the mark (pid and machine) of the new engine, or None until it is written."""
         mark = read_engine(self.run)
         return None if mark == self.before else mark
 
@@ -170,7 +170,16 @@ def start_engine(
     restarts: int = 0,
     options: Sequence[str] = (),
 ) -> StartedEngine:
-    """Start the engine in its own process session, so that closing the terminal cannot end it."""
+    """Start the engine in its own process session, so that closing the terminal cannot end it.
+
+    Args:
+        run: the run to train.
+        devices: number of ranks on this machine.
+        checkpoint: name of the checkpoint to resume from; None to start from the beginning.
+        program: the Python module to run.
+        restarts: how often torchrun restarts all ranks after one has failed.
+        options: further arguments of the module.
+    """
     command = [*_launcher(devices, restarts), "-m", program, str(run.path), *options]
     if checkpoint is not None:
         command += ["--from", checkpoint]
@@ -195,10 +204,10 @@ def start_engine(
 
 
 def _own_environment() -> dict[str, str]:
-    """Return the environment without what a launcher left in it.
+    """Return the environment without the variables of a launcher such as torchrun.
 
-    Ranks are started here, each with values of its own. Values that an earlier launcher or a shell
-    left behind would make an engine wait for ranks that do not exist, and obey no signal meanwhile.
+    Each rank gets values of its own. Values that an earlier launcher or a shell left behind would
+    make an engine wait for ranks that do not exist, and obey no signal meanwhile.
     """
     return {
         name: value
@@ -209,7 +218,7 @@ def _own_environment() -> dict[str, str]:
 
 @contextmanager
 def start_lock(run: RunDirectory) -> Iterator[None]:
-    """Hold the start lock of a run, from the check for an engine to the new engine's mark.
+    """Hold the start lock of a run, so that only one process at a time can start its engine.
 
     Raises:
         FttuiError: another process is starting this run.

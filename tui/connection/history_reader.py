@@ -22,7 +22,7 @@ LONG_BYTES = 4 * 1024 * 1024
 """Journals shorter than this are left to the hub, which delivers them fast enough."""
 _READ_BYTES = 4 * 1024 * 1024
 POINTS = 1 << 15
-"""Points of each curve that are kept of a long history, approximately, besides its newest part."""
+"""Number of points, approximately, that are kept of each curve before the newest part."""
 _EXACT_BYTES = 8 * 1024 * 1024
 """Length of the newest part of the journal, of which every step is kept."""
 
@@ -38,9 +38,9 @@ class ReadPosition:
 
 
 async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
-    """Deliver the records of a long journal and return the position reached.
+    """Deliver a preview and then the records of a long journal; return the position reached.
 
-    Nothing is delivered of a journal shorter than `LONG_BYTES`.
+    Of a journal shorter than `LONG_BYTES` nothing is delivered, and the position is its beginning.
     """
     try:
         size_bytes = run.journal.stat().st_size
@@ -78,7 +78,7 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, Read
 
 
 def _thinned(batch: RecordBatch, records: int) -> RecordBatch:
-    """Thin out a part of a history of `records` records to the points that curves keep of it."""
+    """Thin out the steps of a batch so that about `POINTS` of a history of `records` remain."""
     width = 2 ** max(0, math.ceil(math.log2(records / POINTS)) + 1)
     parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
     return RecordBatch(parts, batch.unknown)

@@ -1,4 +1,4 @@
-"""How to find or start the hub of a run, and the sockets of one connection to it."""
+"""Find or start the hub of a run, and open the sockets of one connection to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _EVENTS_QUEUED = 20_000
 
 
 async def reach_hub(run: RunDirectory) -> Endpoint | None:
-    """Return the endpoint of the run's hub, started if only the engine runs; None if neither does.
+    """Return the endpoint of the run's hub; None if neither engine nor hub runs.
+
+    If only the engine runs, a hub is started.
 
     Raises:
         NotOwner: hub or engine belong to another user; nothing was sent to them.
@@ -67,7 +69,7 @@ class HubConnection:
         return socket
 
     def send(self, message: ClientMessage) -> asyncio.Future[Any]:
-        """Send once the hub can take the message; cancelling the future gives the sending up."""
+        """Send as soon as the hub can take the message; to give up, cancel the returned future."""
         return _watched(self._requests.send(encode(message)))
 
     def post(self, message: ClientMessage) -> None:
@@ -82,7 +84,7 @@ class HubConnection:
                 on_message(decode_hub(data))
 
     async def events(self) -> list[list[bytes]]:
-        """Wait for the subscription, then return what it has, at most `MAX_BATCH` messages."""
+        """Wait for a published message; return all that have arrived, at most `MAX_BATCH`."""
         batch = [await self._events.recv_multipart()]
         while len(batch) < MAX_BATCH:
             try:
@@ -97,7 +99,7 @@ class HubConnection:
 
 
 def _watched(sending: Awaitable[Any]) -> asyncio.Future[Any]:
-    """Return a future that does not complain when nobody asks for its failure."""
+    """Return the sending as a future that causes no warning if nobody reads its failure."""
     future = asyncio.ensure_future(sending)
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future

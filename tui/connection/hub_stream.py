@@ -66,14 +66,14 @@ class HubStream:
         """Make a stream over a connection that nothing was sent through yet.
 
         Args:
-            run: the run, whose marks of hub and engine are watched.
-            connection: to the hub; closed at the end of `run`.
+            run: the run; its process files (endpoint.json, engine.json) are watched.
+            connection: the connection to the hub; closed when `run()` returns.
             session: receives everything.
             closed: set when the session is closed.
             monotonic: returns monotonic seconds.
         """
         self.greeted = False
-        """The hub knows this viewer and takes its requests."""
+        """Whether the hub has answered this viewer's greeting and takes its requests."""
         self._run = run
         self._connection = connection
         self._session = session
@@ -81,7 +81,7 @@ class HubStream:
         self._monotonic = monotonic
         self._silence = SilenceTimer(monotonic)
         self._behind = asyncio.Event()
-        """The journal has records that were not delivered and will not come by subscription."""
+        """Set while the journal has records that the subscription missed and must be pulled."""
 
     async def run(self) -> None:
         """Receive until the stream ends.

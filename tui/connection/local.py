@@ -31,7 +31,7 @@ from .session.silence import LOST_S
 RETRY_S = 1.0
 """Seconds after a failed attempt to reach or start a hub."""
 FOLDER_GONE_S = 4.0
-"""Seconds that a removed run folder is waited for, which its engine makes again within two."""
+"""Seconds to wait for a removed run folder, which a live engine makes again within two."""
 _READ_BYTES = 512 * 1024
 
 
@@ -66,17 +66,17 @@ class HubTransport:
         self.boot = boot_id()
         self._monotonic = monotonic
         self._starting_until = monotonic() + LOST_S
-        """Until then a hub that was never reached counts as coming up, not as lost."""
+        """Monotonic time until which an unreachable first hub counts as starting, not as lost."""
         self._stream: HubStream | None = None
         self._closed = asyncio.Event()
         self._ended = False
-        """The run has ended and its journal was read to the end."""
+        """Whether the run has ended and its journal was read to the end."""
         self._refusal = ""
-        """Why no hub is used at all; empty as long as one is."""
+        """Why this session uses no hub and is read-only; empty while it uses one."""
 
     @property
     def ready(self) -> bool:
-        """A hub has greeted this viewer."""
+        """Whether a hub has greeted this viewer, so that requests can be sent."""
         return self._stream is not None and self._stream.greeted
 
     def send(self, message: ClientMessage) -> None:
@@ -87,7 +87,7 @@ class HubTransport:
     def final_answer(self, command_id: str) -> CommandAnswered | None:
         """Return the answer to a command that no hub will decide on; None if a hub will.
 
-        No hub decides after the end of the run, or if its hub cannot be used.
+        No hub decides after the end of the run, or if the run's hub cannot be used.
         """
         if self._refusal:
             return CommandAnswered(id=command_id, accepted=False, reason=self._refusal)
@@ -132,10 +132,10 @@ class HubTransport:
         await self._follow_journal(session, f"{reason}; until then this viewer is read-only")
 
     async def _require_folder(self, session: SessionBase) -> None:
-        """Check that the run folder is in its place; a live engine makes a removed one again.
+        """Wait a few seconds for a missing run folder, which a live engine makes again.
 
         Raises:
-            NoSuchRun: it was moved, or removed without an engine.
+            NoSuchRun: the folder is still missing: it was moved, or removed without an engine.
         """
         deadline = self._monotonic() + FOLDER_GONE_S
         while not self._run.path.exists() and self._monotonic() < deadline:
@@ -186,14 +186,14 @@ class HubTransport:
         session.feed.set_link(Link.ENDED, "the run has ended")
 
     def _set_lost(self, session: SessionBase, reason: str) -> None:
-        """Report that there is no hub, unless a first one may still be starting."""
+        """Report the hub as lost, or as connecting while a first one may still be starting."""
         starting = not session.feed.was_live and self._monotonic() < self._starting_until
         link = Link.CONNECTING if starting else Link.LOST
         if link is not session.feed.link:
             session.feed.set_link(link, reason)
 
     async def close(self) -> None:
-        """End `run`; its tasks own the sockets and close them, for which this waits a while."""
+        """Make `run()` end, and wait up to `LEAVE_S` for its tasks to close their sockets."""
         self._closed.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):

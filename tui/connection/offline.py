@@ -41,7 +41,7 @@ def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Itera
 
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:
-    """Return the decision on a command that the run's last hub wrote to the run folder."""
+    """Return the decision on a command that the run's last hub stored; a rejection without one."""
     if (entry := find_decision(run, id_)) is not None:
         accepted = entry.rejected is None
         return CommandAnswered(id=id_, accepted=accepted, reason=entry.rejected or "")
@@ -63,7 +63,7 @@ class OfflineSession:
         self._no_engine = f"no engine is running for this run; resume it with: {resume}"
 
     async def listen(self, deliver: Deliver) -> None:
-        """Deliver the whole journal, then `Link.ENDED`."""
+        """Deliver the journal (a long one with old steps thinned), a heartbeat, `Link.ENDED`."""
         self._feed.start(deliver)
         read = await read_history(self._run, self._feed.deliver)
         self._feed.start_after(read)

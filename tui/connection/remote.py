@@ -56,14 +56,14 @@ class RemoteSession(SessionBase):
 
     @property
     def engine_alive(self) -> bool:
-        """An engine worked on the run when the newest connection was opened."""
+        """Whether an engine worked on the run when the newest connection was opened."""
         return self._ssh.remote_run.engine_alive
 
     async def fetch_configs(self) -> ConfigTexts:
         """Return the run's configuration as stored in its folder on the remote host.
 
         Raises:
-            FttuiError: no reply arrived, or the bridge is of a version that has none.
+            FttuiError: no reply arrived, or the remote fttui is too old to send it.
         """
         reply = await self.ask(lambda ref: FetchConfig(ref=ref))
         if isinstance(reply, ConfigTexts):
@@ -74,7 +74,7 @@ class RemoteSession(SessionBase):
         """Return the first training records as stored in the run folder on the remote host.
 
         Raises:
-            FttuiError: no reply arrived, or the bridge is of a version that has none.
+            FttuiError: no reply arrived, or the remote fttui is too old to send them.
         """
         reply = await self.ask(lambda ref: FetchDataSample(ref=ref))
         if isinstance(reply, DataSampleRecords):
@@ -113,29 +113,29 @@ class SshTransport:
         self._monotonic = monotonic
         self._backoff = Backoff(chance)
         self._opened: BridgeStream | None = None
-        """The first stream, as long as `run` has not started it."""
+        """The stream of the first connection until `run()` starts it; None from then on."""
         self._stream: BridgeStream | None = None
-        """The stream that `run` started last."""
+        """The stream that `run()` started last."""
         self._closed = asyncio.Event()
 
     @property
     def ready(self) -> bool:
-        """A bridge is connected; it keeps requests while no hub is there to take them."""
+        """Whether a bridge is connected; the bridge keeps requests while the run has no hub."""
         return self._stream is not None and self._stream.receiving
 
     @property
     def clock_offset_s(self) -> float:
-        """The remote host's clock minus the one of this machine."""
+        """The clock of the remote host minus that of this machine, in seconds."""
         return self.remote_run.clock_offset_s
 
     @property
     def boot(self) -> str:
-        """The id of the start of the remote host."""
+        """The boot id of the remote host; empty if it is not known."""
         return self.remote_run.boot
 
     @property
     def boot_offset_s(self) -> float:
-        """The seconds since that start minus those since the start of this machine."""
+        """The uptime of the remote host minus that of this machine, in seconds."""
         return self.remote_run.boot_offset_s
 
     def send(self, message: ClientMessage) -> None:
@@ -148,7 +148,7 @@ class SshTransport:
         return None
 
     async def open(self, session: SessionBase, connection: SshConnection, run: str | None) -> None:
-        """Open a run over a connection that `run` will use first.
+        """Open a run over a connection from which `run()` will receive first.
 
         Raises:
             FttuiError: the run cannot be served.
@@ -199,7 +199,7 @@ class SshTransport:
                         await asyncio.wait_for(self._closed.wait(), wait_s)
 
     async def _next_stream(self, session: SessionBase) -> BridgeStream:
-        """Return the stream that `open` made, or connect again without questions to the user.
+        """Return the stream that `open` made, or a new one of a connection made without prompts.
 
         Raises:
             Unreachable: trying again may help.
@@ -223,7 +223,7 @@ class SshTransport:
             raise
 
     async def close(self) -> None:
-        """End `run`, whose tasks close the connection; a connection never used is closed here."""
+        """Make `run()` end, and wait up to `LEAVE_S` for it to close its connection."""
         self._closed.set()
         if self._opened is not None:
             await self._opened.connection.close()

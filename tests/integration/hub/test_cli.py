@@ -154,7 +154,7 @@ def test_an_engine_that_dies_over_a_command_is_told(start_run: StartRun) -> None
     process.wait()
     _, said = asked.communicate(timeout=LIMIT_S)
     assert asked.returncode == 7
-    assert "the engine process ended without an outcome" in said
+    assert "the training process ended before it reported an outcome" in said
 
 
 @pytest.mark.parametrize(

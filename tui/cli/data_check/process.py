@@ -1,4 +1,4 @@
-"""Run the process that reads the data, and print its lines with progress on a terminal."""
+"""Run the process that reads the data, show its progress on a terminal, and print its lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...text.control_characters import escape_control_characters
 from ..output import styled
 
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
-"""Errors of the process that keep their class; all others concern the data."""
+"""Error classes by the exit code that the process reports; any other code means a `DataError`."""
 _LONGEST_LABEL = 60
 _ERROR_CHARACTERS = 2_000
 """Characters of a crashed process's output that are shown."""
@@ -33,8 +33,8 @@ def data_messages(module: str, arguments: Sequence[str], given: str) -> Iterator
 
     Args:
         module: Name of the module.
-        arguments: Its command-line arguments.
-        given: Its standard input.
+        arguments: The command-line arguments of the process.
+        given: The standard input of the process: a resolved configuration, or nothing.
 
     Raises:
         DataError: The process refused the data, or ended unexpectedly.

@@ -42,7 +42,7 @@ def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
 
     Args:
         record: The record.
-        marks: Put targets between « and ».
+        marks: Whether to put targets between « and ».
     """
     from rich.text import Text
 

@@ -80,7 +80,7 @@ def probe(
     The configuration, the memory and the data are checked first, as for a run.
 
     Raises:
-        FttuiError: The run cannot start; the text is that of `fttui run`.
+        FttuiError: The run cannot start, for the same reasons as with `fttui run`.
     """
     from ...connection.engine_process import new_run, start_engine
     from ..headless import follow

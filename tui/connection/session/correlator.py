@@ -1,4 +1,4 @@
-"""Matching of replies to the requests that wait for them."""
+"""Number requests, and hand each reply to the request that waits for it."""
 
 from __future__ import annotations
 

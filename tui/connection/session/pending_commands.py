@@ -34,11 +34,11 @@ class PendingCommands:
         return list(self._by_id)
 
     def unsent(self, now: float) -> Iterator[SubmitCommand]:
-        """Yield the commands that were never sent; they count as sent `now` (monotonic)."""
+        """Yield the commands that were never sent, and note them as sent at `now` (monotonic)."""
         yield from self._send(now, [c for c in self._by_id.values() if c.sent_at is None])
 
     def due(self, now: float, after_s: float) -> Iterator[SubmitCommand]:
-        """Yield commands never sent, or last sent `after_s` seconds ago or earlier, as sent now."""
+        """Yield commands never sent or last sent at least `after_s` ago; note them as sent now."""
         late = [c for c in self._by_id.values() if c.sent_at is None or now - c.sent_at >= after_s]
         yield from self._send(now, late)
 

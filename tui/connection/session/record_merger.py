@@ -1,4 +1,4 @@
-"""Merging of live and pulled records into one sequence, and their decoding for delivery."""
+"""Merge published and pulled records into one sequence, and decode them for delivery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RecordMerger:
 
     @property
     def gap(self) -> bool:
-        """Live records are kept back because older ones are missing and have to be pulled."""
+        """Whether live records are kept back, because older ones are missing and must be pulled."""
         return bool(self._held)
 
     def live(self, payloads: Iterable[bytes]) -> list[bytes]:
@@ -36,7 +36,10 @@ class RecordMerger:
         return self._release()
 
     def history(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Add records pulled from the journal, where a missing number is a missing record."""
+        """Add records pulled from the journal; return those that can be delivered now.
+
+        A number that the journal lacks is not waited for.
+        """
         released = []
         for payload in payloads:
             try:

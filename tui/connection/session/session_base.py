@@ -50,19 +50,19 @@ class Transport(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Messages can be sent now."""
+        """Whether messages can be sent now."""
 
     @property
     def clock_offset_s(self) -> float:
-        """The wall clock of the run's machine minus the one of this machine, in seconds."""
+        """The wall clock of the run's machine minus that of this machine, in seconds."""
 
     @property
     def boot(self) -> str:
-        """The id of the start of the run's machine; empty if it is not known."""
+        """The boot id of the run's machine; empty if it is not known."""
 
     @property
     def boot_offset_s(self) -> float:
-        """The seconds since that start minus those since the start of this machine."""
+        """The uptime of the run's machine minus that of this machine, in seconds."""
 
     async def run(self, session: SessionBase) -> None:
         """Receive for the session, reconnecting as needed, until it is closed or the run ended."""
@@ -74,7 +74,7 @@ class Transport(Protocol):
         """Return the answer to a new command if no hub will ever decide on it, else None."""
 
     async def close(self) -> None:
-        """End the connection and with it `run`."""
+        """End the connection, which makes `run()` return."""
 
 
 class SessionBase:
@@ -139,7 +139,8 @@ class SessionBase:
         Args:
             command: the command to send.
             reason: the reason to record in the journal.
-            if_generation: refuse the command if the settings are at another generation.
+            if_generation: the number of changes of the settings that the command was made for; at
+                any other, the hub rejects it.
             take: take control with the command, in the same request.
         """
         message = SubmitCommand(
@@ -167,7 +168,7 @@ class SessionBase:
         return message.id
 
     async def take_control(self) -> str | None:
-        """Become the controller; return why that was refused, or None."""
+        """Become the controller; return why that was refused, or None on success."""
         try:
             reply = await self.ask(self._take_control)
         except EngineGone as error:
@@ -234,7 +235,10 @@ class SessionBase:
                 self._deliver_answer(CommandAnswered(id=id_, accepted=False, reason=reason))
 
     def on_welcome(self, welcome: Welcome) -> None:
-        """Restore control at a hub that knows this viewer now, and send again what is open."""
+        """After a hub's greeting, send open requests and unanswered commands again.
+
+        If this viewer had control and the hub reports no controller, it takes control first.
+        """
         if not self._transport.ready:
             return  # the reply to a greeting that was given up
         if self._holds_control and welcome.controller is None:
@@ -243,12 +247,12 @@ class SessionBase:
         self.send_commands()
 
     def on_beat(self, beat: Beat, *, after_welcome: bool) -> None:
-        """Deliver a heartbeat, and learn from it who has control.
+        """Deliver a heartbeat, and note whether this viewer has control.
 
         Args:
             beat: the heartbeat.
-            after_welcome: the hub has greeted this viewer. A new hub reports no controller until
-                the viewers of the hub before it have asked for control again.
+            after_welcome: whether the hub has greeted this viewer. Before that, a heartbeat without
+                a controller is ignored: a new hub has none until a viewer asks it again.
         """
         if beat.controller_viewer is not None or after_welcome:
             self._holds_control = beat.controller_viewer == self.viewer
@@ -261,7 +265,11 @@ class SessionBase:
                 self._transport.send(message)
 
     def answer_commands(self, answer: Callable[[str], CommandAnswered | None]) -> None:
-        """Answer pending commands by id because no hub will; None leaves a command pending."""
+        """Answer pending commands that no hub will answer any more.
+
+        Args:
+            answer: returns the answer for a command's id; None leaves the command pending.
+        """
         for id_ in self._pending.ids():
             if (found := answer(id_)) is not None:
                 self._deliver_answer(found)

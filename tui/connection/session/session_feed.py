@@ -11,7 +11,7 @@ from .record_merger import RecordMerger, deliveries
 
 
 class SessionFeed:
-    """Delivers what was received from a run, records in sequence order without gap or double."""
+    """Delivers what was received from a run; each record once, in order and without gaps."""
 
     def __init__(self) -> None:
         self.merger = RecordMerger()
@@ -20,7 +20,7 @@ class SessionFeed:
         self.link: Link | None = None
         """The state of the connection as last delivered; None before the first delivery."""
         self.was_live = False
-        """The link has been LIVE at least once."""
+        """Whether the link has been LIVE at least once."""
         self._detail = ""
         self._listener: Deliver | None = None
 

@@ -1,4 +1,4 @@
-"""Detection of a connection over which nothing arrives any more."""
+"""Detect a connection over which nothing arrives any more."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SilenceTimer:
 
     @property
     def stale(self) -> bool:
-        """Nothing was received for more than `STALE_S`, though both sides send every second."""
+        """Whether nothing was received for more than `STALE_S`; the peer sends every second."""
         return self.silent_s > STALE_S
 
     @property
     def lost(self) -> bool:
-        """Nothing was received for more than `LOST_S`: the connection is given up."""
+        """Whether nothing was received for more than `LOST_S`; the connection is then given up."""
         return self.silent_s > LOST_S

@@ -9,14 +9,14 @@ LONGEST_S = 30.0
 HEALTHY_S = 10.0
 """Seconds after which a connection counts as healthy and the failures before it are forgotten."""
 _REACHED = 2
-"""The most failures before a successful login that still count: the host can be reached, but fttui
-may end there at once, again and again."""
+"""Limit of the failure count after a successful login. It is not reset to 0 at once, because fttui
+may end immediately on a host that can be reached."""
 
 
 class Backoff:
-    """Waits a random part of a limit that doubles with each failure.
+    """Computes the waiting times: a random part of a limit that doubles with each failure.
 
-    The random part keeps many viewers from reconnecting at once. Times are monotonic seconds.
+    The randomness keeps many viewers from reconnecting at once. Times are monotonic seconds.
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:

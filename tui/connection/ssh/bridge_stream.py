@@ -44,22 +44,22 @@ class RemoteRun:
     name: str | None
     """The run's id once it is known, before that what the user called it; None for the newest."""
     engine_alive: bool = False
-    """An engine worked on the run when the connection was opened."""
+    """Whether an engine worked on the run when the connection was opened."""
     served: bool = False
-    """More records may come, because an engine works on the run or its hub is running."""
+    """Whether more records may come, because an engine or a hub of the run is alive."""
     head_seq: int = 0
     """The newest sequence number in the journal."""
     clock_offset_s: float = 0.0
-    """The remote host's clock minus the one of this machine."""
+    """The clock of the remote host minus that of this machine, in seconds."""
     boot: str = ""
-    """The id of the start of the remote host; empty if its bridge does not tell."""
+    """The boot id of the remote host; empty if its bridge does not send it."""
     boot_offset_s: float = 0.0
-    """The seconds since that start minus those since the start of this machine."""
+    """The uptime of the remote host minus that of this machine, in seconds."""
     received: JournalPosition | None = None
     """The newest record delivered, after which the next connection continues."""
 
     def opened(self, opened: Opened, now: float) -> None:
-        """Take over the state with which a connection begins, at Unix seconds `now`."""
+        """Take over the state that the bridge reports on opening, at Unix seconds `now`."""
         self.name = opened.run
         self.engine_alive = self.served = opened.engine_alive
         self.head_seq = opened.last_seq
@@ -94,7 +94,7 @@ class BridgeStream:
         """Make a stream over a connection through which the run has been opened.
 
         Args:
-            connection: to the bridge; closed at the end of `run`.
+            connection: the connection to the bridge; closed when `run()` returns.
             run: updated with what the bridge reports.
             session: receives everything.
             closed: set when the session is closed.
@@ -199,7 +199,7 @@ class BridgeStream:
 
     @property
     def _expects_more(self) -> bool:
-        """The run goes on, or not all of its journal was delivered yet."""
+        """Whether the run goes on, or not all of its journal was delivered yet."""
         return self._run.served or self._session.feed.last_seq < self._run.head_seq
 
     async def _supervise(self) -> None:

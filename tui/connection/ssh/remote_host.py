@@ -26,8 +26,8 @@ _BOOTSTRAP = (
     'exec "$p" -P -m fttui.tui bridge; done; '
     "command -v fttui >/dev/null 2>&1 && exec fttui bridge; exit 127"
 )
-"""Shell words that find fttui without the PATH of an interactive shell: a run's hub writes the path
-of its Python to the state folder."""
+"""Shell script that finds fttui without the PATH of an interactive shell: the hub of each run has
+written the path of its Python to the state folder."""
 _LOGIN_REFUSED = re.compile(
     r"Permission denied|Too many authentication failures|No (more|supported) authentication method"
     r"|Authentication failed|Received disconnect from .*: 2:"
@@ -85,7 +85,10 @@ def parse_target(text: str) -> RemoteTarget:
 
 
 def is_remote(text: str) -> bool:
-    """Return whether a text names a remote host: it has an @ or a colon, as no name of a run."""
+    """Whether a text names a remote host: it has an @ or a colon and is no existing path.
+
+    Names of runs have neither sign.
+    """
     return ("@" in text or ":" in text) and not os.path.exists(text)
 
 
@@ -101,8 +104,8 @@ class RemoteHost:
         """Return the ssh command line that starts the bridge on the host.
 
         Args:
-            may_prompt: ssh may ask the user at the terminal for a passphrase or a host key.
-            shared: ssh may use a connection of the user's ControlMaster.
+            may_prompt: whether ssh may ask at the terminal for a passphrase or about a host key.
+            shared: whether ssh may use a connection of the user's ControlMaster.
         """
         options = dict(_OPTIONS)
         if not may_prompt:

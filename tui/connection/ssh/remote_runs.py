@@ -1,4 +1,4 @@
-"""Lists of the runs on remote hosts, asked of several hosts at once."""
+"""List the runs of one or several remote hosts, all at the same time."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ async def list_runs_on(remote: RemoteHost, *, may_prompt: bool) -> list[RunSumma
     except FttuiError as error:
         return error
     except (ValueError, OSError, RecursionError) as error:
-        return RemoteFailed(f"{remote.host} answered with what is no list of runs: {error}", 1)
+        return RemoteFailed(f"the answer of {remote.host} is not a list of runs: {error}", 1)
     finally:
         await connection.close()

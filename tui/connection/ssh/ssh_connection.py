@@ -35,7 +35,7 @@ from .remote_host import LoginRefused, RemoteHost, Unreachable
 HANDSHAKE_S = 30.0
 """Seconds for the login and the first answer of a remote host."""
 PROMPTED_S = 180.0
-"""The same where ssh may ask the user for a passphrase or about a host key."""
+"""Seconds for both where ssh may ask the user for a passphrase or about a host key."""
 _READ_BYTES = 256 * 1024
 _KEPT_ERROR_BYTES = 4096
 _KEPT_ERROR_LINES = 6
@@ -73,7 +73,10 @@ class RemoteFailed(FttuiError):
 
 
 class SshConnection:
-    """An ssh process with a bridge at its remote end; can move from one event loop to another."""
+    """An ssh process with a bridge at its remote end.
+
+    It can move from one event loop to another: `detach` in the first, then `attach` in the second.
+    """
 
     def __init__(self, host: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
         self._host = host
