@@ -34,7 +34,7 @@ def refusal(reason: str) -> str:
 
 
 def fast_fact(config: RunConfig, reason: str | None) -> str:
-    """Return in a few words how a run trains.
+    """Return how a run trains in a few words: with CUDA graphs, or why not.
 
     Args:
         config: The run.

@@ -113,7 +113,7 @@ class Guard(msgspec.Struct, kw_only=True):
         return GuardDecision(UpdateVerdict.ROLLBACK, reason)
 
     def rewound(self, saved: Guard) -> Guard:
-        """Return the guard after a rollback: skips of the checkpoint, rollbacks of now."""
+        """Return the guard after a rollback: the checkpoint's skips, but all rollbacks so far."""
         return Guard(
             budget=self.budget, skipped_at=list(saved.skipped_at), rollbacks=self.rollbacks
         )

@@ -11,7 +11,7 @@ _GIB = 2**30
 
 @dataclass
 class MemoryPlanCheck:
-    """Warns once when a step takes more memory than planned, and again when that grows."""
+    """Warns when a step takes more memory than planned, or more than it last warned about."""
 
     planned_bytes: int
     """Planned bytes of one rank."""

@@ -180,7 +180,7 @@ _KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """Return the purpose of a kernel or operation by its name."""
+    """Return the kind of a kernel or operation by its name, such as attention or copies."""
     low = name.lower()
     return next((kind for kind, words in _KINDS if re.search(words, low)), "elementwise")
 

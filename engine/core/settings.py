@@ -152,7 +152,7 @@ def _describe_pause(settings: RunSettings) -> str:
 
 
 def pause_if_due(settings: RunSettings, step: int) -> RunSettings:
-    """Return the settings with a pause in place of `run N` when its last step is done."""
+    """Return the settings, paused if the last step of a command `run N` is done."""
     if settings.pause_at_step is None or step < settings.pause_at_step:
         return settings
     return msgspec.structs.replace(settings, paused=True, pause_at_step=None)

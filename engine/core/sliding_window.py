@@ -21,7 +21,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
         return len(self.ordered)
 
     def push(self, value: float) -> float | None:
-        """Add a number and return the one that leaves the window, if any."""
+        """Add a number; return the one that leaves the window, or None if there was room."""
         values, ordered = self.values, self.ordered
         values.append(value)
         insort(ordered, value)
@@ -52,7 +52,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
         return ordered[middle] if odd else 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def spread(self) -> float:
-        """Return the interquartile range in standard deviations of a normal distribution."""
+        """Return the interquartile range, scaled to the standard deviation of normal noise."""
         ordered = self.ordered
         last = len(ordered) - 1
         return (ordered[int(0.75 * last + 0.5)] - ordered[int(0.25 * last + 0.5)]) / 1.349

@@ -40,7 +40,7 @@ from .session_start import SessionStart
 
 @dataclass(frozen=True)
 class SessionOutcome:
-    """The outcome of a session."""
+    """How a session ended: the final state of the run, and what is saved of it."""
 
     state: RunState
     checkpoint: str | None

@@ -36,7 +36,7 @@ class EventLog:
         return self._journal_writer.folder_losses if self._journal_writer else 0
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
-        """Call a listener with every event, on every rank."""
+        """Register a function that this rank calls with every event."""
         self._listeners.append(listener)
 
     def record(self, event: AnyEvent) -> None:

@@ -63,7 +63,7 @@ class Forward(Protocol):
         """
 
     def prepare(self, accelerator: Any) -> None:
-        """Make ready before the accelerator prepares the model; every rank enters this."""
+        """Prepare the strategy, on every rank, before the accelerator prepares the model."""
 
     def average_gradients(self) -> None:
         """Average the gradients over all ranks, unless DDP has done so."""

@@ -40,10 +40,10 @@ class UpdateHooks(Protocol):
     """The step hooks that the patches of backward pass and optimizer call."""
 
     def may_backward(self) -> bool:
-        """Return False, before a backward pass, if the step is being dropped."""
+        """Return whether the next backward pass may run; False if the step is being dropped."""
 
     def may_update(self) -> bool:
-        """Return False if the optimizer must not change the weights."""
+        """Return whether the optimizer may change the weights."""
 
     def gated(self) -> AbstractContextManager[None]:
         """Return a context in which the device skips the optimizer step if it must not be applied.

@@ -34,7 +34,7 @@ def check_sources(config: RunConfig) -> list[Problem]:
 
 
 def _is_missing(source: str) -> bool:
-    """Whether a source names local files, of which there are none."""
+    """Whether a source names local files that do not exist."""
     if is_pattern(source):
         return not files_of_pattern(source)
     local = source.endswith(FILE_SUFFIXES) or source.startswith(("~", "/", "./", "../"))

@@ -153,7 +153,7 @@ class MicroBatchShape:
         return max(0, self._kept() - 1) * self._kept_graph()
 
     def _below(self) -> float:
-        """Return the bytes that the other layers keep during the last layer's backward pass."""
+        """Return the bytes that all other layers keep during the last layer's backward pass."""
         own = max(0, self._whole - 1) * self._layer_bytes(whole=True)
         return self._checkpoints() + own + self._others()
 

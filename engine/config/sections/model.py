@@ -73,5 +73,5 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def continues(self) -> bool:
-        """Whether an existing adapter is trained on."""
+        """Whether the run trains an existing adapter further."""
         return self.start is not None and not self.merge_first

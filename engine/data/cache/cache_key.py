@@ -56,7 +56,7 @@ def cache_key(
 
 
 def _files(config: RunConfig, hashes: HashCache) -> Iterator[tuple[str, str]]:
-    """Yield the content of files that settings name, such as a chat template."""
+    """Yield (key part, hash) of files that settings name, such as a chat template."""
     for name, value in msgspec.to_builtins(config.data).items():
         if isinstance(value, str) and "\n" not in value and len(value) < 4096:
             path = Path(value).expanduser()

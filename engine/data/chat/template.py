@@ -192,7 +192,7 @@ class ChatTemplate:
         return Rendered(texts[0], form, tuple((a, b) for a, b in spans[0]))
 
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
-        """Whether the template writes neither text content nor other content in its place."""
+        """Whether the text lacks all contents, because the template expects another form."""
         if form in self._reading:
             return False
         marking = Marking(turns)

@@ -35,7 +35,7 @@ _OF_TOOLS = re.compile(r"(^|_)(tools|functions|tool_schemas?)(_json)?$", re.I)
 
 
 class WatchedRow(dict[str, Any]):
-    """The values of a row, which remember what is read."""
+    """A row that records which of its columns are read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)

@@ -191,7 +191,7 @@ def to_record(
 
 
 def label_number(label: Any) -> int | None:
-    """Return a label as a number ≥ 0, equal for equal labels on every machine; None for NaN."""
+    """Return a label as a number ≥ 0, equal for equal labels anywhere; None for null and NaN."""
     if label is None or label != label:  # NaN, of which every row would be one class
         return None
     digest = hashlib.blake2b(str(label).encode(), digest_size=8).digest()

@@ -64,7 +64,7 @@ class LeftOut:
     detail: str = ""
 
     def note(self, findings: Findings) -> None:
-        """Count the row."""
+        """Count the row among the records, and its reason."""
         findings.counted("records", 1)
         findings.note(self.reason, self.place, self.detail)
 

@@ -1,4 +1,4 @@
-"""Notice what a row says against its record: scores, missing values, a second conversation."""
+"""Find contradictions of a row and its record: scores, missing values, a second conversation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CheckedRow:
 
 
 def check_row(row: CheckedRow, findings: Findings) -> None:
-    """Count what the columns of a row say against the record that is made of it."""
+    """Count contradictions between the columns of a row and the record made of it."""
     if word := _missing_word(row):
         findings.note(MISSING_WORDS, row.place, word)
     if isinstance(row.record, PreferenceRecord):

@@ -42,7 +42,7 @@ def require_trainable(
     limits: ModelLimits,
     findings: Findings,
 ) -> None:
-    """Raise if nothing, or not what the task is for, can be learned from the examples.
+    """Raise if the examples do not fit the model, or the task cannot be learned from them.
 
     Args:
         config: The run.
@@ -64,7 +64,7 @@ def require_trainable(
 
 
 def require_usable(config: RunConfig, examples: Sequence[Example], limits: ModelLimits) -> None:
-    """Raise if one of the examples cannot be used, as far as it can be judged by itself.
+    """Raise if an example cannot be used, by the checks that look at single examples.
 
     Raises:
         DataError: The cause with its figures, and the step that helps.

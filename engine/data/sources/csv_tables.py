@@ -132,7 +132,7 @@ class _Lines:
 def csv_rows(
     open_text: Callable[[], IO[str]], place: str, suffix: str, reading: Pass
 ) -> Iterator[Row]:
-    """Yield the rows of a table with a header; a row is at the line where it begins.
+    """Yield the rows of a table with a header; the place of a row is its first line.
 
     Raises:
         DataError: The table has no header.

@@ -64,7 +64,7 @@ class Checkpointer:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank, rank 0, changes the checkpoint store."""
+        """Whether this is rank 0, the only rank that changes the checkpoint store."""
         return self._agreement.rank == 0
 
     def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:

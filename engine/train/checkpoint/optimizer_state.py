@@ -37,7 +37,7 @@ def bare(optimizer: Any) -> Any:
 
 
 def kind_of(optimizer: Any) -> str:
-    """Return the kind of an optimizer: its class and number of bits, equal for paged variants."""
+    """Return class and number of bits of an optimizer, the same for its paged variant."""
     own = bare(optimizer)
     package = type(own).__module__.partition(".")[0]
     bits = getattr(getattr(own, "args", None), "optim_bits", None)

@@ -92,10 +92,10 @@ class StatefulTrainer(Protocol):
 
     @property
     def own_parameters(self) -> Mapping[str, Tensor]:
-        """Trained parameters that belong to no adapter, by name."""
+        """Trained parameters that belong to no adapter, such as a learned temperature, by name."""
 
     def return_to_step(self, step: int) -> None:
-        """Set the step counter after the schedule has been restored."""
+        """Set the number of finished steps; called after the schedule has been restored."""
 
 
 class TrainingState:
@@ -117,7 +117,7 @@ class TrainingState:
         self._others = trainer.own_parameters
 
     def mark(self, position: int) -> Boundary:
-        """Return the boundary before a step."""
+        """Return the state from which the next step starts, so that the step can be undone."""
         return Boundary(
             step=self._trainer.position.step,
             position=position,
@@ -132,7 +132,7 @@ class TrainingState:
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Write the part of rank 0: adapter, its average, optimizer, schedule, scaler, counters."""
+        """Write what ranks share: adapter, its average, optimizer, schedule, scaler, counters."""
         save_weights(self._adapter, folder / ADAPTER)
         if self._ema is not None:
             save_weights(self._ema.average, folder / EMA)
@@ -143,7 +143,7 @@ class TrainingState:
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
 
     def save_own(self, folder: Path, rank: int) -> None:
-        """Write the part of this rank: its random generators."""
+        """Write what belongs to this rank: the state of its random generators."""
         torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
 
     def _machinery(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class CommandExecutor:
         self._saved: Manifest | None = None
 
     def mark(self) -> None:
-        """Store the boundary from which the next step starts."""
+        """Store the state from which the next step starts, for `rewind`."""
         self._boundary = self._trainer.state.mark(self._data.position)
 
     def rewind(self) -> None:
@@ -163,7 +163,7 @@ class CommandExecutor:
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether a stop interrupted the evaluation of this step."""
+        """Whether a stop interrupted this step's evaluation, which then runs after a resume."""
         return self._owed_at == self._event_log.step
 
     @property

@@ -57,7 +57,7 @@ class CommandQueue:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank, rank 0, reads the control journal and stores the settings."""
+        """Whether this is rank 0, which reads the control journal and stores the settings."""
         return self._reader is not None
 
     def left_over(self, control_seq: int, answered: Set[str]) -> list[ControlEntry]:

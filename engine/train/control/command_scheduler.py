@@ -108,7 +108,7 @@ class StepConcluder(Protocol):
     """Journals the step that ended last, whose loss and norm may still be on the device."""
 
     def conclude(self) -> None:
-        """Journal the finished step; nothing if there is none."""
+        """Journal the finished step, unless that has been done."""
 
 
 class CommandScheduler:

@@ -47,7 +47,7 @@ class MicroBatchSource(Protocol):
 
     @property
     def epoch(self) -> float:
-        """Passes over the data so far, as a fraction."""
+        """Passes over the data so far, such as 1.25."""
 
     @property
     def seen(self) -> SeenExamples:
@@ -57,7 +57,7 @@ class MicroBatchSource(Protocol):
         """Return the next micro-batches and move the position behind them."""
 
     def prepare(self, micro_batches: int) -> None:
-        """Make the micro-batches that `fetch` will return next, while there is time."""
+        """Make the micro-batches that `fetch` will return next ahead of time."""
 
     def rewind_to(self, position: int) -> None:
         """Go back to the boundary of a step that was dropped."""
@@ -125,10 +125,10 @@ class StepHooks(Protocol):
         """Return the micro-batches of the step."""
 
     def may_continue(self) -> bool:
-        """Return False, before a micro-batch, if the step is being dropped."""
+        """Return whether the next micro-batch may run; False if the step is being dropped."""
 
     def may_backward(self) -> bool:
-        """Return False, before a backward pass, if the step is being dropped."""
+        """Return whether the next backward pass may run; False if the step is being dropped."""
 
     def record_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, [], to the loss of the step."""
@@ -137,7 +137,7 @@ class StepHooks(Protocol):
         """Clip the gradients, judge the update, and return the gradient norm before clipping."""
 
     def may_update(self) -> bool:
-        """Return False if the optimizer must not change the weights."""
+        """Return whether the optimizer may change the weights."""
 
     def gated(self) -> AbstractContextManager[None]:
         """Return a context in which the device skips the optimizer step if it must not be applied.

@@ -142,7 +142,7 @@ class WaitingStop:
         self._found = False
 
     def __call__(self) -> bool:
-        """Whether there is one."""
+        """Return whether such a stop has been accepted."""
         with suppress(OSError):
             news = self._reader.take(self._reader.waiting())
             self._found = self._found or any(isinstance(entry.command, Stop) for entry in news)

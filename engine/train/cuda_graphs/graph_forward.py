@@ -87,7 +87,7 @@ class GraphForward:
         self._gradients.share_weights()
 
     def average_gradients(self) -> None:
-        """Average the gradients over all ranks, which no DDP module does here."""
+        """Average the gradients over all ranks, because there is no DDP module to do it."""
         self._gradients.average_over_ranks()
 
     def make_room(self) -> None:

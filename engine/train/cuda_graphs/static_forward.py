@@ -157,7 +157,7 @@ class StaticForward:
         parameters: Sequence[nn.Parameter],
         gradients: Sequence[Tensor],
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients by the parameters; None where the outputs do not depend on one.
+        """Return the gradient of each parameter; None for those that the outputs do not use.
 
         The rotary kernels apply here too, because checkpointed layers are recomputed and must give
         the same results as in the forward pass.
@@ -167,7 +167,7 @@ class StaticForward:
 
     @contextmanager
     def _in(self, way: Way) -> Iterator[None]:
-        """Put the model in the given form for the block.
+        """Put the model into the state that `way` names, for the block.
 
         Fused layers stay in training mode, so that all forms to be compared use the same kernels.
         """

@@ -56,7 +56,7 @@ class GraphStrategy:
         self._graphs.begin()
 
     def average_gradients(self) -> None:
-        """Average the gradients over all ranks, which no DDP module does here."""
+        """Average the gradients over all ranks, because there is no DDP module to do it."""
         self._graphs.average_gradients()
 
     def make_room(self) -> None:

@@ -114,7 +114,7 @@ class SteppedTrainer(OwnOptimizer):
         self.position.move_to(step, lr)
 
     def return_to_step(self, step: int) -> None:
-        """Set the step counter after the schedule has been restored."""
+        """Set the number of finished steps; called after the schedule has been restored."""
         trainer: Any = self
         trainer.state.global_step = step
         self.report_position()

@@ -35,7 +35,7 @@ class Flow(Protocol):
         """Measure the gradients before the update; clipping has multiplied them by `scale`."""
 
     def after(self) -> GradientsMeasured:
-        """Measure the changes that the update has made."""
+        """Measure what the update has changed, and return the norms of every module."""
 
 
 class StepConclusion:
@@ -72,7 +72,7 @@ class StepConclusion:
         """Peak memory of the previous step; None before the first one."""
 
     def begin(self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None) -> None:
-        """Start with an optimizer: its gate, and the loss scale of fp16 training."""
+        """Take the optimizer's gate and the loss scale of fp16 training; None without them."""
         self.gate, self._loss_scale = gate, loss_scale
 
     def limits(self) -> Limits:

@@ -63,7 +63,7 @@ class StepLoop:
     def begin_training(
         self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None
     ) -> None:
-        """Start with an optimizer: its gate, and the loss scale of fp16 training."""
+        """Take the optimizer's gate and the loss scale of fp16 training; None without them."""
         self._conclusion.begin(gate, loss_scale)
 
     def begin_step(self) -> bool:
@@ -87,7 +87,7 @@ class StepLoop:
         return batches
 
     def may_continue(self) -> bool:
-        """Return False, before a micro-batch, if the step is being dropped."""
+        """Return whether the next micro-batch may run; False if the step is being dropped."""
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._commands.interrupted()
 
@@ -96,7 +96,7 @@ class StepLoop:
         self.tally.losses.append(loss)
 
     def may_backward(self) -> bool:
-        """Return False, before a backward pass, if the step is being dropped.
+        """Return whether the next backward pass may run; False if the step is being dropped.
 
         The first backward pass overwrites the gradients of the previous step, which is therefore
         concluded here at the latest. After the last one, this rank waits for the other ranks.
@@ -150,7 +150,7 @@ class StepLoop:
         )
 
     def may_update(self) -> bool:
-        """Return False if the host already knows that the optimizer must not change the weights."""
+        """Return whether the optimizer may run; the device may still skip it (see `gated`)."""
         step = self._conclusion.step
         refused = step is None or step.verdict not in (None, UpdateVerdict.APPLY)
         return not refused and not self._control.dropped

@@ -81,7 +81,7 @@ def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
 def settle(
     loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
 ) -> PendingResult[RankStep]:
-    """Start to copy the figures of a step to the host; reading them waits for the device."""
+    """Start to copy loss, norm and parts of a step to the host; `read` waits for the device."""
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
     sent = torch.stack([loss, norm, flag, *parts.values()]).to("cpu", non_blocking=True)

@@ -107,7 +107,7 @@ class StepRecord:
         self.ended = True
 
     def held_bytes(self, *, reserves: bool) -> int | None:
-        """Return the reserved memory of this rank, or the allocated memory."""
+        """Return this rank's reserved or else its allocated memory; None without a GPU."""
         return self.memory.mem_reserved_bytes if reserves else self.memory.mem_allocated_bytes
 
     def event(self) -> StepFinished:

@@ -24,7 +24,7 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 
 
 class UpdateGate:
-    """The update gate of one optimizer."""
+    """Lets the device apply the updates of one optimizer, or hold them back for the host."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer

@@ -92,7 +92,7 @@ class TrainingMonitor:
         self._planner.judge_probation(self._anomalies.state.alerts)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
-        """Add an evaluation; raise its anomalies."""
+        """Add an evaluation to model selection and detector; raise its anomalies."""
         self._selection.evaluated(self._event_log.step, metrics)
         way_back = partial(self._planner.without_recovery, seen=self._anomalies.state)
         for call in self._anomalies.evaluated(metrics["loss"], way_back):
@@ -135,7 +135,7 @@ class TrainingMonitor:
         return self._selection.reason_to_stop()
 
     def checkpoint_facts(self) -> dict[str, Any]:
-        """Return the quality fields of a checkpoint's manifest, were it written now."""
+        """Return the manifest fields that say how good a checkpoint written now would be."""
         step, seen, selected = self._event_log.step, self._anomalies.state, self._selection.state
         loss, eval_loss = seen.loss.value, selected.eval_loss
         return {

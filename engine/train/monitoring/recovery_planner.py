@@ -88,7 +88,7 @@ class RecoveryPlanner:
         self._called = call
 
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
-        """Return the recovery that the autopilot makes now, with its reason; journal the decision.
+        """Return the autopilot's recovery with its reason, or None; journal the decision.
 
         Args:
             mode: off, propose or act.

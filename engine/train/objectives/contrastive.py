@@ -158,7 +158,7 @@ class PairObjective:
         return across_ranks(own) if self._config.cross_device else (own, range(own.pairs))
 
     def compare(self, everyone: PairTexts, own: range) -> ContrastiveResult:
-        """Return the contrastive sums of the anchors in a range over all candidates."""
+        """Return loss and figures of the anchors in a range against all candidates, as sums."""
         return reduce(add, self.blocks(everyone, own))
 
     def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:

@@ -36,7 +36,7 @@ class ScoredObjective(PairObjective):
         return replace(super().pool(hidden, batch), scores=batch["score"])
 
     def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
-        """Yield the result of this rank's pairs."""
+        """Yield the result of this rank's pairs, as a single block."""
         scores = _scores(everyone)
         cosines = self._cosines(everyone)
         seen, rows = cosines.detach(), slice(own.start, own.stop)

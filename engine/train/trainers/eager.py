@@ -17,7 +17,7 @@ from ..objectives.preference import without_gradients
 
 
 class EagerForward:
-    """The part of the eager strategy that all tasks share; the Hugging Face loop does its work."""
+    """The part of the eager strategy that all tasks share; the rest is left to the trainer."""
 
     uses_graphs = False
 

@@ -182,7 +182,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return result.loss_sum * self._scale
 
     def _publish(self, result: ContrastiveResult) -> None:
-        """Add to the metrics of the step, each a mean over all anchors of the step."""
+        """Add loss and figures to the step's metrics, as means over all its anchors."""
         shares = {name: total * self._scale for name, total in result.sums.items()}
         self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
 

@@ -76,7 +76,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return moved
 
     def _reference_way(self) -> tuple[AbstractContextManager[None], Way]:
-        """Return the context of passes of the reference, and their form inside it."""
+        """Return the context in which the reference runs, and the `Way` to run it there."""
         reference = self.objective.in_reference
         if isinstance(reference, StartReference):
             return reference(), "still"
@@ -88,7 +88,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return self.objective.in_reference.kept
 
     def _compared_log_probs(self, batch: Batch, way: Way) -> Tensor:
-        """Return log-probabilities [rows] without a gradient, inside the contexts of `forward`."""
+        """Return log-probabilities [rows]; called within the contexts without gradients."""
         inputs = self._prepare_inputs(batch)
         return self.forward(self.model, inputs, "log_probs", way=way)["log_probs"]
 
@@ -130,7 +130,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return loss
 
     def _publish(self, compared: Compared) -> None:
-        """Add to the metrics of the step; a kind of completion that does not occur has no mean."""
+        """Add the figures to the step's metrics, except for a kind of completion that it lacks."""
         shares = {
             name: total * self._scales[about(name)]
             for name, total in compared.sums.items()
