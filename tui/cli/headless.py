@@ -16,6 +16,7 @@ from fttui.engine.errors import EngineGone
 from fttui.engine.protocol import events as ev
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.step_memory import memory_in_use
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
@@ -84,7 +85,7 @@ class HeadlessLog:
         if now < self._next_step_line and not last and not step.skipped:
             return
         self._next_step_line = now + _LINE_EVERY_S
-        memory = step.mem_allocated_bytes or step.rss_bytes
+        memory = memory_in_use(step)
         left_s = max(0, self._total_steps - record.step) * self._step_s
         parts = [
             f"step {record.step}{f'/{self._total_steps}' if self._total_steps else ''}",

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fttui.engine.protocol.step_memory import memory_in_use
+
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.branches import EMPTIEST, EVAL, FULLEST, parts_of, smoothed
@@ -148,7 +150,7 @@ def memory_now(run: RunView) -> tuple[float, float] | None:
     last = run.last
     if last is None:
         return None
-    used = last.mem_reserved_bytes or last.mem_allocated_bytes if on_gpu(run) else last.rss_bytes
+    used = memory_in_use(last)
     return None if used is None else (float(used), float(last.mem_total_bytes or 0))
 
 

@@ -89,7 +89,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rank_s: list[float] = []
     """Seconds of each rank in this step; empty with one rank."""
     rank_mem_bytes: list[int] = []
-    """Allocated memory of each rank in the step before; empty with one rank or without GPUs."""
+    """Peak memory of each rank in the step before: allocated, or reserved in fast mode.
+
+    Empty for a single rank and without GPUs.
+    """
     modules: list[Module] = []
     """The largest, dead and exploding modules; empty if the gradient flow was not measured."""
     modules_step: int | None = None

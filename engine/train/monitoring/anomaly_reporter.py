@@ -35,6 +35,7 @@ from ...protocol.events import (
     RolledBack,
     StepFinished,
 )
+from ...protocol.step_memory import memory_in_use
 from ...run.checkpoint_store import Manifest
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement
@@ -205,7 +206,6 @@ class AnomalyReporter:
     ) -> Evidence:
         last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
         previous = self._steps[0].loss if len(self._steps) > 1 else None
-        used = last.rss_bytes if last.mem_allocated_bytes is None else last.mem_allocated_bytes
         samples, modules = self._gather(seen)
         return Evidence(
             time=self._clock(),
@@ -221,7 +221,7 @@ class AnomalyReporter:
             lr_changes=list(self._lr_changes),
             clip=last.clip,
             clip_share=norms.clip_share(),
-            mem_used_bytes=used,
+            mem_used_bytes=memory_in_use(last),
             mem_total_bytes=last.mem_total_bytes,
             loss_scale=last.extra.get("loss_scale"),
             rank_s=list(last.rank_s),

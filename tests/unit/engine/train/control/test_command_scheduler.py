@@ -346,6 +346,7 @@ def test_during_an_evaluation_only_a_stop_ends_it_and_settings_wait() -> None:
     desk = Desk()
     desk.send("lr scale 0.5")
     assert not desk.scheduler.ends_evaluation()
+    assert desk.happened[-1] == "ask", "the next look reads what arrives during the next batch"
     assert desk.control.settings.lr_scale == 1.0
     desk.send("stop")
     assert desk.scheduler.ends_evaluation()
