@@ -1,4 +1,4 @@
-"""Count the anchors of a data set for which no pair of it can be a negative."""
+"""Find the anchors of a data set for which none of its texts can be a negative."""
 
 from __future__ import annotations
 

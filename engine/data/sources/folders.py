@@ -1,4 +1,4 @@
-"""The data files of a folder, by split."""
+"""Find the data files of a folder by split, and refuse broken links."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def why_different(
             return f"the model cannot run in static shapes ({type(error).__name__}: {line})"
     if difference <= _CLOSE.get(own.dtype, _CLOSE_OTHERWISE):
         return None
-    return f"in static shapes the model's hidden states differ by {difference:.1%}"
+    return f"hidden states in static shapes differ by {difference:.1%} from those of the model"
 
 
 def _ids(device: torch.device) -> Tensor:

@@ -1,1 +1,1 @@
-"""The optimizer step: hooks into the Hugging Face loop, step loop, update gate, metrics, record."""
+"""The optimizer step in the Hugging Face loop: hooks, optimizer, update gate, metrics, record."""

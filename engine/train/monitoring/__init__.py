@@ -1,1 +1,1 @@
-"""Observers of training: anomaly monitor, recovery planner, reports, profiler, notifications."""
+"""Observers of training: anomalies, recovery, gradient flow, profiles, notifications."""

@@ -295,7 +295,7 @@ class AnomalyReporter:
 
 def _why_good(manifest: Manifest) -> str:
     """Describe why a checkpoint is a good rollback target."""
-    parts = ["before the first warning", "no alarm in the 20 steps before it"]
+    parts = ["before the first warning", "no alarm in the 20 steps before this checkpoint"]
     if manifest.loss is not None:
         parts.append(f"loss {manifest.loss:.4g}")
     if manifest.eval_loss is not None:

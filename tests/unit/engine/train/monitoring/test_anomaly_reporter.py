@@ -106,8 +106,8 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
     assert (report.evidence.recovery.refused, report.evidence.recovery.tried) == ("no way", 1)
     assert (report.evidence.checkpoint, report.evidence.checkpoint_step) == ("step-80", 80)
     assert report.evidence.checkpoint_why == (
-        "before the first warning, no alarm in the 20 steps before it, loss 1.25, "
-        "evaluation 1.5, not worse than the best"
+        "before the first warning, no alarm in the 20 steps before this checkpoint, "
+        "loss 1.25, evaluation 1.5, not worse than the best"
     )
     assert page_of(scene.run, "spike-100").startswith("# Training Anomaly Report")
     assert scene.log.of(AnomalyRaised) == [
@@ -142,7 +142,7 @@ def test_without_a_way_back_a_report_names_none(scene: Scene) -> None:
 def test_an_unknown_loss_of_the_checkpoint_is_left_out(scene: Scene) -> None:
     scene.report(alert(), None, checkpoint(scene.run, 80))
     why = report_of(scene.run, "spike-100").evidence.checkpoint_why
-    assert why == "before the first warning, no alarm in the 20 steps before it"
+    assert why == "before the first warning, no alarm in the 20 steps before this checkpoint"
 
 
 def test_reports_of_later_timelines_have_names_of_their_own(tmp_path: Path) -> None:
