@@ -113,7 +113,9 @@ def test_a_resume_from_an_earlier_step_parts_the_history() -> None:
             start_step=40,
         )
     ).run().train(5)  # fmt: skip
-    began = _fold(Script().start()).started_at
+    first = Script().start()
+    began = _fold(first).started_at
+    assert began == first.records[0].time > 0
     view = _fold(script)
     assert len(view.branches) == 2
     assert view.branch.start == 40

@@ -38,6 +38,14 @@ def test_non_finite_values_are_gaps_and_never_points(values: list[float], column
             assert not any(left < x < right for x in bad)
 
 
+@pytest.mark.parametrize(("bad", "shown"), [(4, 4), (5, 3), (8, 4), (9, 3)])
+def test_at_most_one_gap_per_column_is_marked(bad: int, shown: int) -> None:
+    series = Series().extend(range(bad), [math.nan] * bad)
+    gaps = series.trace(0, bad, 4).gaps
+    assert len(gaps) == shown
+    assert gaps[0] == 0.0
+
+
 def test_extremes_agree_with_a_plain_scan_at_every_zoom() -> None:
     rng = random.Random(1)
     values = [rng.gauss(0, 1) for _ in range(5000)]
