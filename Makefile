@@ -35,6 +35,7 @@ faults: $(VENV)/.installed-dev
 
 faults-long: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.faults --long $(if $(ONLY),--only $(ONLY))
+	@$(if $(ONLY),,$(BIN)/python -m tests.fuzz)
 
 check: $(VENV)/.installed-dev $(LINKS)
 	$(BIN)/ruff format --check .

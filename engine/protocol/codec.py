@@ -33,6 +33,8 @@ _TYPED_FIELDS = frozenset({"applied", "settings", "previous"})
 """Fields of `CommandApplied` that a newer version may fill with what this one does not know."""
 
 
+MAX_HISTORY_BYTES = 64 * 2**20
+"""Largest size of the records of one `HistoryChunk`, unpacked."""
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions of msgspec for invalid bytes, including invalid UTF-8 and unlimited nesting."""
 
@@ -130,10 +132,28 @@ def pack_history(records: Iterable[bytes]) -> bytes:
 
 
 def unpack_history(blob: bytes) -> Iterator[bytes]:
-    """Yield the encoded records in the blob of a `HistoryChunk`."""
-    data = zlib.decompress(blob) if blob else b""
+    """Yield the encoded records in the blob of a `HistoryChunk`.
+
+    Raises:
+        DecodeError: the blob is damaged, or holds more than any history.
+    """
+    data = _inflated(blob) if blob else b""
     at = 0
     while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        yield data[at + 4 : at + 4 + length]
-        at += 4 + length
+        end = at + _LENGTH.size
+        end += int.from_bytes(data[at:end], "little")
+        if end > len(data):
+            raise DecodeError(f"a history of {len(data)} bytes ends inside a record")
+        yield data[at + _LENGTH.size : end]
+        at = end
+
+
+def _inflated(blob: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(blob, MAX_HISTORY_BYTES)
+    except zlib.error as error:
+        raise DecodeError(f"a history is damaged: {error}") from None
+    if not inflater.eof:
+        raise DecodeError(f"a history is truncated or holds over {MAX_HISTORY_BYTES} bytes")
+    return data

@@ -8,6 +8,7 @@ the journal only when the integer has risen.
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
 import struct
@@ -18,10 +19,13 @@ from pathlib import Path
 
 import msgspec
 
+from ..protocol.codec import UNDECODABLE
 from ..protocol.commands import AnyCommand
 from .folder.open_folder import OpenFolder, open_plain
 from .journal import FrameReader, FrameWriter, JournalLocked
 from .run_dir import RunDirectory
+
+log = logging.getLogger(__name__)
 
 _INT64 = struct.Struct("<q")
 _MOST_ENTRIES = 2**53
@@ -96,11 +100,23 @@ def place_of_file(path: Path) -> tuple[int, int] | None:
 _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
+def _decoded(payload: bytes) -> ControlEntry | None:
+    """Return the entry of a frame; None if it is none that this version can read.
+
+    A newer version may have accepted a command that this one does not know.
+    """
+    try:
+        return _decoder.decode(payload)
+    except UNDECODABLE as error:
+        log.warning("control.log: an entry cannot be read and is left out: %s", error)
+        return None
+
+
 def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
     """Return the stored decision on the command with this id; None if there is none."""
     for payload in FrameReader(run.control):
-        entry = _decoder.decode(payload)
-        if entry.id == id_:
+        entry = _decoded(payload)
+        if entry is not None and entry.id == id_:
             return entry
     return None
 
@@ -148,7 +164,8 @@ class ControlWriter:
 
     def __init__(self, run: RunDirectory) -> None:
         self._frames = FrameWriter(run.control, run.control.with_suffix(".lock"))
-        self.entries = [_decoder.decode(payload) for payload in self._frames.recovered]
+        found = map(_decoded, self._frames.recovered)
+        self.entries = [entry for entry in found if entry is not None]
         self._bell = Doorbell(run.doorbell)
         rung = self._bell.read()
         self._lost_seq = rung if 0 <= rung < _MOST_ENTRIES else 0
@@ -227,8 +244,8 @@ class ControlReader:
         self._start_anew_if_replaced()
         while frames := self._frames.read():
             for start, payload in frames:
-                entry = _decoder.decode(payload)
-                if entry.seq <= self.seen_seq:
+                entry = _decoded(payload)
+                if entry is None or entry.seq <= self.seen_seq:
                     continue
                 if entry.seq > up_to:
                     # Not announced yet, so its writer may still remove it: read it again later.

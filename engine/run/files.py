@@ -78,8 +78,8 @@ def process_started(pid: int) -> float | None:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         return process.create_time()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
+    except (psutil.Error, ValueError, OverflowError):
+        return None  # there is none, or the number cannot be that of a process
 
 
 def is_alive(pid: int, started: float) -> bool:

@@ -149,7 +149,7 @@ class _EventPrinter:
         """Print a record as JSON; if the frame is not a record, count it."""
         try:
             line = event_line(payload)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
             self._others += 1
             return
         if line["seq"] > self._since:

@@ -15,6 +15,7 @@ from fttui.engine.protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
     PROTOCOL_VERSION,
+    DecodeError,
     decode_beat,
     peek_seq,
     unpack_history,
@@ -142,6 +143,8 @@ class HubStream:
                 await self._behind.wait()
         except TimeoutError:
             raise HubLost(f"the hub did not answer within {REPLY_S:g} s") from None
+        except DecodeError as error:
+            raise HubLost(f"the hub sent what is no history: {error}") from None
 
     async def _ask(self, make: Callable[[int], ClientMessage]) -> AnyHubMessage:
         return await self._session.correlator.ask(make, self._connection.send, REPLY_S)

@@ -176,6 +176,7 @@ def read_endpoint(run: RunDirectory) -> Endpoint | None:
 def _read(path: Path, kind: type[_Mark]) -> _Mark | None:
     try:
         mark = msgspec.json.decode(read_plain(path, SMALL_FILE_BYTES), type=kind)
-        return mark if mark.place in ("", _place(path)) else None
+        # Zero and negative numbers name groups of processes, to which a signal must never go.
+        return mark if mark.pid > 0 and mark.place in ("", _place(path)) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

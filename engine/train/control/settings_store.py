@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...config.schema import RunConfig
+from ...protocol.codec import UNDECODABLE
 from ...protocol.settings import RunSettings
 from ...run.folder.open_folder import read_plain
 from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
@@ -70,7 +71,7 @@ def load_desired(
         stored = msgspec.json.decode(data, type=StoredSettings)
     except FileNotFoundError:
         return InitialSettings(fresh)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         log.warning("desired.json is damaged (%s); the configured settings are used", error)
         return InitialSettings(fresh)
     desired = stored.desired

@@ -1,0 +1,1 @@
+"""Inputs that nobody wrote, for everything that reads bytes from elsewhere."""
