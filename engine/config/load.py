@@ -159,6 +159,8 @@ class _Builder:
     def _section(self, struct: type[Section], value: Value, path: str) -> Section | None:
         """Convert one section; return None if anything in it is wrong."""
         mapping = {} if value.data is None else value.data
+        if isinstance(mapping, str) and mapping in (short := getattr(struct, "shorthand", {})):
+            mapping = {key: Value(word, value.place) for key, word in short[mapping].items()}
         if not isinstance(mapping, dict):
             self._problems.append(
                 f"{value.place}: {path}: got {describe_value(value.plain())}, expected keys below "

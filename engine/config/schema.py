@@ -282,6 +282,10 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Sequences (or pairs) per rank and micro-batch."""
     accumulate: Count = 8
     """Micro-batches per optimizer step."""
+    layers: Count | str | None = None
+    """With `adapter: none`, the weights to train. null: all; a number: those of this many last
+    decoder layers; a text: those whose full names match this regular expression, such as
+    `.*layers.(2[0-9]).*`."""
     lr: Positive = 2e-4
     """Peak learning rate."""
     lr_ratios: LrRatios = LrRatios()

@@ -24,6 +24,9 @@ def config_schema() -> dict[str, Any]:
             properties[name]["description"] = text
         for name in (name for name, prop in properties.items() if "$ref" in prop):
             properties[name] = {"$ref": properties[name]["$ref"]}
+        for field in msgspec.structs.fields(struct):
+            if words := getattr(field.type, "shorthand", None):
+                properties[field.name] = {"anyOf": [properties[field.name], {"enum": [*words]}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "fttui run configuration",

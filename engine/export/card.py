@@ -72,7 +72,7 @@ class ModelCard:
             *([f"license: {self.base.license.lower()}"] if self.base.license else []),
             f"library_name: {library}",
             f"pipeline_tag: {pipeline}",
-            f"tags: [fttui, {self.config.task}, lora]",
+            f"tags: [fttui, {self.config.task}{', lora' * (self.config.adapter.kind == 'lora')}]",
         ]
         return "\n".join(("---", *rows, "---"))
 
@@ -82,7 +82,9 @@ class ModelCard:
             if self.merged
             else "This folder holds only the LoRA adapter."
         )
-        average = " The adapter is the moving average over training." if self.averaged else ""
+        if self.config.adapter.kind == "none":
+            what = "The weights of the base model itself were trained."
+        average = " What was trained is the moving average over training." if self.averaged else ""
         return (
             f"{self.base.name}, fine-tuned by fttui for the task {self.config.task}. "
             f"{what}{average}\n\n"

@@ -14,6 +14,8 @@ from .plain import plain_adapter
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"
+OWN = "trained_weights.safetensors"
+"""Trained weights of the model itself, in a run without an adapter."""
 SETTINGS = "adapter_config.json"
 INITIAL = "initial_model.safetensors"
 
@@ -44,7 +46,8 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
     """
     ledger = CheckpointStore(run)
     manifest = ledger.find(wanted)
-    file = AVERAGE if ema else WEIGHTS
+    whole = OWN in manifest.files
+    file = AVERAGE if ema else OWN if whole else WEIGHTS
     if file not in manifest.files:
         raise CheckpointError(
             f"checkpoint {manifest.name} holds no moving average, because train.ema was 0; export "
@@ -52,7 +55,8 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
         )
     try:
         folder = ledger.verify(manifest)
-        weights, settings = (folder / file).read_bytes(), (folder / SETTINGS).read_bytes()
+        weights = (folder / file).read_bytes()
+        settings = b"{}" if whole else (folder / SETTINGS).read_bytes()
         initial = (folder / INITIAL).read_bytes() if INITIAL in manifest.files else None
     except OSError as error:
         raise CheckpointError(
@@ -60,5 +64,6 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
             "keeps only its newest ones; choose another, or, while the run is live, write one that "
             "is never removed with: fttui ctl checkpoint pin"
         ) from None
-    weights, settings = plain_adapter(weights, settings, initial)
+    if not whole:
+        weights, settings = plain_adapter(weights, settings, initial)
     return AdapterFiles(manifest, weights, settings, averaged=ema)

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from huggingface_hub import try_to_load_from_cache
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from transformers.utils import logging
 from ..config.adapter.files import merged_base
 from ..config.load import dump_config
 from ..config.schema import ModelConfig, RunConfig
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
 from ..model.tokenizer import load_tokenizer
@@ -62,16 +63,8 @@ def write_merged(
     """
     logging.disable_progress_bar()
     loaded = load_model(_for_merging(config), torch.device("cpu"), progress)
-    base = _dequantized(loaded.model.unload(), progress)
-    require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
-    progress("merging", 0, 1)
-    _write_adapter_files(folder, adapter)
-    model = PeftModel.from_pretrained(base, str(folder))
-    _remove_adapter_files(folder)
-    try:
-        merged = model.merge_and_unload(safe_merge=True)
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {adapter.manifest.name}: {error}") from None
+    unite = _with_own_weights if config.adapter.kind == "none" else _merged
+    merged = unite(folder, loaded.model, adapter, progress)
     merged.config.use_cache = True
     progress("writing", 0, 1)
     merged.save_pretrained(str(folder))
@@ -84,6 +77,33 @@ def write_merged(
     progress("writing", 1, 1)
 
 
+def _merged(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress) -> Any:
+    """Return the base model with the trained adapter merged into it."""
+    base = _dequantized(model.unload(), progress)
+    require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
+    progress("merging", 0, 1)
+    _write_adapter_files(folder, adapter)
+    trained = PeftModel.from_pretrained(base, str(folder))
+    _remove_adapter_files(folder)
+    try:
+        return trained.merge_and_unload(safe_merge=True)
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {adapter.manifest.name}: {error}") from None
+
+
+def _with_own_weights(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress) -> Any:
+    """Return the base model with its trained weights in place of the first ones."""
+    require_space(folder, sum(p.numel() * p.element_size() for p in model.parameters()))
+    trained = safetensors.torch.load(adapter.weights)
+    found = model.load_state_dict(trained, strict=False)
+    if found.unexpected_keys:
+        raise CheckpointError(
+            f"checkpoint {adapter.manifest.name}: the base model has no "
+            f"{found.unexpected_keys[0]}; use the base model of the run"
+        )
+    return model
+
+
 def write_adapter(
     folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
 ) -> None:
@@ -93,6 +113,10 @@ def write_adapter(
         ModelError: the tokenizer of the base model cannot be loaded.
         FttuiError: the disk has not enough space.
     """
+    if config.adapter.kind == "none":
+        raise ConfigError(
+            "the run has no adapter, because adapter: none trained the model itself; use --merged"
+        )
     require_space(folder, len(adapter.weights))
     progress("writing", 0, 1)
     tokenizer = load_tokenizer(config.model, config.data, progress)
@@ -116,6 +140,8 @@ def _for_merging(config: RunConfig) -> RunConfig:
     half = stored in (torch.bfloat16, torch.float16)
     model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
     train = replace(config.train, activation_checkpointing=False, memory="plain")
+    if config.adapter.kind == "none":
+        train = replace(train, adapter_precision="bf16" if half else "fp32")
     adapter = config.adapter
     if adapter.continues:  # the checkpoint holds all of its weights
         adapter = replace(adapter, start=None)

@@ -30,6 +30,7 @@ from .adapter.attach import (
 )
 from .adapter.initial import initial_weights, initialize_loftq
 from .adapter.start import continue_adapter, merge_adapter, start_file
+from .adapter.whole import unfreeze, whole_fact
 from .experts import experts_fact, quantize_experts, quantized_experts, router_layers
 from .files.completeness import require_complete
 from .files.failures import readable_load_errors
@@ -54,7 +55,8 @@ _RESCALED = frozenset({"rwkv"})
 class LoadedModel:
     """A model with adapters, ready to train, and its tokenizer."""
 
-    model: PeftModel
+    model: Any
+    """A PeftModel, or the model itself if its own weights are trained."""
     tokenizer: PreTrainedTokenizerBase
     facts: dict[str, str]
     """Facts about the model, shown when the run starts."""
@@ -88,7 +90,10 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         lean = config.train.memory == "lean"
         check_weight_files(source, config.model.revision)
         start = start_file(config.adapter)
-        base, left_out = _load_base(source, config.model, dtype, device, progress, lean=lean)
+        held = dtype
+        if config.adapter.kind == "none":
+            held = _trained_dtype(config, dtype, device)
+        base, left_out = _load_base(source, config.model, held, device, progress, lean=lean)
         if start is not None and config.adapter.merge_first:
             progress("Merging the start adapter", 0, 1)
             merge_adapter(base, start, device)
@@ -139,20 +144,37 @@ def equip(
         initialize_loftq(model, str(base.name_or_path))
     initial = initial_weights(model) if config.adapter.starts_beside_base else {}
     adapt_to_losses(base)
-    adapter = adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
+    adapter = _trained_dtype(config, dtype, device)
     cast_trainable(model, adapter)
     # The base model is loaded in evaluation mode, in which no layer is recomputed; the new adapters
     # are in training mode.
     model.train()
-    trainable, total = model.get_nb_trainable_parameters()
+    trainable, total = _counts(model)
     facts = _facts(base, tokenizer, config, dtype, adapter)
     facts |= {"new tokens": rows.fact} if rows.fact else {}
     progress("Attaching adapters", 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total), initial)
 
 
-def _with_adapter(base: Any, config: RunConfig, rows: NewRows, device: torch.device) -> PeftModel:
-    """Attach a new adapter, or the one that the run continues."""
+def _trained_dtype(config: RunConfig, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    return adapter_dtype(config.train.adapter_precision, config.model.quantize, dtype, device)
+
+
+def _counts(model: Any) -> tuple[int, int]:
+    """Return the numbers of trained and of all parameters; a 4-bit weight counts as one."""
+    if isinstance(model, PeftModel):
+        trained, total = model.get_nb_trainable_parameters()
+        return trained, total
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+def _with_adapter(base: Any, config: RunConfig, rows: NewRows, device: torch.device) -> Any:
+    """Attach a new adapter, or the one that the run continues, or unfreeze the model itself."""
+    if config.adapter.kind == "none":
+        dtype = compute_dtype(config.model.precision, device)
+        unfreeze(base, config.train.layers, _trained_dtype(config, dtype, device), dtype)
+        return base
     adapter, seed = config.adapter, config.train.seed
     start = start_file(adapter) if adapter.continues else None
     if start is None:
@@ -329,13 +351,19 @@ def _facts(
         f"{weights_bytes(base) / 2**20:,.0f} MiB with adapters",
         "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
         "attention": str(base.config._attn_implementation),
-        "adapter": adapter_fact(base, config.adapter),
+        "adapter": _adapter_fact(base, config),
         **_start_fact(config),
         "pad token": _pad_fact(tokenizer),
         "activation checkpointing": _checkpointing_fact(base, config.train),
         "memory": _memory_fact(base),
         **experts_fact(base, config),
     }
+
+
+def _adapter_fact(base: Any, config: RunConfig) -> str:
+    if config.adapter.kind == "none":
+        return whole_fact(base)
+    return adapter_fact(base, config.adapter)
 
 
 def _start_fact(config: RunConfig) -> dict[str, str]:

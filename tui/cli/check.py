@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, FttuiError, ModelError
 from fttui.engine.protocol.data_messages import ShownRecords
+from fttui.engine.run.run_dir import require_runs_folder, runs_root
 
 from ..text.format import memory_term, size
 from .options import Commands, add_runs_dir, say
@@ -17,6 +18,7 @@ from .start_adapter import with_start_adapter
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
+    from fttui.engine.config.memory.estimate import MemoryEstimate
     from fttui.engine.config.memory.fit import Fit
     from fttui.engine.config.memory.hardware import Hardware
     from fttui.engine.config.schema import RunConfig
@@ -79,6 +81,8 @@ def _check(options: argparse.Namespace) -> int:
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards
 
+    if options.runs_dir is not None:
+        require_runs_folder(runs_root(options.runs_dir))
     loaded = load_config(options.config, options.overrides)
     hardware = probe_hardware()
     if options.free is not None:
@@ -162,11 +166,21 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     )
     for name, term_bytes in estimate.terms().items():
         yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
+    yield checkpoint_line(found.config, estimate)
     yield from decided(found)
     yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
     if not found.fits:
         raise ModelError(too_large(found))
     yield from advice(estimate, found.free_bytes, found.config)
+
+
+def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
+    """Return the size of a checkpoint on disk: trained weights, their average, optimizer state."""
+    average = config.train.ema > 0
+    each = estimate.gradients // (2 if config.train.devices > 1 and not estimate.graphs else 1)
+    each = each * (1 + average) + estimate.optimizer
+    kept = config.checkpoint.keep
+    return f"checkpoints: about {size(each)} each, {size(each * kept)} for the newest {kept}"
 
 
 def decided(found: Fit) -> Iterator[str]:

@@ -52,12 +52,7 @@ def _check_targets(config: RunConfig) -> Iterator[Problem]:
     patterns += [("rank_pattern", one) for one in config.adapter.rank_pattern]
     patterns += [("alpha_pattern", one) for one in config.adapter.alpha_pattern]
     for key, pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            yield Problem(
-                f"adapter.{key}", f"got {pattern!r}, which is no regular expression: {error}"
-            )
+        yield from _compiled(f"adapter.{key}", pattern)
 
 
 def _check_init(config: RunConfig) -> Iterator[Problem]:
@@ -93,6 +88,55 @@ def _check_init(config: RunConfig) -> Iterator[Problem]:
             "got eva, which needs the training data before the first step, but data.streaming is "
             "true; set another value, or data.streaming: false",
         )
+
+
+def _check_whole_model(config: RunConfig) -> Iterator[Problem]:
+    adapter, train = config.adapter, config.train
+    if adapter.kind == "lora":
+        if train.layers is not None:
+            yield Problem(
+                "train.layers",
+                f"got {train.layers}, which chooses among the weights of the model, but an adapter "
+                "is trained; set adapter: none, or choose modules with adapter.targets",
+            )
+        return
+    cures = {
+        ("model.quantize", config.model.quantize, "none"): "quantized weights cannot be trained",
+        ("train.memory", train.memory, "plain"): "lean keeps weights in forms without gradients",
+        ("adapter.init", adapter.init, "default"): "there is no adapter to initialize",
+        ("train.lr_ratios.lora_b", train.lr_ratios.lora_b, 1.0): "there is no adapter",
+        ("train.lr_ratios.embeddings", train.lr_ratios.embeddings, 1.0): "there is no adapter",
+    }
+    for (key, got, needed), reason in cures.items():
+        if got not in (needed, "auto"):
+            yield Problem(key, f"got {got}, but adapter: none is set and {reason}; set {needed}")
+    if adapter.start is not None and not adapter.merge_first:
+        yield Problem(
+            "adapter.start",
+            "names an adapter to continue, but adapter: none is set; set adapter.merge_first: true "
+            "with kind: none, which trains the merged model, or remove one of the two",
+        )
+    if adapter.modules_to_save:
+        yield Problem(
+            "adapter.modules_to_save",
+            "names modules to train beside an adapter, but adapter: none is set; remove it, or use "
+            "train.layers",
+        )
+    if config.data.special_tokens and train.layers is not None:
+        yield Problem(
+            "data.special_tokens",
+            "adds rows to the embedding, which train.layers may leave untrained; remove one of the "
+            "two",
+        )
+    if isinstance(train.layers, str):
+        yield from _compiled("train.layers", train.layers)
+
+
+def _compiled(key: str, pattern: str) -> Iterator[Problem]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(key, f"got {pattern!r}, which is no regular expression: {error}")
 
 
 def _check_schedule(config: RunConfig) -> Iterator[Problem]:
@@ -209,6 +253,7 @@ TRAINING = (
     _check_targets,
     _check_start,
     _check_init,
+    _check_whole_model,
     _check_schedule,
     _check_ratios,
     _check_whole_modules,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from ..contrastive_candidates import hard_negatives_used
 from ..schema import RunConfig
 from ..tasks import PREFERENCE_TASKS
@@ -146,11 +148,15 @@ def estimate_memory(
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
-    if config.task in PREFERENCE_TASKS and (
-        config.adapter.continues or config.adapter.starts_beside_base
-    ):
+    if config.task in PREFERENCE_TASKS and config.adapter.needs_copy_as_reference:
         average_bytes += adapter_bytes  # the adapter as it was at the start is the reference
     whole, kept = _weights(config, arch, formats)
+    casts = 0
+    if config.adapter.kind == "none":
+        whole, kept = _frozen(config, arch, formats)
+        # Mixed precision keeps the casts of all trained weights during a pass.
+        casts = sum(adapters) * formats.compute if formats.adapter > formats.compute else 0
+        config = replace(config, adapter=replace(config.adapter, r=0, dropout=0.0))
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)
     # DDP keeps a second copy of the gradients; fast mode does not use it.
@@ -160,11 +166,13 @@ def estimate_memory(
         arch,
         formats.compute,
         formats.adapter,
-        sum(adapters) // arch.layers,
+        0 if config.adapter.kind == "none" else sum(adapters) // arch.layers,
         sequences_per_micro_batch(config),
         graphs,
     ).fullest()
-    workspace = moment.dequantized + WORKSPACE_BYTES[device] * (1 + _works_beside(config, graphs))
+    workspace = (
+        casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + _works_beside(config, graphs))
+    )
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
     outside = CONTEXT_BYTES[device] + (GRAPH_BYTES * arch.layers if graphs else 0)
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
@@ -233,7 +241,9 @@ def _nf4_share(*, double: bool) -> float:
 
 
 def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the elements of each adapter tensor; unknown target names count as all linears."""
+    """Return the elements of each trained tensor; unknown target names count as all linears."""
+    if config.adapter.kind == "none":
+        return _own_sizes(config, arch)
     names, known = config.adapter.targets, arch.linears
     ends = {
         "lm_head": (arch.hidden, arch.vocabulary),
@@ -257,6 +267,25 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     rows = [len(config.data.special_tokens) * arch.hidden] * (1 if arch.tied else 2)
     rows = rows if config.data.special_tokens else []
     return one_layer * arch.layers + once + [arch.vocabulary * arch.hidden] * copies + rows
+
+
+def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
+    """Return the elements of each weight of the model that is trained; a pattern counts as all."""
+    one_layer = [i * o for i, o in arch.linears.values()] + [arch.hidden] * 2
+    if isinstance(config.train.layers, int):
+        return one_layer * min(config.train.layers, arch.layers)
+    ends = [arch.vocabulary * arch.hidden] * (1 if arch.tied else 2)
+    return one_layer * arch.layers + ends + [arch.hidden]
+
+
+def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
+    """Return the bytes of the linears and of the other weights that are not trained."""
+    if not isinstance(config.train.layers, int):
+        return 0, 0
+    rest = arch.layers - min(config.train.layers, arch.layers)
+    linears = arch.linear_params * rest / arch.layers
+    norms = 2 * arch.hidden * (arch.layers - rest)
+    return linears * formats.compute, (arch.other_params - norms) * formats.compute
 
 
 def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:

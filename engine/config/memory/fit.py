@@ -243,13 +243,18 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
         lambda c: "Set train.adapter_precision: auto",
         lambda c: _with_train(c, adapter_precision="auto"),
     )
-    yield lambda c: "Set model.quantize: nf4", lambda c: _with_model(c, quantize="nf4")
+    yield lambda c: "Set model.quantize: nf4", _in_nf4
     yield lambda c: "Set model.double_quant: true", lambda c: _with_model(c, double_quant=True)
     for _ in range(4):
         yield lambda c: f"Set data.max_length: {c.data.max_length}", _shorter
     for _ in range(3):
         yield lambda c: f"Set train.batch: {c.train.batch} (fewer negatives)", _fewer_pairs
     yield lambda c: f"Set adapter.r: {c.adapter.r}", _lower_rank
+
+
+def _in_nf4(config: RunConfig) -> RunConfig:
+    """Quantize the base model, unless its own weights are trained."""
+    return config if config.adapter.kind == "none" else _with_model(config, quantize="nf4")
 
 
 def _without_graphs(config: RunConfig) -> RunConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from .base import Count, Dropout, Section
 
@@ -27,7 +27,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
 
 
 class AdapterConfig(Section, frozen=True, kw_only=True):
-    """The LoRA adapter that is trained."""
+    """The LoRA adapter that is trained; `adapter: none` trains the model's own weights instead."""
+
+    shorthand: ClassVar[dict[str, dict[str, str]]] = {"none": {"kind": "none"}}
 
     r: Count = 16
     """Rank of the LoRA matrices."""
@@ -53,6 +55,10 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     """Alphas of single modules, named as in `rank_pattern`; all others have `alpha`."""
     dora: bool = False
     """Train direction and magnitude of the weights separately (DoRA); slower."""
+    kind: Literal["lora", "none"] = "lora"
+    """none: no adapter; the weights of the model itself are trained (full fine-tuning), all or
+    those of `train.layers`. It needs quantize: none, and about 16 bytes of memory per weight with
+    AdamW."""
     init: Literal["default", "gaussian", "orthogonal", "pissa", "olora", "eva", "loftq"] = "default"
     """Initial weights of a new adapter. default, gaussian, orthogonal: random, so that the model is
     unchanged at first; pissa, olora: the main part of the base weights, which are reduced by it
@@ -69,9 +75,15 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     @property
     def starts_beside_base(self) -> bool:
         """Whether base model and new adapter together, not the base alone, are the start."""
-        return self.init in ("pissa", "olora", "loftq") and not self.continues
+        depends = self.init in ("pissa", "olora", "loftq")
+        return depends and self.kind == "lora" and not self.continues
 
     @property
     def continues(self) -> bool:
         """Whether the run trains an existing adapter further."""
-        return self.start is not None and not self.merge_first
+        return self.kind == "lora" and self.start is not None and not self.merge_first
+
+    @property
+    def needs_copy_as_reference(self) -> bool:
+        """Whether the base model alone is not what training started from."""
+        return self.kind == "none" or self.continues or self.starts_beside_base

@@ -41,6 +41,7 @@ from .optimizer_state import (
 from .rng import RngState, capture_rng, restore_rng, rng_from_tensors, rng_to_tensors
 
 ADAPTER = "adapter_model.safetensors"
+OWN = "trained_weights.safetensors"
 EMA = "ema_model.safetensors"
 INITIAL = "initial_model.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -113,6 +114,7 @@ class TrainingState:
         self._ema = ema
         self._initial = dict(initial or {})
         """The adapter before training, if the base weights depend on it."""
+        self._file = ADAPTER if isinstance(model, PeftModel) else OWN
         self._adapter = adapter_weights(model)
         self._others = trainer.own_parameters
 
@@ -133,12 +135,13 @@ class TrainingState:
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write what ranks share: adapter, its average, optimizer, schedule, scaler, counters."""
-        save_weights(self._adapter, folder / ADAPTER)
+        save_weights(self._adapter, folder / self._file)
         if self._ema is not None:
             save_weights(self._ema.average, folder / EMA)
         if self._initial:
             save_weights(self._initial, folder / INITIAL)
-        self._model.peft_config["default"].save_pretrained(str(folder))
+        if isinstance(self._model, PeftModel):
+            self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
 
@@ -164,13 +167,13 @@ class TrainingState:
         """
         read = CheckpointReader(folder)
         staged = StagedState(
-            adapter=read(ADAPTER, read_weights),
+            adapter=read(self._file, read_weights),
             machinery=read(OPTIMIZER, _machinery),
             rng=read(rng_file(rank), lambda file: rng_from_tensors(read_tensors(file))),
             counters=read(COUNTERS, lambda _: read_counters(folder)),
             average=read(EMA, read_weights) if self._ema and (folder / EMA).exists() else None,
         )
-        self._check_weights(folder, ADAPTER, staged.adapter)
+        self._check_weights(folder, self._file, staged.adapter)
         if staged.average:
             self._check_weights(folder, EMA, staged.average)
         if self._initial:
@@ -255,7 +258,12 @@ class TrainingState:
 
 
 def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
-    """Return the live adapter weights by the names under which PEFT saves them."""
+    """Return the live adapter weights by the names under which PEFT saves them.
+
+    Without an adapter these are the trained weights of the model itself, by their own names.
+    """
+    if not isinstance(model, PeftModel):
+        return {name: p for name, p in model.named_parameters() if p.requires_grad}
     trained = {p.data_ptr(): p for p in model.parameters() if p.requires_grad}
     saved = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}

@@ -62,6 +62,6 @@ class BaseReference:
 
 def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference:
     """Return the reference of a run; called before anything is trained or restored."""
-    if config.adapter.continues or config.adapter.starts_beside_base:
+    if config.adapter.needs_copy_as_reference:
         return StartReference(adapter_weights(model))
     return BaseReference(model)

@@ -20,6 +20,7 @@ from fttui.tui.cli.main import build_parser, main
 NOBODY = 65534
 WORDS = {
     "run": ["--headless", "CONFIG"],
+    "check": ["CONFIG"],
     "attach": ["name"],
     "show": ["name"],
     "ctl": ["name", "pause"],
