@@ -9,7 +9,7 @@ from textual.message import Message
 
 @dataclass
 class DeliveriesWaiting(Message):
-    """The session has delivered; one message stands for all waiting deliveries."""
+    """The session has delivered something; one message stands for all waiting deliveries."""
 
     def can_replace(self, message: Message) -> bool:
         """Whether the queued message is of the same kind, so that a burst becomes one message."""

@@ -92,7 +92,7 @@ def with_file(preferences: Preferences, file: Path) -> Preferences:
 
 
 def user_preferences() -> Preferences:
-    """Read the preferences of this process's user."""
+    """Read the preferences of this process's user from the environment and the user's file."""
     preferences = read_preferences(os.environ, locale.getpreferredencoding(False))
     try:
         preferences = with_file(preferences, config_file(os.environ))

@@ -1,4 +1,4 @@
-"""The work that a rollback loses, and its consequence in words."""
+"""The work that a rollback loses, and what the rollback will do, in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LostWork:
 
 
 def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
-    """Return the work that was done since a checkpoint."""
+    """Return the work done since a checkpoint, which a rollback to it would lose."""
     newest = state.run.last_step_at
     return LostWork(
         max(0, state.run.step - checkpoint.step),
@@ -37,12 +37,12 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
 
 
 def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:
-    """Describe a rollback: lost work, timeline, LR scale, clip and skipped data."""
+    """Describe a rollback, one line each: lost work, timeline, LR scale, clip, skipped data."""
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
     rows = [
-        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost, curves dimmed.",
+        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost, their curves dimmed.",
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (unchanged)"

@@ -1,4 +1,4 @@
-"""Texts about a command before it is sent: its name, and what it will do in the current state."""
+"""Texts about a command before it is sent: its name, its effect, and what a report recommends."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ def gives_up(command: AnyCommand) -> bool:
 
 
 def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
-    """Return the command an anomaly's report recommends first; None if it is unknown here."""
+    """Return the command that an anomaly's report recommends first.
+
+    None without a recommendation, or if this version does not know the command.
+    """
     if anomaly is None or not anomaly.event.actions:
         return None
     return recorded_command(anomaly.event.actions[0])
 
 
 def in_words(state: AppState, command: AnyCommand) -> list[str]:
-    """Describe what a command will do in the current state, one sentence per line."""
+    """Describe what a command will do in the current state, one sentence per line; may be empty."""
     match command:
         case Recover():
             return _recovery(state, command)
@@ -99,7 +102,7 @@ def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
 
 
 def _recovery(state: AppState, command: Recover) -> list[str]:
-    """Describe `recover` by the rollback its report recommends by hand; both are the same plan.
+    """Describe `recover` by the rollback that the report offers as the manual way of the same plan.
 
     The engine plans anew when it carries `recover` out, so settings and alarms that came after the
     report can change the numbers.
@@ -117,7 +120,7 @@ def _recovery(state: AppState, command: Recover) -> list[str]:
     return [*consequence(state, planned, found), _PROBATION]
 
 
-_PROBATION = "Then probation for some steps: an alarm in them means that the recovery failed."
+_PROBATION = "The next steps are a probation: an alarm during them means that the recovery failed."
 _RECOVERY_IN_WORDS = (
     "With a lower learning rate and a tighter clip; the bad data is skipped.",
     _PROBATION,
@@ -125,7 +128,10 @@ _RECOVERY_IN_WORDS = (
 
 
 def _recovered(run: RunView, command: Recover) -> Anomaly | None:
-    """Return the anomaly that `recover` means, as far as the app knows: the newest by default."""
+    """Return the anomaly that a `recover` command is for, or None if the app knows none.
+
+    Without an id it is the newest anomaly whose report recommends a rollback.
+    """
     for anomaly in reversed(run.anomalies):
         ways = [recorded_command(text) for text in anomaly.event.actions]
         planned = any(isinstance(way, Rollback) for way in ways)

@@ -32,7 +32,7 @@ class ParsedInput:
     preview: str = ""
     error: str = ""
     needs: str = ""
-    """What is missing when nothing was typed; shown only after enter."""
+    """The hint shown when enter is pressed with nothing typed."""
     goto: int | None = None
     """A step for the cursor, instead of a command."""
     text: str | None = None
@@ -164,7 +164,7 @@ def _norm_range(run: RunView) -> str:
 
 
 def percentile(values: list[float], p: float) -> float | None:
-    """Return the nearest-rank percentile, or None of an empty list."""
+    """Return the nearest-rank percentile `p` (0 to 100); None for an empty list."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,1 +1,1 @@
-"""From series of numbers to cells of a terminal plot."""
+"""Plots in the terminal: from series of numbers to character cells."""

@@ -15,9 +15,9 @@ from ..view_model.branches import Branch, Stretch, stretches
 from ..view_model.series import Point, Series, Trace
 
 OUTLIERS = 0.02
-"""Share of the largest values, at least three of them, that are not part of the bulk."""
+"""Share of the values, the largest ones and at least three, that do not belong to the bulk."""
 OUTLIER = 1.6
-"""Values above the bulk by more than this multiple of its height are cut off and marked."""
+"""Values above the bulk by more than this multiple of its range are cut off and marked."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def picture(
 ) -> PlotPicture:
     """Return the picture of curves over all branches within a window of steps.
 
-    `floor` is the value at which the y axis starts; `limits` are horizontal lines, drawn if they
-    are within the limits of y.
+    `columns` is the width of the plot, `floor` the value at which the y axis starts; `limits` are
+    the values of horizontal lines, drawn if the y axis reaches them.
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
@@ -104,7 +104,7 @@ def picture(
 
 
 def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curve: Curve) -> Trace:
-    """Return a stretch as points on the x axis, at most two per column; twice that for a band."""
+    """Return the points of a stretch on the x axis, at most two per column (four for a band)."""
     ruler, shift = ruler_of(part.branch, axis), curve.shift
     if ruler is None:
         low, high = max(x[0], part.x0), min(x[1], part.x1)
@@ -131,7 +131,10 @@ def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
 
 
 def _band(trace: Trace, other: Series | None) -> Trace:
-    """Return each point of a trace over steps paired with another curve's value there, to fill."""
+    """Return the points of a trace, each followed by the point of another curve at the same step.
+
+    The plot is filled between the two.
+    """
     if other is None:
         return Trace(gaps=trace.gaps)
     pairs: list[Point] = []
@@ -184,7 +187,10 @@ def _logarithmic(drawn: PlotPicture) -> PlotPicture:
 def limits(
     values: Sequence[float], floor: float | None = None, include: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Return the limits of y around the bulk of the values, so that an outlier flattens nothing."""
+    """Return the limits of the y axis around the bulk of the values and all values of `include`.
+
+    Outliers are left outside, so that they do not flatten the rest of the curve.
+    """
     if not values:
         low, high = (floor or 0.0), max([*include, (floor or 0.0) + 1.0])
         return low, high

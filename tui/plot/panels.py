@@ -1,4 +1,7 @@
-"""The panels of the dashboard and of single metrics: the curves, title and axis of each plot."""
+"""The panels of the dashboard and of single metrics, and which metrics get one.
+
+A panel holds the curves, title and axis of one plot.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Panel:
 
 
 def value_at(run: RunView, name: str, step: int | None) -> float | None:
-    """Return a metric at a step of the live history; its newest value if the step is None."""
+    """Return a metric at a step of the live history, or its newest value if the step is None.
+
+    None if the metric has no value up to that step.
+    """
     for index in range(len(run.branches) - 1, -1, -1):
         branch = run.branches[index]
         series = branch.curves.get(name)
@@ -141,12 +147,12 @@ def _lr_title(state: AppState) -> Sequence[str]:
 
 
 def on_gpu(run: RunView) -> bool:
-    """Memory of an accelerator is measured."""
+    """Whether the run reports the memory of an accelerator."""
     return run.last is not None and run.last.mem_allocated_bytes is not None
 
 
 def memory_now(run: RunView) -> tuple[float, float] | None:
-    """Return the bytes in use and the total bytes; None while unknown."""
+    """Return the bytes in use and the total bytes (0 if unknown); None while nothing is known."""
     last = run.last
     if last is None:
         return None
@@ -276,6 +282,6 @@ def _rank(name: str) -> int:
 
 
 def chosen_metrics(names: Sequence[str], text: str) -> list[str]:
-    """Return the metrics whose name contains any of the words; without words return all."""
+    """Return the metrics whose name contains any word of the text; all if it has no words."""
     words = text.lower().split()
     return [name for name in names if not words or any(word in name.lower() for word in words)]

@@ -1,4 +1,4 @@
-"""The panels of the system screen and of the compare screen."""
+"""The panels of the system screen and of the compare screen, and the memory estimate by term."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ SYSTEM = (
 
 
 def memory_plan(state: AppState) -> list[tuple[str, float]]:
-    """Return the planned memory by term, largest first: the engine's plan, or an estimate here."""
+    """Return (term, bytes) of the memory estimate, largest first; empty if it is not known.
+
+    It is the engine's estimate, or one made on this machine if the engine reported none.
+    """
     planned = state.run.started.planned_bytes if state.run.started else {}
     terms = planned or state.config.planned(gpu=on_gpu(state.run))
     named = [(fmt.memory_term(name), float(size)) for name, size in terms.items()]

@@ -37,7 +37,7 @@ _SPANS = (
 )  # fmt: skip
 """Distances of ticks on the time axis, in seconds."""
 _MORE = 3
-"""Ticks that may be tried in addition to `most`."""
+"""How many numbers of ticks, from `most` upwards, are tried to get more than one tick."""
 
 
 def axis_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:

@@ -1,1 +1,1 @@
-"""One module per screen."""
+"""The screens of the app, one module each, with their dialogs and the handlers of actions."""

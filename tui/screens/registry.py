@@ -1,4 +1,4 @@
-"""The screens that a key opens, by mode."""
+"""The screens that keys open, by the name of the Textual mode under which the app shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of the app beside the commands that an anomaly report recommends.
+"""Add the app's keys to the commands that an anomaly report recommends.
 
 Reports carry commands only, because every user can bind keys of their own.
 """
@@ -15,12 +15,12 @@ from ..view_model.app_state import AppState
 from ..view_model.run_view import Anomaly
 
 _RECOMMENDED = re.compile(r"^(?P<number>\d+)\. `(?P<command>[^`]+)`(?: \[[^\]]*\])?:", re.MULTILINE)
-"""A recommended command in a report. Versions before wrote a key in brackets behind it, which is
+"""A recommended command in a report. Earlier versions wrote a key in brackets after it, which is
 replaced."""
 
 
 def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
-    """Return a report in Markdown with the key behind each command that can be sent now."""
+    """Return a report in Markdown with the key after each command that can be sent now."""
     return _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
 
 

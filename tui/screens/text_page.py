@@ -1,4 +1,4 @@
-"""A scrollable page of text, for anomaly reports and generated samples."""
+"""A scrollable page of text, for anomaly reports, samples, data findings and data records."""
 
 from __future__ import annotations
 

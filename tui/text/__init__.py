@@ -1,1 +1,1 @@
-"""Formatting of numbers and times, and the glyphs of the app."""
+"""Formats of numbers and times, the glyphs of the app, and the escaping of control characters."""

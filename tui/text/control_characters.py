@@ -47,7 +47,7 @@ def replace_unsafe(text: str, replacement: Callable[[str], str]) -> str:
 
 
 def escape_in_json(text: str) -> str:
-    r"""Return JSON text in which the same characters are replaced by escapes of JSON (`\u202e`)."""
+    r"""Return JSON text with control and invisible characters replaced by escapes (`\u202e`)."""
     return _UNSAFE.sub(_json_escaped, text)
 
 

@@ -33,7 +33,7 @@ def _decimals(size: float) -> int:
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """Format as `1.00e-4`, without zeros that pad the exponent."""
+    """Format as `1.00e-4`, with an exponent that is not padded with zeros."""
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 

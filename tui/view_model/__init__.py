@@ -1,1 +1,1 @@
-"""Frozen view of a run and the pure functions that advance it."""
+"""The state that the app shows, as frozen values, and the pure functions that advance it."""

@@ -84,7 +84,7 @@ class AppState:
 
     @property
     def starting(self) -> bool:
-        """Whether no step is finished yet."""
+        """Whether the run is live and no step is finished yet."""
         return self.run.last is None and not self.state.ended
 
     @property
@@ -105,11 +105,11 @@ class AppState:
 
     @property
     def generation(self) -> int | None:
-        """Generation of the run's settings, from the newest heartbeat."""
+        """Number of changes of the run's settings so far; None before the first heartbeat."""
         return self.link.beat.generation if self.link.beat else None
 
     def stalled_s(self, now: float) -> float | None:
-        """Return the seconds since the last step if they are suspiciously many, else None."""
+        """Return the seconds since the last step if they are far more than usual, else None."""
         return stalled_s(self.run, self.link, now) if self.link.link is Link.LIVE else None
 
 
@@ -173,7 +173,7 @@ def _preview(state: AppState, preview: PreviewArrived) -> AppState:
 def submitted(
     state: AppState, command_id: str, command: AnyCommand, reason: str, now: float
 ) -> AppState:
-    """Return the state after this viewer sent a command."""
+    """Return the state after this viewer sent a command, which is listed as sent."""
     entry = Intervention(
         id=command_id,
         text=describe_command(command),
@@ -206,7 +206,7 @@ def _with(state: AppState, entry: Intervention) -> AppState:
 
 
 def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
-    """Remove deliveries from the front that are worth about `room` records, and return them."""
+    """Remove deliveries from the front that cost about as much as `room` records; return them."""
     taken: list[Delivery] = []
     while waiting and room > 0:
         delivery = waiting.pop(0)

@@ -53,7 +53,7 @@ def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
 
 
 def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
-    """Return the step of the live history at a place on the axis."""
+    """Return the step of the live history at a place on the axis; 0 before its first step."""
     for index in sorted(live_ends(branches), reverse=True):
         ruler = ruler_of(branches[index], axis)
         if axis == "step" or (ruler and float(ruler.ys[0]) <= place):

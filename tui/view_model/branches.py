@@ -24,7 +24,7 @@ Flags = NDArray[np.bool_]
 
 
 def smoothed(beta: float) -> str:
-    """Return the name of the loss curve that is smoothed by a factor."""
+    """Return the name of the loss curve smoothed with this EMA factor."""
     return f"loss~{beta:g}"
 
 
@@ -36,7 +36,7 @@ class Branch:
     start: int = 0
     """The step from which it continues its parent."""
     parent: int | None = None
-    """Index of the branch it forked from; None for the first."""
+    """Index of the branch that it forked from; None for the first."""
     curves: Mapping[str, Series] = field(default_factory=dict)
     averages: tuple[SmoothedSeries, ...] = tuple(SmoothedSeries(beta) for beta in SMOOTHINGS)
     tokens: float = 0.0
@@ -133,7 +133,7 @@ def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a series, and whether the current weights descend from it."""
+    """A part of a metric's curve, and whether the current weights descend from its steps."""
 
     branch: Branch
     series: Series
@@ -158,7 +158,7 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
 
 
 def live_ends(branches: Sequence[Branch]) -> dict[int, float]:
-    """Return the branches that the current weights descend from, as index → last live step."""
+    """Return index → last step of the branches that the current weights descend from."""
     ends: dict[int, float] = {}
     index: int | None = len(branches) - 1
     end = math.inf

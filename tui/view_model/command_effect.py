@@ -1,4 +1,4 @@
-"""The words for where a command took effect, the same in the app, in `ctl` and in headless output.
+"""The words for the step of a command's effect, the same in the app, in `ctl` and headless output.
 
 The engine applies a command between two steps and records the number of finished ones, N. A change
 applies from step N + 1 on, a pause holds before step N + 1, and a checkpoint belongs to step N.
@@ -10,7 +10,7 @@ from fttui.engine.protocol.commands import AnyCommand, spec_of
 
 
 def holds(command: AnyCommand | None) -> bool:
-    """Whether the command holds the run, which a step in progress may delay to its end."""
+    """Whether the command pauses the run, which may happen only at the end of the current step."""
     return command is not None and spec_of(command).effect == "before"
 
 
@@ -26,6 +26,6 @@ def effect(command: AnyCommand | None, step: int, place: str = "{:,}") -> str:
 
 
 def change(command: AnyCommand | None, old: str, new: str) -> str:
-    """Return ` (1 → 0.5)`; empty for a pause and where the journal has no values."""
+    """Return the old and the new value as ` (1 → 0.5)`; empty for a pause and without values."""
     values = "" if holds(command) else " → ".join(value for value in (old, new) if value)
     return f" ({values})" if values else ""

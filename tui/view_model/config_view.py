@@ -1,4 +1,4 @@
-"""The configuration of a run as shown: every resolved key with its source, the planned memory."""
+"""The configuration of a run as shown: its resolved keys with their sources, and planned memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ class ConfigView:
 def resolved_keys(
     resolved: Mapping[str, Any], source: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[ResolvedKey, ...]:
-    """Return every resolved key with its source; `overrides` are the `key=value` of `--set`."""
+    """Return every resolved key with its source: the file, `--set` or a default.
+
+    Args:
+        resolved: the resolved configuration.
+        source: the configuration file as the user wrote it.
+        overrides: the `key=value` texts of `--set`.
+    """
     written = dict(flat(source))
     given = {override.partition("=")[0] for override in overrides}
     found = []

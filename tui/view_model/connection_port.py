@@ -37,7 +37,7 @@ class Link(Enum):
 
 @dataclass(frozen=True)
 class RecordsArrived:
-    """New records in sequence order, without gap or double since the last delivery."""
+    """New records in sequence order, each once and without gaps since the last delivery."""
 
     records: list[Record]
     unknown: int = 0
@@ -55,8 +55,8 @@ class HistoryArrived:
 class PreviewArrived:
     """A selection of the records of a long history that is still being fetched.
 
-    It is for drawing until `RecordsArrived` has reached `head_seq`, and does not change what
-    `RecordsArrived` delivers. A preview replaces the one before, unless it extends it.
+    It is shown until the records themselves have arrived up to `head_seq`; all of them arrive,
+    whether they are in a preview or not. A preview replaces the one before, unless it extends it.
     """
 
     records: list[Record]
@@ -64,10 +64,10 @@ class PreviewArrived:
     head_seq: int
     """Newest sequence number in the journal when the preview was made."""
     exact: bool = False
-    """The records include the smallest and largest loss and gradient norm of every part of the
-    history; else they are samples at even distances."""
+    """Whether the records include the extremes of the loss and the largest gradient norm of every
+    part of the history; else they are samples at even distances."""
     extends: bool = False
-    """These are only the newest records, to be added to those of the preview before."""
+    """Whether these are only the newest records, to be added to those of the preview before."""
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,23 @@ class Session(Protocol):
         Args:
             command: the command to send.
             reason: the reason to record in the journal.
-            if_generation: refuse the command if the settings are at another generation.
+            if_generation: the number of changes of the settings that the command was made for; at
+                any other, it is rejected.
             take: take control with the command, in the same request.
         """
 
     async def take_control(self) -> str | None:
-        """Become the controller; return why that was refused, or None."""
+        """Become the controller; return why that was refused, or None on success."""
 
     async def release_control(self) -> None:
         """Give up control of the run, so that another viewer can take it."""
 
     async def fetch_report(self, report: str) -> str:
-        """Return an anomaly report as Markdown."""
+        """Return an anomaly report as Markdown.
+
+        Raises:
+            FttuiError: there is no report of that name, or it cannot be fetched.
+        """
 
     async def close(self) -> None:
         """Disconnect; the run goes on."""

@@ -1,4 +1,4 @@
-"""The warning about a full disk, from the heartbeat, which itself needs no disk space."""
+"""The warning about a full disk, from the heartbeat, which arrives even if the disk is full."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Intervention:
     sent_at: float | None = None
     """Unix seconds on this machine; None for commands of other viewers."""
     time: float | None = None
-    """Wall time of the newest record about it; None before the first one."""
+    """Unix seconds of the newest record about it; None before the first one."""
     step: int | None = None
     """Finished steps when it took effect or, before that, when it was accepted."""
     old: str = ""
@@ -55,7 +55,7 @@ class Intervention:
     seconds: float | None = None
     """Seconds from the hub's acceptance to the effect; None before the effect."""
     undo: AnyCommand | None = None
-    """The command that restores the value before this one; None when there is none."""
+    """The command that restores the settings before it; None if it cannot be undone."""
     command: AnyCommand | None = None
     """The command once it was applied; None before, and for a kind that this version lacks."""
 
@@ -65,7 +65,10 @@ class Intervention:
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:
-        """Return such as `applied from 641 (1.00 → 0.50)`, with values shortened to fit `room`."""
+        """Return the outcome as text, such as `applied from 641 (1.00 → 0.50)`.
+
+        The two values are shortened, or left out, to fit into `room` characters.
+        """
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{self.phase.name.lower()}: {self.refusal}"
         if self.phase is Phase.APPLYING:
@@ -84,13 +87,13 @@ class Intervention:
 
 
 def overtaken_by(command: str) -> str:
-    """Return why a pause did not happen: a command that resumes came first."""
+    """Return why a pause failed: a command that resumes training was applied before it."""
     return f"{command} came before training had paused"
 
 
 @dataclass(frozen=True)
 class Interventions:
-    """All commands of the run, oldest first."""
+    """The newest `LIMIT` commands of the run, oldest first."""
 
     items: tuple[Intervention, ...] = ()
 
@@ -114,7 +117,7 @@ class Interventions:
         return Interventions((*self.items, entry)[-LIMIT:])
 
     def held(self, step: int, time: float) -> Interventions:
-        """Return the list after the run was held: pauses in progress are applied."""
+        """Return the list after the run has paused or halted, which applies pauses in progress."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))
@@ -125,7 +128,7 @@ class Interventions:
         )
 
     def overtaken(self, why: str) -> Interventions:
-        """Return the list after pauses in progress became void for a reason."""
+        """Return the list in which pauses in progress have failed, with this reason."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.FAILED, refusal=why) if i.phase is Phase.APPLYING else i
@@ -150,7 +153,8 @@ class Interventions:
 
 
 UNDO = "undo "
-"""Prefix of the reason of an undo; the id of the undone command follows, for every viewer."""
+"""Prefix of the reason of an undo. The id of the undone command follows, so that all viewers know
+what was undone."""
 
 
 def _until(time: float, item: Intervention) -> float | None:

@@ -1,4 +1,4 @@
-"""The connection to a run as shown in the header, and whether the run still makes progress."""
+"""The connection to a run, the run's state to show, and whether the run still makes progress."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .connection_port import Link
 from .run_view import RunView
 
 STALL_MIN_S = 5.0
-"""A run stalls at the earliest so many seconds after its last step."""
+"""Seconds after the last step before which no run counts as stalled."""
 STALL_FACTOR = 3.0
-"""A run stalls at the earliest after so many times its usual step time."""
+"""Multiple of the usual step time before which no run counts as stalled."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class LinkView:
 
     @property
     def engine_gone(self) -> bool:
-        """The newest heartbeat reports that no engine works on the run."""
+        """Whether the newest heartbeat reports that no engine works on the run."""
         return self.beat is not None and not self.beat.engine_alive
 
     @property
     def catching_up(self) -> bool:
-        """The history is still being fetched."""
+        """Whether the history is still being fetched."""
         return self.link is not Link.ENDED and self.read_seq < self.head_seq
 
 

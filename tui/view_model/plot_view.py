@@ -80,14 +80,17 @@ class PlotView:
         return replace(self, part=self.part + 1)
 
     def moved(self, columns: int, width: int, newest: int) -> PlotView:
-        """Return the view with the cursor moved by columns; the window follows at its edges."""
+        """Return the view with the cursor moved by columns; the window moves to keep it visible."""
         left, right = self.window(newest)
         stride = max(1, round((right - left) / max(1, width)))
         start = self.cursor if self.cursor is not None else newest
         return self.at(min(newest, max(0, start + columns * stride)), newest)
 
     def panned(self, share: float, newest: float) -> PlotView:
-        """Return the view with the window moved by a share of its width; at the end it follows."""
+        """Return the view with the window moved by a share of its width.
+
+        A window that reaches the newest step follows it from then on.
+        """
         left, right = self.window(newest)
         if self.span is None:
             return self
@@ -105,7 +108,7 @@ class PlotView:
         return replace(self, cursor=step, right=min(float(newest), max(span, step + span / 2)))
 
     def at_mark(self, marks: Sequence[Mark], forward: bool, newest: int) -> PlotView:
-        """Return the view with the cursor on the next or the previous event."""
+        """Return the view with the cursor on the next or previous event; unchanged without one."""
         steps = sorted({mark.step for mark in marks})
         here = self.cursor if self.cursor is not None else newest + 1
         if forward:
@@ -116,6 +119,6 @@ class PlotView:
 
 
 def _settled(newest: float) -> float:
-    """Round the right edge up to about 1 %, so that most new steps need no new picture."""
+    """Round the newest step up by at most 1 %, so that most new steps need no new picture."""
     quantum = 2.0 ** max(0, math.floor(math.log2(newest / 100)))
     return math.ceil(newest / quantum) * quantum

@@ -71,7 +71,7 @@ def apply_many(view: RunView, records: Iterable[Record]) -> RunView:
 
 
 def apply_batch(view: RunView, batch: RecordBatch) -> RunView:
-    """Return the view after a batch of the journal; records it contains change nothing."""
+    """Return the view after a batch of records; those it already contains change nothing."""
     records: list[Record] = []
     for part in batch.parts:
         if isinstance(part, Record):
@@ -261,7 +261,7 @@ def _undo(view: RunView, event: CommandApplied) -> AnyCommand | None:
 
 
 def _settings_before(view: RunView, event: CommandApplied) -> RunSettings:
-    """Return the settings before a command of an old journal, from what its other records show."""
+    """Return the settings before a command, for a journal whose records do not hold them."""
     settings = RunSettings(lr_scale=view.lr_scale, clip=view.clip)
     policy, _, value = event.old.partition(" ")
     if policy in {"nonfinite", "autopilot"}:
@@ -270,7 +270,7 @@ def _settings_before(view: RunView, event: CommandApplied) -> RunSettings:
 
 
 def _changed(event: CommandApplied) -> dict[str, Any]:
-    """Return the values that a command changed; the next step confirms them."""
+    """Return the fields of the view that a command changed, before the next step reports them."""
     names = ("lr_scale", "clip") if event.settings else ()
     values = {name: getattr(event.settings, name) for name in names}
     return {name: new for name, new in values.items() if new != getattr(event.previous, name, None)}
@@ -357,7 +357,9 @@ def _sample_generated(view: RunView, record: Record, event: SampleGenerated) -> 
 
 
 def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
-    view = replace(view, interventions=view.interventions.overtaken("the run ended before it"))
+    view = replace(
+        view, interventions=view.interventions.overtaken("the run ended before training had paused")
+    )
     return replace(
         view, ended=event, state=event.state, state_since=record.time, detail="", progress=None
     )

@@ -37,7 +37,7 @@ class Pace:
 
     intervals_s: tuple[float, ...] = ()
     newest_s: float | None = None
-    """Unix seconds of the newest step; None before it and after a pause."""
+    """Unix seconds of the newest step; None before the first one and after an interruption."""
 
     def extend(self, times: Sequence[float]) -> Pace:
         """Return the pace after more steps that ended at these times."""
@@ -94,12 +94,12 @@ class Anomaly:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event that is marked on the x axis of the plots."""
+    """An event to which the cursor can move; most kinds have a sign on the x axis of the plots."""
 
     step: int
     time: float
     kind: str
-    """A key of `MARK_SHAPE`, such as `alarm`, `checkpoint`, `rollback`, `note` or `command`."""
+    """Such as `alarm`, `checkpoint` or `eval`; only kinds in `MARK_SHAPE` have a sign."""
     text: str
 
 
@@ -149,9 +149,9 @@ class RunView:
     clipped_seen: int = 0
     tokens_seen: int = 0
     lr_scale: float = 1.0
-    """Factor on the schedule's learning rate that the next update uses."""
+    """Factor by which the next update multiplies the schedule's learning rate."""
     clip: float | None = None
-    """Maximum gradient norm; None is off."""
+    """Maximum gradient norm; None if clipping is off."""
     evaluation: EvalFinished | None = None
     checkpoints: tuple[CheckpointView, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()

@@ -181,7 +181,11 @@ class Series:
         return self.trace_between(np.linspace(x0, x1, columns + 1))
 
     def trace_between(self, edges: Floats) -> Trace:
-        """Return at most two points between neighbouring edges; two or more edges, increasing."""
+        """Return the smallest and the largest value between each pair of neighbouring edges.
+
+        Args:
+            edges: two or more x, increasing.
+        """
         xs, ys = self.xs, self.ys
         cuts = xs.searchsorted(edges)
         cuts[-1] = xs.searchsorted(edges[-1], side="right")

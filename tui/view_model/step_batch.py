@@ -174,7 +174,7 @@ class _Template:
         self._sample = np.frombuffer(payload, dtype=np.uint8)
 
     def _walk(self, at: int, name: str) -> int:
-        """Note the numbers in the encoded value at byte `at`, and return the offset behind it."""
+        """Note the numbers in the encoded value at byte `at`, and return the offset after it."""
         code = self._payload[at]
         if code in _CODE_TYPES:
             return self._number(name, at + 1, _CODE_TYPES[code])
@@ -314,7 +314,10 @@ class _Table:
         self._known[places] = True
 
     def runs(self) -> Iterator[tuple[Steps | None, int, int]]:
-        """Yield runs of steps with their first and last place, then None with the end."""
+        """Yield consecutive steps with the range [start, stop) of their payloads.
+
+        The steps are None if they cannot be read, and in a last item that only marks the end.
+        """
         known, timelines = self._known, self._head["timeline"]
         cuts = np.flatnonzero(np.diff(known) | (np.diff(timelines) != 0)) + 1
         bounds = [0, *cuts.tolist(), len(known)]

@@ -128,11 +128,12 @@ class LogTail(TextLine):
 class NewestEvent(TextLine):
     """Shows the most important event as one line, for small terminals.
 
-    That is a running command, the open anomaly, the newest command or the newest log line.
+    That is the running command, else the open anomaly, else the newest command, else the newest log
+    line.
     """
 
     def show(self, state: AppState) -> None:
-        """Draw the most important event."""
+        """Draw the running command, else the open anomaly, else the newest command or log line."""
         width = max(10, self.content_size.width)
         current = state.run.current_anomaly
         items = state.run.interventions.items

@@ -63,7 +63,7 @@ def _progress(state: AppState, *, brief: bool) -> Content:
 
 
 def link_text(state: AppState, now: float) -> Content:
-    """Return the state of the connection: disk full, stalled run, loading, or its age."""
+    """Return the most urgent of: disk full, stalled run, history loading, state of connection."""
     link, age = state.link, fmt.age(state.link.age_s(now))
     trouble = state.trouble
     if trouble is not None and trouble.full and link.link is Link.LIVE:
@@ -89,7 +89,7 @@ _LINK_WORDS = {
 
 
 def control_text(state: AppState) -> Content:
-    """Return which viewer has control of the run."""
+    """Return who has control of the run; empty if it has ended or nothing is known yet."""
     if state.read_only:
         return assemble(("read-only", DIM))
     if state.state.ended or state.link.beat is None:

@@ -1,4 +1,4 @@
-"""Panels about the run's state: starting, ended or halted, disk full, terminal too small."""
+"""Panels about the state of the run, the disk, the connection, and a terminal that is too small."""
 
 from __future__ import annotations
 
@@ -70,10 +70,13 @@ def _stage(state: AppState, width: int) -> Content:
 
 
 class OutcomePanel(TextLine):
-    """Shows why the run has ended or halted, its result, and the next key or command."""
+    """Shows why the run ended or halted, its result and the way on; or why the screen is stale.
+
+    While the run trains, it shows the warning about disk space, if there is one.
+    """
 
     def show(self, state: AppState) -> None:
-        """Draw why the run has ended or halted; hidden while it trains without a problem."""
+        """Draw the panel; it is hidden while the run trains without a problem."""
         shown, trouble = state.state, state.trouble
         over = (shown.ended or shown is RunState.HALTED) and not state.connecting
         self.display = over or bool(state.fault) or trouble is not None

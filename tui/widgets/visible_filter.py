@@ -11,9 +11,10 @@ from ..text.control_characters import replace_unsafe
 
 
 class VisibleFilter(LineFilter):
-    """The last net under every widget, for a text that was not made with `assemble` or `plain`.
+    """Replaces control and invisible characters in whatever a widget draws.
 
-    The line keeps its width, so that what is beside such a character stays where it is.
+    It is needed for text that was not made with `assemble` or `plain`, which escape them. A line
+    keeps its width.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

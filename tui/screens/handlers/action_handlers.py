@@ -89,7 +89,7 @@ def _type(app: AppBase) -> None:
 
 
 def send_typed(app: AppBase, command: AnyCommand) -> None:
-    """Send a typed command; a destructive one is confirmed first."""
+    """Send a typed command, after a confirmation if it is destructive; or show why it cannot be."""
     reason = refusal(spec_of(command), app.state)
     if reason is not None:
         app.tell(reason, title="not possible now")
@@ -106,7 +106,7 @@ def _count(app: AppBase) -> None:
 
 
 def _recover(app: AppBase) -> None:
-    """Confirm and send the first recommendation of the report, which need not be `recover`."""
+    """Send what the report recommends first, after a confirmation; it need not be `recover`."""
     anomaly = app.state.run.current_anomaly
     if anomaly is None:
         return

@@ -1,4 +1,4 @@
-"""Actions that fetch something first, each in a worker of the app: reports, control, other runs."""
+"""What the app does in background workers: fetch reports, files and other runs, change control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from ..report_keys import with_keys
 from ..text_page import TextPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
-"""The connection may still be coming up when the app first asks for the configuration."""
+"""How often, and how many seconds apart, a remote run is asked for its configuration, because the
+connection may not be up yet."""
 
 
 def open_report(app: AppBase, anomaly_id: str) -> None:
@@ -36,7 +37,7 @@ def change_control(app: AppBase, *, take: bool) -> None:
 
 
 def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
-    """Read the chosen runs and show their curves over those of this run."""
+    """Read the chosen runs, as far as they are on this machine, and open the compare screen."""
     app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
 
 
@@ -97,7 +98,7 @@ async def _load_config(app: AppBase) -> None:
 
 
 async def _config_files(app: AppBase) -> ConfigTexts | None:
-    """Return the configuration files, or None where an older remote fttui cannot send them."""
+    """Return the configuration files, or None if a remote run does not send them."""
     if app.run_directory is not None:
         return await asyncio.to_thread(read_configs, app.run_directory)
     if isinstance(app.session, SupportsFetchConfigs):

@@ -18,7 +18,7 @@ from .background import compare_runs
 
 Handler = Callable[[AppBase], None]
 MOST_ZOOMS = 30
-"""Limit of the count typed before a zoom key."""
+"""Largest count typed before a zoom key that has an effect."""
 
 
 def _look(change: Callable[[PlotView, AppBase, PlotScreen], PlotView]) -> Handler:

@@ -1,4 +1,4 @@
-"""The confirmation dialog, shown before a command that cannot be undone."""
+"""The confirmation dialog, shown before destructive commands and before control is taken over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .modal import Modal
 
 
 class ConfirmScreen(Modal[str]):
-    """Describes what will happen; the result is the key of the answer, empty for no."""
+    """Describes what will happen; the result is the key of the answer, empty or None for no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n,q", "answer('')", "no"),

@@ -36,7 +36,10 @@ class Modal(ModalScreen[_Answer]):
         return width >= MIN_WIDTH and height >= MIN_HEIGHT
 
     def dismiss(self, result: _Answer | None = None) -> AwaitComplete:
-        """Close with an answer, unless closed; a dialog that is not readable answers None."""
+        """Close with an answer, or with None if the terminal is too small to read the dialog.
+
+        A dialog that is closed already is left alone.
+        """
         if not self.is_active:
             return AwaitComplete()
         return super().dismiss(result if self.readable else None)

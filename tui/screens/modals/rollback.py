@@ -26,7 +26,10 @@ from .modal import Modal
 
 
 def ask_rollback(app: AppBase, checkpoint: str | None = None) -> None:
-    """Open the dialog with a checkpoint chosen by name, and send the command it returns."""
+    """Open the rollback dialog and send the command that the user confirms.
+
+    The named checkpoint is selected; without a name, the newest good one.
+    """
 
     def answer(command: Rollback | None) -> None:
         if command is not None:

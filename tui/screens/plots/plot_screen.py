@@ -40,7 +40,7 @@ class PlotScreen(RunScreen):
         self.fttui.look(state.plot.at(message.step, state.run.step))
 
     def choose(self, offset: int) -> None:
-        """Focus the plot `offset` places after the focused one."""
+        """Focus the plot `offset` places after the focused one; a maximised plot is replaced."""
         shown = [plot for plot in self.plots() if plot.display]
         if not shown:
             return

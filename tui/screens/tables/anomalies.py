@@ -21,7 +21,7 @@ class AnomaliesScreen(TableScreen):
     HINT = "enter report   {anomaly.recover} ADVICE   {list.filter} filter   {app.back} back"
 
     def _keys(self, state: AppState) -> str:
-        """Name the recommended command, which need not be a recovery."""
+        """Return the hint with the name of the recommended command, which need not be `recover`."""
         return super()._keys(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:

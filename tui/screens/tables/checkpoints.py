@@ -62,7 +62,7 @@ class CheckpointsScreen(TableScreen):
 
 
 def _since(then: float | None, now: float | None) -> str:
-    """Return the change of the loss since a checkpoint, such as `▾ 0.12`."""
+    """Return the change of the loss since a checkpoint, such as `▾ 0.12`, or `–` without one."""
     if then is None or now is None or not math.isfinite(then - now):
         return "–"
     if math.isclose(then, now, rel_tol=1e-9):  # equal up to rounding in the smoothing

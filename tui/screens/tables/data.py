@@ -35,13 +35,13 @@ class DataScreen(TableScreen):
     COLUMNS = ("", "how much", "what and where")
     NAME = "data"
     DETAIL = "data"
-    EMPTY = "Nothing is known about the data yet; it appears when they are loaded."
+    EMPTY = "Nothing is known about the data yet; this table fills when it is loaded."
     HINT = "enter read   {list.filter} filter, such as: finding, or: record   {app.back} back"
 
     def __init__(self) -> None:
         super().__init__()
         self._read_for: tuple[int, bool] | None = None
-        """Incarnation of the run for which the sample was read, and whether it was loaded."""
+        """For which start of the engine the sample was read, and whether its data was loaded."""
 
     def show_body(self, state: AppState, now: float) -> None:
         """Update the table, and read the sample once the run has loaded its data."""
@@ -99,7 +99,7 @@ def _records(state: AppState) -> Iterator[TableRow]:
 
 
 def _short(place: str) -> str:
-    """Return a place without the folders of its file; the page of a row has the whole path."""
+    """Return a place without the folders of its file; the details of a row show the whole path."""
     return place.rpartition("/")[2]
 
 

@@ -25,7 +25,7 @@ NAME_ROOM, VALUE_ROOM = 22, 12
 
 
 def anomaly(state: AppState, key: str) -> Iterator[Content]:
-    """Yield an anomaly's level against the usual one, the steps around it, its recommendations."""
+    """Yield an anomaly's value and the usual one, the steps around it, and recommended commands."""
     found = next((a for a in state.run.anomalies if a.event.id == key), None)
     if found is None:
         return
@@ -56,7 +56,7 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
 
 
 def checkpoint(state: AppState, key: str) -> Iterator[Content]:
-    """Yield every metric at a checkpoint, now, and the change."""
+    """Yield a checkpoint's facts, and every metric at the checkpoint, now, and its change."""
     found = next((c for c in state.run.checkpoints if c.name == key), None)
     if found is None:
         return
@@ -78,7 +78,7 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
 
 
 def intervention(state: AppState, key: str) -> Iterator[Content]:
-    """Yield an intervention's command, outcome, issuer and reason, and the curves around it."""
+    """Yield an intervention's command, outcome, issuer and reason, and metrics before and after."""
     found = state.run.interventions.find(key)
     if found is None:
         return
@@ -162,7 +162,7 @@ DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
 
 
 def value_on(run: RunView, name: str, timeline: int, step: int) -> float | None:
-    """Return a metric at a step of a timeline, from its own branch or the ones it forked from."""
+    """Return a metric at a step of a timeline, from its branch or those it forked from, or None."""
     for branch in reversed(run.branches):
         series = branch.curves.get(name)
         if branch.timeline <= timeline and series and (series.first_x or 0) <= step:

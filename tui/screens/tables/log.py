@@ -1,4 +1,4 @@
-"""The screen of the log."""
+"""The log screen: a table of the run's log lines, newest first."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RunsScreen(TableScreen):
         self.marked: set[str] = set()
 
     def on_mount(self) -> None:
-        """Start listing runs, the local ones again at an interval."""
+        """Start listing runs; those of this machine are listed again every 5 s."""
         self.look()
         self.look_elsewhere()
         self.set_interval(REFRESH_S, self.look)
@@ -77,7 +77,7 @@ class RunsScreen(TableScreen):
         return self.COLUMNS[:-1] if here else self.COLUMNS
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return one row per run in the runs folder."""
+        """Return one row per run of this machine and of the known remote hosts."""
         return [self._row(item, state, now) for item in self.listed]
 
     def _row(self, item: RunListing, state: AppState, now: float) -> TableRow:

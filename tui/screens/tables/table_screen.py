@@ -23,7 +23,7 @@ GAP = "   "
 
 
 class TableScreen(RunScreen):
-    """A table of all items, newest first; `/` filters, enter acts on the row under the cursor."""
+    """A table with a filter; enter acts on the row under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     COLUMNS: ClassVar[tuple[str, ...]] = ()
@@ -57,7 +57,7 @@ class TableScreen(RunScreen):
         return self.COLUMNS
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return all rows, newest first."""
+        """Return all rows in the order shown, before the filter."""
         return []
 
     def chosen(self, key: str) -> None:
@@ -80,7 +80,7 @@ class TableScreen(RunScreen):
             self.query_one("#detail", TextLine).put(lines(*shown))
 
     def _keys(self, state: AppState) -> str:
-        """Return the keys of the hint whose actions are possible now."""
+        """Return the hint without the keys whose actions are not possible now."""
         refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
         keys = self.HINT.split(GAP)
         if self.ENTER in refused:

@@ -100,7 +100,10 @@ def test_a_pause_of_what_is_held_has_its_effect_at_once() -> None:
     ("event", "why"),
     [
         (CommandApplied(id="c2", command="resume"), "resume came before training had paused"),
-        (RunEnded(state=RunState.FINISHED, exit_code=0), "the run ended before it"),
+        (
+            RunEnded(state=RunState.FINISHED, exit_code=0),
+            "the run ended before training had paused",
+        ),
     ],
 )
 def test_a_pause_that_never_came_is_told_as_such(event: AnyEvent, why: str) -> None:
