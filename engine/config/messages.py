@@ -108,12 +108,19 @@ def _describe(info: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             words = ", ".join(str(value) for value in values)
             return f"one of {words}" if len(values) > 1 else f"'{words}'"
-        case inspect.ListType(item_type=item):
-            return f"a list of {_describe(item)}"
+        case inspect.ListType() | inspect.TupleType():
+            return _describe_list(info)
         case inspect.UnionType(types=types):
             return " or ".join(_describe(one) for one in types)
     simple = {inspect.BoolType: "true or false", inspect.StrType: "text", inspect.NoneType: "null"}
     return simple.get(type(info), "a mapping")
+
+
+def _describe_list(info: inspect.ListType | inspect.TupleType) -> str:
+    if isinstance(info, inspect.TupleType):
+        return f"[{', '.join(map(_describe, info.item_types))}]"
+    item = _describe(info.item_type)
+    return f"a list of {'mappings' if item == 'a mapping' else item}"
 
 
 def _bounds(info: inspect.IntType | inspect.FloatType) -> str:

@@ -25,7 +25,12 @@ def _lines() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for reason in REASONS:
         cells = (f"`{reason.name}`", reason.unit, reason.text, _limit(reason), reason.remedy)
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+        yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell whose bars do not end it."""
+    return cell.replace("|", r"\|")
 
 
 def _limit(reason: Reason) -> str:

@@ -43,11 +43,16 @@ def _section(struct: type[Section], path: str) -> Iterator[str]:
     for field in fields:
         if not is_section(field.type):
             cells = (f"`{field.name}`", _accepts(field), _default(field), docs.get(field.name, ""))
-            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+            yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
     yield ""
     for field in fields:
         for inner in sections_in(field.type):
             yield from _section(inner, f"{path}.{field.name}".lstrip("."))
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell whose bars do not end it."""
+    return cell.replace("|", r"\|")
 
 
 def _accepts(field: msgspec.structs.FieldInfo) -> str:

@@ -53,9 +53,9 @@ class DataSource(Section, frozen=True, kw_only=True):
     system: str | None = None
     """System message for this source; null: as `data.system`; an empty text adds none."""
     label: LabelMeaning | None = None
-    """Meaning of its column `label`; null: as `data.label`."""
+    """Meaning of this source's column `label`; null: as `data.label`."""
     yes_labels: list[Label] | None = None
-    """Its labels that count as positive; null: as `data.yes_labels`."""
+    """Labels of this source that count as positive; null: as `data.yes_labels`."""
 
 
 class DataConfig(Section, frozen=True, kw_only=True):
@@ -117,8 +117,8 @@ class DataConfig(Section, frozen=True, kw_only=True):
     model."""
     special_tokens: list[str] = []
     """Special tokens to add to the tokenizer, such as `["<|im_start|>", "<|im_end|>"]` for a chat
-    template that writes them. Those that it does not have get rows in the embedding and the output
-    head, which are trained and saved with the adapter."""
+    template that writes them. New tokens get rows in the embedding and the output head, which
+    are trained and saved with the adapter."""
     train_on: str = "all"
     """Turns of conversations to learn: `all` assistant turns, only the `last` one, or the turns of
     another role by its name."""
@@ -182,8 +182,8 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     hard_negatives: CountOrZero = 1
     """Hard negatives used per record, at most."""
     own_hard_only: bool = False
-    """Compare an anchor only with its own hard negatives, as for classes; false: also with those of
-    other pairs."""
+    """Compare an anchor only with its own hard negatives, for data whose negatives are the other
+    classes; false: also with those of other pairs."""
     in_batch: bool = True
     """Use the texts of other pairs as negatives; false: each pair has only its own hard
     negatives."""
@@ -257,7 +257,7 @@ class EarlyStopConfig(Section, frozen=True, kw_only=True):
     patience: Count = 3
     """Evaluations without an improvement before the run ends."""
     min_delta: NonNegative = 0.0
-    """The metric must be better than before by more than this to count as improved."""
+    """The metric must be better than its best so far by more than this to count as improved."""
 
 
 class LrRatios(Section, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ class RecoveryForecast(msgspec.Struct, frozen=True, kw_only=True):
     attempt: RecoveryAttempt | None = None
     """The planned recovery; None if it would be refused or does not apply to the anomaly."""
     refused: str = ""
-    """Why it would be refused."""
+    """Why a recovery would be refused; empty if it would not."""
     tried: int = 0
     """Recoveries already made in this incident."""
 

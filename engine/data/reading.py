@@ -23,7 +23,7 @@ from .stdlib_pairs import stdlib_pairs
 Progress = Callable[[str, float, float], None]
 """Called with (label, done, total)."""
 HOLDOUT_SEED = 0
-"""Seed of the held-out choice; not the run's seed, so that all runs hold out the same records."""
+"""Seed by which records are held out; not the run's, so that all runs hold out the same ones."""
 T = TypeVar("T")
 
 

@@ -20,7 +20,7 @@ class EventLog:
     def __init__(self, journal_writer: JournalWriter | None, *, timeline: int = 1) -> None:
         self._journal_writer = journal_writer
         self.position = Position()
-        """Where training is; the trainer moves it."""
+        """Finished steps and scheduled learning rate; the trainer updates them."""
         self.timeline = timeline
         self.state = RunState.STARTING
         self._progress = ("", 0.0)

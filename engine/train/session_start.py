@@ -22,7 +22,7 @@ class SessionStart:
     control_seq: int = 0
     """Newest command at the start; later ones are for this process. 0 on every rank but 0."""
     attempt: LaunchAttempt = field(default_factory=LaunchAttempt)
-    """Which start of the ranks this is."""
+    """Number of this start of the ranks by torchrun, and how many restarts are allowed."""
     profile_steps: int = 0
     """Number of steps of a run that is only profiled; 0 trains."""
     lr_range: LrRange | None = None

@@ -36,3 +36,10 @@ def test_every_key_is_on_it() -> None:
     sections = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
     assert set(missing) <= sections
     assert {"data.train", "train.lr_ratios", "train.early_stop"} <= sections
+
+
+def test_cells_show_fixed_lists_and_bars() -> None:
+    page = reference_text()
+    assert "| `score_range` | [a number, a number] or null |" in page
+    assert "text or a list of mappings" in page
+    assert r'["<\|im_start\|>", "<\|im_end\|>"]' in page

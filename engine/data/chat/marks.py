@@ -47,7 +47,7 @@ class PlacedString:
     """Where a string of a message stands in the rendered text."""
 
     string: int
-    """Its number in the conversation."""
+    """Number of the string in the conversation."""
     message: int
     kind: Kind
     start: int

@@ -62,7 +62,7 @@ class Asked:
     """A request for an answer to the messages before a turn."""
 
     string: int | None
-    """The last string in it; None if there is none."""
+    """The last string in the request; None if there is none."""
     tail: str
     """The text behind that string."""
     text: str

@@ -37,9 +37,9 @@ class TurnTarget:
 
     turn: int
     spans: tuple[Span, ...]
-    """More than one if the template writes other messages into the turn."""
+    """Its characters; several spans if the template writes other messages into the turn."""
     ended: bool
-    """Whether it includes an end mark."""
+    """Whether the spans include an end mark, such as the end-of-turn token."""
 
 
 @dataclass

@@ -16,9 +16,9 @@ COUPLES = (
 )
 """Columns of two texts that need not match."""
 _KNOWN_BEFORE = 3
-"""Number of couples that are names of an anchor and a positive themselves."""
+"""Number of first couples whose names the formats read as anchor and positive anyway."""
 INFERENCES = ("premise", "hypothesis")
-"""The couple whose numbers are classes of inference in an order of their own."""
+"""The couple whose numeric labels are classes of inference, whose order differs by dataset."""
 JUDGED = ("document", "passage", "answer")
 """Columns of a text that may or may not match the anchor."""
 LABELS = (

@@ -133,7 +133,7 @@ class Encoding:
     others: tuple[str, ...] = ()
     """Encodings that fit as well as a guessed one."""
     first: str = ""
-    """Where the first byte beyond ASCII of a guessed one is."""
+    """Place of the first byte beyond ASCII, if the encoding is guessed."""
 
     @property
     def described(self) -> str:

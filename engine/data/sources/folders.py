@@ -45,9 +45,9 @@ class FolderFiles:
     """The data files of a folder that are read, and the files that are not."""
 
     read: list[Path]
-    """Those of the split, in their order."""
+    """Files of the split, in their order."""
     unread: list[Path]
-    """Those that belong to no split or are of another kind, and links to folders."""
+    """Files that belong to no split or are of another kind, and links to folders."""
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:

@@ -41,7 +41,7 @@ _ABOUT = frozenset(
 )
 """Keys that say something about a whole file."""
 _MANY = 20
-"""Texts by name that are more than the columns of one record."""
+"""Number of texts by name from which they are not the columns of one record."""
 
 Form = Callable[[JsonObject, str, Pass], Iterator[Row] | None]
 

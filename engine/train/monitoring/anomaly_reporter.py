@@ -71,7 +71,7 @@ class AnomalyReporter:
         self._newest: tuple[str, AnomalyReport] | None = None
         """The newest alarm: public id and report."""
         self._beside: dict[str, AnomalyReport] = {}
-        """Earlier alarms without a rollback, by public id; one rollback is added to all of them."""
+        """Earlier alarms without a rollback, by public id; the next one is added to them all."""
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
         event_log.listen(self._follow)

@@ -24,7 +24,7 @@ class StartReference:
         # Tied weights have several names but are exchanged once.
         self._live = list({id(weight): weight for weight in weights.values()}.values())
         self.kept = [weight.detach().clone() for weight in self._live]
-        """The values that are not in the model at the moment."""
+        """The start weights; within a block, the trained ones, which the block has taken out."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
