@@ -238,9 +238,8 @@ def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
 def _is_conversation(key: str, elements: list[Element]) -> bool:
     """Whether a list is one conversation, not a column of conversations."""
     values = [one.value for one in elements]
-    if key in _CONVERSATIONS:
-        listed = [isinstance(one, list) or str(one).lstrip()[:1] == "[" for one in values]
-        return bool(values) and not any(listed)
+    if key in _CONVERSATIONS and all(isinstance(one, dict) for one in values):
+        return bool(values)
     return bool(values) and all(map(is_message, values))
 
 

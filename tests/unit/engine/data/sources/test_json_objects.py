@@ -253,7 +253,6 @@ def test_a_list_beside_a_text_to_learn_belongs_to_one_record(tmp_path: Path, key
     "record",
     [
         {"source": "s", "conversation": [{"input": "a", "output": "b"}]},
-        {"source": "s", "conversations": ["a", "b"]},
         {"context": CHAT, "response1": "a", "response2": "b", "votes": [{"score": 1}]},
         {"messages": CHAT, "votes": [{"score": 1}]},
     ],
@@ -268,3 +267,9 @@ def test_one_row_with_a_conversation_is_a_record(tmp_path: Path, record: dict[st
 def test_columns_of_conversations_are_a_table(tmp_path: Path) -> None:
     rows, _ = read(tmp_path, {"conversations": [CHAT, CHAT], "source": ["a", "b"]})
     assert rows == [{"conversations": CHAT, "source": name} for name in "ab"]
+
+
+def test_lists_of_words_are_no_conversation(tmp_path: Path) -> None:
+    words = {"data": {"dialog": ["talk", "chat"], "door": ["gate"]}}
+    with pytest.raises(DataError, match="lists of different lengths"):
+        read(tmp_path, words)
