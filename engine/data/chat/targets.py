@@ -92,7 +92,7 @@ class TargetFinder:
 
 
 class _Search:
-    """The search in one conversation."""
+    """Finds the targets of one conversation."""
 
     def __init__(
         self, finder: TargetFinder, turns: Turns, tools: Tools, rendered: Rendered

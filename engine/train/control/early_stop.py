@@ -37,7 +37,7 @@ class StoppedEarly(BaseException):
 
 
 class EarlyStop:
-    """Watches for a stop in a thread, from the start of a process until it trains."""
+    """Interrupts the main thread if a stop is requested before training; watches in a thread."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class EarlyStop:
         os.close(self._waker)
 
     def _received(self, poked: bool) -> None:
-        """Leave the main thread at once if the run is still loading and may stop by itself."""
+        """Raise `StoppedEarly` if a stop was requested and this rank, still loading, may stop alone."""
         asked = poked or (self._signals.count and not self._patience_s)
         if not (self._loading and asked):
             return
@@ -150,7 +150,7 @@ class WaitingStop:
 
 
 def answer_commands(run: RunDirectory, control_seq: int, event_log: EventLog) -> None:
-    """Record the outcome of the commands that came while the run loaded and was stopped."""
+    """Record the outcome of commands that arrived while the run loaded, before a stop ended it."""
     from .command_scheduler import command_failed
 
     reader = ControlReader(run)

@@ -149,7 +149,7 @@ def first_pass(
 
 
 def cache_step(seen: Sequence[EmbeddedBatch], objective: PairObjective, scale: float) -> StepCache:
-    """Compute the loss over a whole step and its gradient by every vector; a collective.
+    """Compute the loss of a step and its gradient with respect to every vector; a collective.
 
     Args:
         seen: this rank's micro-batches of the step, from the first pass.
