@@ -44,7 +44,7 @@ class Sweep:
     _mean: float = 0.0
 
     def add(self, rate: float, loss: float) -> None:
-        """Add a step: its learning rate, and the loss before its update; NaN and infinity diverge."""
+        """Add a rate and the loss before its update; a non-finite loss counts as divergence."""
         if not math.isfinite(loss):
             self.diverged = True
             return

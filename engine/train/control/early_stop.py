@@ -100,7 +100,7 @@ class EarlyStop:
         os.close(self._waker)
 
     def _received(self, poked: bool) -> None:
-        """Raise `StoppedEarly` if a stop was requested and this rank, still loading, may stop alone."""
+        """Raise `StoppedEarly` if a stop was requested and this loading rank may stop alone."""
         asked = poked or (self._signals.count and not self._patience_s)
         if not (self._loading and asked):
             return
