@@ -35,7 +35,7 @@ from ..train.patches import guard_optimizer, poison_nonfinite
 from ..train.session_start import SessionStart
 from ..train.signals import StopSignals
 from .batch_tape import BatchTape
-from .capabilities import Capabilities
+from .capabilities import Capabilities, Unwatchable
 from .checkpoint_plan import CheckpointPlan
 from .foreign_state import ForeignState, Parts
 from .hf_memory import HfMemory
@@ -177,8 +177,14 @@ def begin_session(watched: Watched) -> HfSession:
 
 
 def _run_of_all(script_run: ScriptRun | None, agreement: Agreement) -> RunDirectory:
-    """Return the run folder that rank 0 has opened, on every rank."""
+    """Return the run folder that rank 0 has opened, on every rank.
+
+    Raises:
+        Unwatchable: rank 0 could not open one.
+    """
     path = agreement.share(str(script_run.run.path).encode() if script_run else b"").decode()
+    if not path:
+        raise Unwatchable("rank 0 has no run folder")
     return script_run.run if script_run else shared_run(path)
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config.schema import RunConfig
+from ..errors import FttuiError
 from ..protocol.states import RunState
 from .batch_tape import BatchTape
-from .capabilities import Capabilities, Unwatchable, capabilities_of
+from .capabilities import Capabilities, Unwatchable, capabilities_of, why_not_back
 from .checkpoint_plan import CheckpointPlan, plan_checkpoints
 from .hf_callback import WatchCallback
 from .hf_config import run_name, source_text, watched_config
@@ -37,35 +38,46 @@ class WatchOptions:
     """Makes the event log of the run."""
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """What is known about a trainer before it trains."""
+
+    capabilities: Capabilities
+    plan: CheckpointPlan
+    config: RunConfig
+
+    @classmethod
+    def of(cls, trainer: Any, options: WatchOptions) -> Preparation:
+        """Look at a trainer.
+
+        Raises:
+            Unwatchable: nothing of the trainer can be watched.
+        """
+        capabilities, plan = capabilities_of(trainer), _plan(trainer, options)
+        name = options.name or run_name(trainer)
+        return cls(capabilities, plan, watched_config(trainer, name, plan.every, options.keep))
+
+
 class HfWatch:
     """The watch over one trainer; each `train()` is a run of its own."""
 
     def __init__(self, trainer: Any, options: WatchOptions, *, at_once: bool) -> None:
         self._trainer = trainer
         self._options = options
-        self._capabilities = capabilities_of(trainer)
-        self._plan = _plan(trainer, options)
+        self._prepared = Preparation.of(trainer, options) if at_once else None
+        self._script_run = self._open(self._prepared) if self._prepared else None
         self._undo = Undo()
         self._train: Callable[..., Any] = self._undo.replace(trainer, "train", self.train)
-        self._config = watched_config(
-            trainer, options.name or run_name(trainer), self._plan.every, options.keep
-        )
-        self._script_run: ScriptRun | None = self._open() if at_once else None
 
-    @property
-    def _leads(self) -> bool:
-        return bool(self._trainer.args.process_index == 0)
-
-    def _open(self) -> ScriptRun | None:
+    def _open(self, prepared: Preparation) -> ScriptRun | None:
         """Open the run on rank 0 and say how to attach to it."""
-        if not self._leads:
+        trainer, make = self._trainer, self._options.make_event_log
+        if trainer.args.process_index != 0:
             return None
-        trainer = self._trainer
-        script_run = ScriptRun(
-            self._config, source_text(trainer), type(trainer).__name__, self._options.make_event_log
-        )
-        run = script_run.run
-        say(f"run {run.id} · attach: fttui attach {run.path}")
+        script_run = ScriptRun(prepared.config, source_text(trainer), type(trainer).__name__, make)
+        limits = [why for why in (why_not_back(trainer),) if why]
+        tail = "".join(f" · no rollback: {why}" for why in limits)
+        say(f"run {script_run.run.id} · attach: fttui attach {script_run.run.path}{tail}")
         return script_run
 
     def remove(self) -> None:
@@ -76,15 +88,35 @@ class HfWatch:
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train as the trainer does, as a run of its own."""
-        script_run, self._script_run = self._script_run or self._open(), None
-        watched = WatchedTraining(
-            self._trainer, script_run, self._config, self._capabilities, self._plan, self._options
-        )
+        watched = self._begin()
+        if watched is None:
+            return self._train(*arguments, **named)
         try:
             with watched:
                 return self._train(*arguments, **named)
         finally:
             watched.close()
+
+    def _begin(self) -> WatchedTraining | None:
+        """Return the context of a watched `train()`; None if this one cannot be watched.
+
+        Several ranks agree when the session begins: a rank 0 without a run folder ends the
+        watching of all.
+        """
+        try:
+            prepared = self._prepared or Preparation.of(self._trainer, self._options)
+            script_run, self._script_run = self._script_run, None
+            alone = self._trainer.args.world_size == 1
+            try:
+                script_run = script_run or self._open(prepared)
+            except Exception as error:
+                if alone:
+                    raise
+                say(f"the run cannot be recorded: {type(error).__name__}: {error}")
+            return WatchedTraining(self._trainer, script_run, prepared, self._options)
+        except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's training
+            _say_unwatched(error)
+            return None
 
 
 class WatchedTraining:
@@ -94,11 +126,10 @@ class WatchedTraining:
         self,
         trainer: Any,
         script_run: ScriptRun | None,
-        config: RunConfig,
-        capabilities: Capabilities,
-        plan: CheckpointPlan,
+        prepared: Preparation,
         options: WatchOptions,
     ) -> None:
+        config, capabilities = prepared.config, prepared.capabilities
         self._trainer = trainer
         self._script_run = script_run
         self._undo = Undo()
@@ -115,7 +146,7 @@ class WatchedTraining:
             trainer,
             config,
             capabilities,
-            plan,
+            prepared.plan,
             script_run,
             event_log,
             tape,
@@ -199,15 +230,24 @@ _watches: weakref.WeakKeyDictionary[Any, HfWatch] = weakref.WeakKeyDictionary()
 
 
 def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) -> None:
-    """Watch a trainer; one that cannot be watched trains as before, and a line says why."""
+    """Watch a trainer; one that cannot be watched trains as before, and a line says why.
+
+    Args:
+        trainer: the trainer of the script.
+        options: what the caller has chosen.
+        at_once: whether the run is opened now; otherwise when the trainer trains.
+    """
     if trainer in _watches:
         return
     try:
         _watches[trainer] = HfWatch(trainer, options, at_once=at_once)
-    except Unwatchable as reason:
-        say(f"this trainer is not watched: {reason}")
     except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's script
-        say(f"this trainer is not watched: {type(error).__name__}: {error}")
+        _say_unwatched(error)
+
+
+def _say_unwatched(error: Exception) -> None:
+    kind = "" if isinstance(error, Unwatchable | FttuiError) else f"{type(error).__name__}: "
+    say(f"this trainer is not watched: {kind}{error}")
 
 
 def unwatch_trainer(trainer: Any) -> None:

@@ -16,6 +16,7 @@ from . import (
     control,
     data,
     doctor,
+    execute,
     export,
     ls,
     run,
@@ -75,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     modules = (
         run,
+        execute,
         attach,
         control,
         ls,

@@ -1,0 +1,1 @@
+"""The folder that `fttui exec` puts first on PYTHONPATH; it holds only `sitecustomize`."""

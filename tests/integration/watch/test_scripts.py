@@ -1,0 +1,144 @@
+"""Whole scripts: `fttui exec` without a change to the script, and two ranks under torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.protocol.events import CommandApplied, RolledBack, RunEnded, RunStarted
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_dir import RunDirectory
+from tests.support.training import read_records
+
+ROOT = Path(__file__).resolve().parents[3]
+
+STOCK = """
+import sys
+from pathlib import Path
+from tests.support.foreign import plain
+trainer = plain(Path(sys.argv[1]), num_train_epochs=1)
+print("hello from the script")
+trainer.train()
+print("trained", trainer.state.global_step)
+sys.exit(int(sys.argv[2]))
+"""
+
+CHAINED = 'import os\nopen(os.environ["CHAINED"], "a").write("ran\\n")\n'
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}", "HOME": str(folder), **more}
+
+
+def run_exec(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fttui.tui", "exec", "--headless", "--runs-dir"]
+    return subprocess.run(
+        [*command, str(folder / "runs"), "--", *words],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=environment(folder, **more),
+        check=False,
+    )
+
+
+def only_run(folder: Path) -> RunDirectory:
+    (path,) = [path for path in (folder / "runs").iterdir() if not path.name.startswith(".")]
+    return RunDirectory(path)
+
+
+@pytest.mark.slow
+def test_a_stock_script_is_watched_and_its_exit_code_passed_on(tmp_path: Path) -> None:
+    script, hidden = tmp_path / "stock.py", tmp_path / "hidden"
+    script.write_text(STOCK)
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(CHAINED)
+    done = run_exec(
+        tmp_path,
+        *(sys.executable, str(script), str(tmp_path), "3"),
+        PYTHONPATH=f"{hidden}{os.pathsep}{ROOT}",
+        CHAINED=str(tmp_path / "chained"),
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Trainer on GPT2LMHeadModel, 6 steps" in done.stdout
+    assert "hello from the script" not in done.stdout
+    run = only_run(tmp_path)
+    output = run.engine_log.read_text()
+    assert "hello from the script" in output
+    assert "trained 6" in output
+    assert (tmp_path / "chained").read_text()
+    (ended,) = [r.event for r in read_records(run) if isinstance(r.event, RunEnded)]
+    assert ended.state is RunState.FINISHED
+    assert run.identity().script
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [run.id]
+
+
+@pytest.mark.slow
+def test_a_command_without_a_trainer_passes_its_end_on(tmp_path: Path) -> None:
+    code = "import sys; print('no trainer here'); sys.exit(5)"
+    done = run_exec(tmp_path, sys.executable, "-c", code)
+    assert done.returncode == 5
+    assert "no trainer here" in done.stdout
+    assert "no Hugging Face trainer was watched" in done.stdout
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist
+from pathlib import Path
+from tests.support import foreign
+from tests.support.training import Script, ScriptedEventLog
+from fttui.engine.run.control_log import ControlWriter
+from fttui.engine.watch import script_run
+from fttui.engine.watch.hf_watch import WatchOptions, watch_trainer
+
+folder, back = Path(sys.argv[1]), sys.argv[2] == "back"
+script_run.launch_hub = lambda run: None
+
+def scripted(run, writer):
+    script = Script({3: ["checkpoint"], 5: ["rollback 3", "lr scale 1"], 8: ["rollback 0"]})
+    return ScriptedEventLog(writer, ControlWriter(run) if run else None, script, 1)
+
+trainer, logged = foreign.build(
+    lambda place: foreign.plain(place, num_train_epochs=4, ddp_backend="gloo"), folder
+)
+if back:
+    watch_trainer(trainer, WatchOptions(make_event_log=scripted))
+trainer.train()
+last = {entry["step"]: entry for entry in logged.entries}
+weights = foreign.weights_of(trainer)
+torch.save((weights, last), folder / f"{sys.argv[2]}-{dist.get_rank()}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_roll_back_together_and_end_like_uninterrupted_ones(tmp_path: Path) -> None:
+    import torch
+
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    for kind in ("straight", "back"):
+        done = subprocess.run(
+            [*torchrun, "--nproc-per-node", "2", str(script), str(tmp_path), kind],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            env=environment(tmp_path, FTTUI_RUNS=str(tmp_path / "runs")),
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        wanted = torch.load(tmp_path / f"straight-{rank}.pt", weights_only=False)
+        weights, logged = torch.load(tmp_path / f"back-{rank}.pt", weights_only=False)
+        assert torch.equal(weights, wanted[0])
+        assert logged == wanted[1]
+    records = read_records(only_run(tmp_path))
+    back = [r.event for r in records if isinstance(r.event, RolledBack)]
+    assert [(one.from_step, one.to_step) for one in back] == [(5, 3), (8, 0)]
+    assert sum(isinstance(r.event, CommandApplied) for r in records) == 4
+    started = [r.event for r in records if isinstance(r.event, RunStarted)][-1]
+    assert len(started.devices) == 2
