@@ -5,6 +5,7 @@ Every builder makes the same trainer again: same weights, same data, same seeds.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
+from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.watch import script_run
 from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
@@ -344,3 +346,27 @@ def play_watched(
     run = RunDirectory(path)
     played = Played(run, SessionOutcome(RunState.FINISHED, None), read_records(run))
     return Trained(trainer, weights_of(trainer), logged.entries, played)
+
+
+def both_ways(place: RankPlace, folder: Path) -> None:
+    """Train on a rank without fttui, then watched with rollbacks, and keep what came of it."""
+    os.environ["FTTUI_RUNS"] = str(folder / "runs")
+    setattr(script_run, "launch_hub", lambda run: None)  # noqa: B010 -- it is imported there
+    script = Script({3: ["checkpoint"], 6: ["rollback last"], 9: ["rollback 0"]})
+
+    def scripted(run: RunDirectory | None, writer: JournalWriter | None) -> ScriptedEventLog:
+        return ScriptedEventLog(writer, ControlWriter(run) if run else None, script, 1)
+
+    found = []
+    for watched in (False, True):
+        trainer, logged = build(in_four_epochs, folder / f"{watched}-{place.rank}")
+        if watched:
+            watch_trainer(trainer, WatchOptions(make_event_log=scripted))
+        trainer.train()
+        last = {entry["step"]: entry for entry in logged.entries}
+        found.append((weights_of(trainer), last))
+    torch.save(found, folder / f"rank-{place.rank}.pt")
+
+
+def in_four_epochs(folder: Path) -> Any:
+    return plain(folder, num_train_epochs=4, ddp_backend="gloo")

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from fttui.engine.protocol.events import CommandApplied, RolledBack, RunEnded, RunStarted
+from fttui.engine.protocol.events import CommandFailed, RolledBack, RunEnded, RunStarted
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
+from tests.support.foreign import both_ways
+from tests.support.ranks import in_ranks
 from tests.support.training import read_records
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,59 +89,19 @@ def test_a_command_without_a_trainer_passes_its_end_on(tmp_path: Path) -> None:
     assert "no Hugging Face trainer was watched" in done.stdout
 
 
-RANKS = """
-import sys, torch, torch.distributed as dist
-from pathlib import Path
-from tests.support import foreign
-from tests.support.training import Script, ScriptedEventLog
-from fttui.engine.run.control_log import ControlWriter
-from fttui.engine.watch import script_run
-from fttui.engine.watch.hf_watch import WatchOptions, watch_trainer
-
-folder, back = Path(sys.argv[1]), sys.argv[2] == "back"
-script_run.launch_hub = lambda run: None
-
-def scripted(run, writer):
-    script = Script({3: ["checkpoint"], 5: ["rollback 3", "lr scale 1"], 8: ["rollback 0"]})
-    return ScriptedEventLog(writer, ControlWriter(run) if run else None, script, 1)
-
-trainer, logged = foreign.build(
-    lambda place: foreign.plain(place, num_train_epochs=4, ddp_backend="gloo"), folder
-)
-if back:
-    watch_trainer(trainer, WatchOptions(make_event_log=scripted))
-trainer.train()
-last = {entry["step"]: entry for entry in logged.entries}
-weights = foreign.weights_of(trainer)
-torch.save((weights, last), folder / f"{sys.argv[2]}-{dist.get_rank()}.pt")
-"""
-
-
 @pytest.mark.slow
 def test_two_ranks_roll_back_together_and_end_like_uninterrupted_ones(tmp_path: Path) -> None:
-    import torch
-
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    for kind in ("straight", "back"):
-        done = subprocess.run(
-            [*torchrun, "--nproc-per-node", "2", str(script), str(tmp_path), kind],
-            capture_output=True,
-            text=True,
-            timeout=110,
-            env=environment(tmp_path, FTTUI_RUNS=str(tmp_path / "runs")),
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    assert in_ranks(2, both_ways, tmp_path) == [0, 0]
     for rank in range(2):
-        wanted = torch.load(tmp_path / f"straight-{rank}.pt", weights_only=False)
-        weights, logged = torch.load(tmp_path / f"back-{rank}.pt", weights_only=False)
-        assert torch.equal(weights, wanted[0])
-        assert logged == wanted[1]
+        (wanted, alone), (weights, logged) = torch.load(
+            tmp_path / f"rank-{rank}.pt", weights_only=False
+        )
+        assert torch.equal(weights, wanted)
+        assert logged == alone
     records = read_records(only_run(tmp_path))
+    assert [r.event for r in records if isinstance(r.event, CommandFailed)] == []
     back = [r.event for r in records if isinstance(r.event, RolledBack)]
-    assert [(one.from_step, one.to_step) for one in back] == [(5, 3), (8, 0)]
-    assert sum(isinstance(r.event, CommandApplied) for r in records) == 4
+    assert len(back) == 2
+    assert back[1].to_step == 0
     started = [r.event for r in records if isinstance(r.event, RunStarted)][-1]
     assert len(started.devices) == 2
