@@ -211,8 +211,8 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
 class PreferenceConfig(Section, frozen=True, kw_only=True):
     """The losses of tasks dpo and kto.
 
-    Their reference is the model without its adapter, or the start adapter if `adapter.start` is
-    continued.
+    Their reference is the model as it was before training: without an adapter, or with the adapter
+    that `adapter.start` continues.
     """
 
     loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
@@ -363,8 +363,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     the host. auto: where possible and if it fits; on: refuse to run where impossible; static: the
     same shapes without graphs, on any device, for comparison."""
     ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Decay of an exponential moving average of the adapter, such as 0.99; 0 is off. The average is
-    used for evaluations and samples and is saved beside the adapter."""
+    """Decay of an exponential moving average of the trained weights, such as 0.99; 0 is off. The
+    average is used for evaluations and samples and is saved beside them."""
     early_stop: EarlyStopConfig | None = None
     """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
 

@@ -271,7 +271,7 @@ def build_hf_trainer(setup: Setup, start: SessionStart, event_log: EventLog) -> 
 
 
 def build_ema(setup: Setup) -> AdapterEma | None:
-    """Build the moving average of the adapter, if the run keeps one."""
+    """Build the moving average of the trained weights; None if the run keeps none."""
     decay = setup.config.train.ema
     return AdapterEma(adapter_weights(setup.loaded.model), decay) if decay else None
 

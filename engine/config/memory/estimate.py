@@ -79,10 +79,10 @@ class MemoryEstimate:
     non_quantized: int
     """Embeddings, output head and norms."""
     adapters: int
-    """Adapter weights, their moving average if one is kept, and the start adapter if it is the
-    reference."""
+    """Trained weights, their moving average if one is kept, and their copy from the start if that
+    is the reference."""
     gradients: int
-    """Gradients of the adapters, and DDP's copy of them."""
+    """Gradients of the trained weights, and DDP's copy of them."""
     optimizer: int
     """State of the optimizer."""
     activations: int

@@ -85,5 +85,5 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def needs_copy_as_reference(self) -> bool:
-        """Whether the base model alone is not what training started from."""
+        """Whether the reference is a copy of the trained weights from before training."""
         return self.kind == "none" or self.continues or self.starts_beside_base

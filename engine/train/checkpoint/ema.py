@@ -1,4 +1,4 @@
-"""The moving average of the adapter, which is evaluated and exported if `train.ema` is set."""
+"""The moving average of the trained weights, evaluated and exported if `train.ema` is set."""
 
 from __future__ import annotations
 

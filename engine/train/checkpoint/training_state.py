@@ -1,7 +1,7 @@
 """Exact training state: captures and restores everything that training changes.
 
-The base model never changes and is not part of the state. The state of a step is captured at the
-boundary before its first micro-batch.
+Weights that are not trained never change and are not part of the state. The state of a step is
+captured at the boundary before its first micro-batch.
 
 A restore has two phases, so that a damaged file on one rank changes nothing on any rank:
 
@@ -65,11 +65,11 @@ class StagedState:
 
     adapter: dict[str, Tensor]
     machinery: dict[str, Any]
-    """The content of `OPTIMIZER`: optimizer, schedule, loss scaler, parameters of no adapter."""
+    """The content of `OPTIMIZER`: optimizer, schedule, loss scaler, other parameters."""
     rng: RngState
     counters: Counters
     average: dict[str, Tensor] | None
-    """The averaged adapter; None if the checkpoint or this run has none."""
+    """The average of the trained weights; None if the checkpoint or this run has none."""
 
 
 def rng_file(rank: int) -> str:
@@ -78,7 +78,7 @@ def rng_file(rank: int) -> str:
 
 
 class StatefulTrainer(Protocol):
-    """The parts of a trainer that change while it trains, besides the adapter."""
+    """The parts of a trainer that change while it trains, besides the weights of its model."""
 
     optimizer: Any
     lr_scheduler: Any
@@ -93,7 +93,7 @@ class StatefulTrainer(Protocol):
 
     @property
     def own_parameters(self) -> Mapping[str, Tensor]:
-        """Trained parameters that belong to no adapter, such as a learned temperature, by name."""
+        """Trained parameters outside of the model, such as a learned temperature, by name."""
 
     def return_to_step(self, step: int) -> None:
         """Set the number of finished steps; called after the schedule has been restored."""
@@ -134,7 +134,7 @@ class TrainingState:
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Write what ranks share: adapter, its average, optimizer, schedule, scaler, counters."""
+        """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters."""
         save_weights(self._adapter, folder / self._file)
         if self._ema is not None:
             save_weights(self._ema.average, folder / EMA)
@@ -337,7 +337,7 @@ class CheckpointReader:
 
 
 def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
-    """Restore the average; a checkpoint without one restarts it from the restored adapter."""
+    """Restore the average; without one in the checkpoint it restarts from the weights."""
     if staged.average is None:
         ema.restart()
     else:

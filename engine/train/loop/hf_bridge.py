@@ -94,7 +94,7 @@ class SteppedTrainer(OwnOptimizer):
 
     @property
     def own_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Trained parameters that belong to no adapter; part of the exact state."""
+        """Trained parameters outside of the model; part of the exact state."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Optimizer with a learning rate per part of the adapter, and the learning rate schedule."""
+"""Optimizer with a learning rate per group of trained weights, and the learning rate schedule."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _events(taken: profile) -> Iterator[Any]:
 
 
 def useful_flops_per_token(model: nn.Module, length: float) -> float:
-    """Return the floating-point operations per token that training an adapter needs at least.
+    """Return the floating-point operations per token that training needs at least.
 
     Counted are all matrix products in the forward pass and for the gradients of their inputs, for
     the gradients of weights only if these are trained, and causal attention, which covers half of

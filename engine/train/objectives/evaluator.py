@@ -26,7 +26,7 @@ from .preference import evaluate_preferences
 
 
 class Evaluator:
-    """Evaluates the adapter, or its average, on held-out examples, each rank on its share."""
+    """Evaluates the weights, or their average, on held-out examples, each rank on its share."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Evaluator:
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def sample(self, prompt: str) -> str:
-        """Generate text greedily from the adapter, or from its average if the run keeps one."""
+        """Generate text greedily with the weights, or with their average if the run keeps one."""
         with self._evaluation_mode():
             inputs = self._encode(prompt).to(self._trainer.args.device)
             output = self._trainer.model.generate(

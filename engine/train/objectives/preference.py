@@ -1,7 +1,7 @@
 """Preference objective (dpo, kto): log-probabilities of model and reference, losses, evaluation.
 
-The reference is the model with its adapter disabled, or with the adapter that the run continues as
-it was at the start. It needs no second model in memory, and no checkpoint holds its state.
+The reference is the model as it was before training: with its adapter disabled, or with a copy of
+the trained weights. No second model is in memory, and no checkpoint holds the reference.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ class EngineTrainer:
         return len(self._evaluator) > 0
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
-        """Evaluate the current adapter, or its moving average if the run keeps one."""
+        """Evaluate the current weights, or their moving average if the run keeps one."""
         return self._evaluator.evaluate(interrupted)
 
     def sample(self, prompt: str) -> str:
-        """Generate text from the adapter, or from its moving average if the run keeps one."""
+        """Generate text with the weights, or with their moving average if the run keeps one."""
         return self._evaluator.sample(prompt)
 
     def release_memory(self) -> int:

@@ -72,7 +72,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
 
     @property
     def own_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Trained parameters that belong to no adapter; part of the exact state."""
+        """Trained parameters outside of the model; part of the exact state."""
         log_scale = self.objective.temperature.log_scale
         return {} if log_scale is None else {"contrastive.log_scale": log_scale}
 
