@@ -124,7 +124,7 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("eval",), footer=7,
     ),
     Action(
-        "run.sample", "g", "sample", "generate text with the current adapter",
+        "run.sample", "g", "sample", "generate text with the current weights",
         RUN, ("sample",), "inline",
     ),
     Action(

@@ -226,7 +226,7 @@ class FttuiApp(AppBase):
         perform(self, action_id)
 
     def take_count(self) -> int:
-        """Return the count typed for this key, 1 if none was, and reset it."""
+        """Return the count typed before this key (1 if none was), and reset it."""
         count, self.count, self.counting = self.count, "", False
         return int(count or 1)
 

@@ -50,7 +50,7 @@ class AppBase(App[int]):
         raise NotImplementedError
 
     def take_count(self) -> int:
-        """Return the count typed for this key, 1 if none was, and reset it."""
+        """Return the count typed before this key (1 if none was), and reset it."""
         raise NotImplementedError
 
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""An adapter whose base weights were changed, as one for the unchanged base model."""
+"""Converts an adapter for changed base weights (PiSSA, OLoRA) into one for the unchanged base."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def plain_adapter(weights: bytes, settings: bytes, initial: bytes | None) -> tuple[bytes, bytes]:
-    """Return weights and settings of an adapter that gives the trained model on the base itself.
+    """Return the weights and settings of an equivalent adapter for the unchanged base model.
 
     PiSSA and OLoRA subtract the product of the initial matrices from the base weights. The result
     has twice the rank: B·A − B₀·A₀ = [B, −B₀]·[A; A₀].

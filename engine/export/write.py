@@ -1,4 +1,4 @@
-"""Writes an export: a merged model, or an adapter for its base model, each with a model card."""
+"""Writes an export: a whole model, or an adapter for its base model, each with a model card."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _merged(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress)
 
 
 def _with_own_weights(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress) -> Any:
-    """Return the base model with its trained weights in place of the first ones."""
+    """Return the model with the trained weights in place of those of the base model."""
     require_space(folder, sum(p.numel() * p.element_size() for p in model.parameters()))
     trained = safetensors.torch.load(adapter.weights)
     found = model.load_state_dict(trained, strict=False)

@@ -108,7 +108,7 @@ class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
 
 
 class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
-    """Generate text from the current adapter."""
+    """Generate text with the current weights."""
 
     prompt: str
 
@@ -389,7 +389,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="sample", usage="sample PROMPT",
-        help="generate text from the current adapter",
+        help="generate text with the current weights",
         command=GenerateSample, parse=lambda a: GenerateSample(prompt=text_of(a, "a PROMPT")),
         legal=_LIVE, kind="one_shot", effect="here",
     ),

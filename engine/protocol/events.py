@@ -423,7 +423,7 @@ class LogEmitted(Event, frozen=True, kw_only=True, tag="LogEmitted"):
 
 
 class SampleGenerated(Event, frozen=True, kw_only=True, tag="SampleGenerated"):
-    """A text was generated from the current adapter."""
+    """A text was generated with the current weights."""
 
     prompt: str
     text: str
@@ -442,9 +442,9 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
 
 
 class DataFindingsChanged(Event, frozen=True, kw_only=True, tag="DataFindingsChanged"):
-    """Streamed training data have been found to differ from the data as stored.
+    """The findings about streamed training data have changed.
 
-    Rank 0 counts the records that it reads itself. The findings replace earlier ones.
+    Rank 0 counts the records that it reads itself. These findings replace earlier ones.
     """
 
     findings: list[DataFinding]

@@ -101,7 +101,7 @@ _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
 def _decoded(payload: bytes) -> ControlEntry | None:
-    """Return the entry of a frame; None if it is none that this version can read.
+    """Return the entry of a frame; None if this version cannot read it.
 
     A newer version may have accepted a command that this one does not know.
     """

@@ -28,7 +28,7 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def sweep_temporary(run: RunDirectory) -> None:
-    """Remove what killed processes left of files that they were replacing."""
+    """Remove the temporary files of processes that were killed while they replaced a file."""
     for place in (run.path, run.reports, *_subfolders(run.checkpoints)):
         with suppress(OSError), OpenFolder(place) as folder:
             for name in os.listdir(folder.descriptor):

@@ -50,7 +50,9 @@ def add_commands(commands: Commands) -> None:
         "--out", metavar="DIR", type=Path, help="default: exports/ in the run folder"
     )
     export.add_argument(
-        "--ema", action="store_true", help="export the adapter's moving average (train.ema)"
+        "--ema",
+        action="store_true",
+        help="export the moving average of the trained weights (train.ema)",
     )
     add_accept_changed(export)
     add_trust_code(export)

@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = Parser(
         prog="fttui",
-        description="Fine-tune an LLM adapter; watch and control the run in the terminal.",
+        description="Fine-tune an LLM; watch and control the run in the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -151,7 +151,9 @@ def _require_same_content(
     resumed: str,
     accept: frozenset[str],
 ) -> None:
-    """Refuse to resume with other content than that of the checkpoint, before anything is changed.
+    """Refuse to resume with another model, tokenizer, template, data or start adapter.
+
+    The comparison with the checkpoint is made before anything in the run folder is changed.
 
     Raises:
         ContentChanged: Base model, tokenizer, chat template or data differ, and are not accepted.

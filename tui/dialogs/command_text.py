@@ -102,7 +102,7 @@ def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
 
 
 def _recovery(state: AppState, command: Recover) -> list[str]:
-    """Describe `recover` by the rollback that the report offers as the manual way of the same plan.
+    """Describe `recover` by the rollback that its report recommends beside it for the same plan.
 
     The engine plans anew when it carries `recover` out, so settings and alarms that came after the
     report can change the numbers.

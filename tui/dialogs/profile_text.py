@@ -30,7 +30,7 @@ def _parts(found: StepsProfiled) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """Format a part of a step, which is mostly shorter than a second, with a decimal in ms."""
+    """Format the seconds of a part of a step; below one second as milliseconds with a decimal."""
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.9995 else fmt.duration(seconds)
 
 

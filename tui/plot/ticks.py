@@ -20,7 +20,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return logarithms of round values (1, 2, 5 or every digit) within logarithmic limits."""
+    """Return the log10 of round values such as 1, 2, 5, 10, between limits that are log10 too."""
     found: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
         powers = range(math.floor(low), math.ceil(high) + 1)

@@ -1,1 +1,1 @@
-"""Stylesheets."""
+"""The stylesheet and the colour themes of the app."""

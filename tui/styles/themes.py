@@ -1,4 +1,7 @@
-"""The dark, light and 16-colour themes: blue is live, amber watch, red alarm; colour-blind safe."""
+"""The dark, light and 16-colour themes: blue for live, amber for watch alerts, red for alarms.
+
+The colours can be told apart by colour-blind users.
+"""
 
 from __future__ import annotations
 

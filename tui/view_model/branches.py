@@ -69,7 +69,7 @@ class Branch:
         return int(loss.last[0]) if loss and loss.last else self.start
 
     def fork(self, timeline: int, step: int, own_index: int) -> Branch:
-        """Return a new branch that continues from a step of this one."""
+        """Return the branch that continues from a step of this one (index `own_index`)."""
         values = (
             series.at(step) if (series := self.curves.get(smoothed(a.beta))) else None
             for a in self.averages

@@ -1,6 +1,6 @@
 """The commands of a run and their phases: sent → accepted → applied | failed, or rejected.
 
-A pause that arrives during a step is in the phase applying until the run is held at a boundary.
+A pause that arrives during a step is in the phase `APPLYING` until the run pauses at the end of it.
 Local submissions, the hub's answers and journal events share the command's id. They arrive in any
 order, and an entry never returns to an earlier phase.
 """

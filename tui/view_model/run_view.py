@@ -48,7 +48,7 @@ class Pace:
         return Pace((*self.intervals_s, *gaps)[-PACE_WINDOW:], times[-1])
 
     def restarted(self) -> Pace:
-        """Return the pace that does not count the next interval, because training was paused."""
+        """Return the pace that ignores the next interval, because training was interrupted."""
         return Pace(self.intervals_s, None)
 
     @property
@@ -115,7 +115,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class GeneratedSample:
-    """A text that the adapter generated."""
+    """A text that the model generated during training."""
 
     step: int
     time: float

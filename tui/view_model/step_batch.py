@@ -115,7 +115,7 @@ def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
 
 
 def steps_of(records: Sequence[Record]) -> Iterator[Steps]:
-    """Yield records of finished steps as columns, one part per timeline; efficient for a few."""
+    """Yield records of finished steps as columns, one part per timeline; meant for few records."""
     for timeline, group in groupby(records, key=lambda record: record.timeline):
         yield _few(timeline, list(group))
 

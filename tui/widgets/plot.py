@@ -229,7 +229,7 @@ class Plot(Widget, can_focus=True):
         return text if len(text) <= GUTTER - 2 else fmt.scientific(value, 0)
 
     def _x_axis(self, sheet: raster.Sheet, state: AppState) -> None:
-        """Draw the x axis and the events on it; at one place the one of higher priority wins."""
+        """Draw the x axis and the events on it; of several in a column, the most important one."""
         _write(sheet, self.lines, GUTTER - 1, "└" + "─" * self.columns)
         window = self._picture.x
         for mark in sorted(self._marks(state), key=lambda m: MARK_RANK[m.kind]):

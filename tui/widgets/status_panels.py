@@ -155,7 +155,7 @@ def _halted(state: AppState) -> list[Content]:
     advised = recommended(state.run.current_anomaly)
     choices = (
         ("run.rollback", "roll back"),
-        *([("anomaly.recover", f"{name_of(advised)} (report)")] if advised else ()),
+        *([("anomaly.recover", f"{name_of(advised)} (recommended)")] if advised else ()),
         ("run.pause", "resume anyway"),
         ("run.stop", "stop"),
     )

@@ -48,7 +48,7 @@ _HUB_SILENT_S = 2.5
 
 @dataclass
 class _Timers:
-    """Times of the next or the last occurrence, in monotonic seconds."""
+    """When the next heartbeat is due and when viewer and hub were last heard, monotonic seconds."""
 
     pulse: float = 0.0
     heard: float = 0.0

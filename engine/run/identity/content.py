@@ -1,4 +1,4 @@
-"""Hashes of what a run is made of (model, tokenizer, template, data, start adapter), compared."""
+"""Hashes of what a run is made of (model, tokenizer, template, data, adapter), and differences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NO_CONTENT = Content(hash=hash_parts({}))
 
 
 class ContentIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is made of, by content."""
+    """What a run is made of: one content per kind."""
 
     base: Content
     """Weights and configuration of the base model."""
@@ -141,7 +141,7 @@ def _described(old: Content, new: Content) -> str:
 
 
 def _changes(old: Content, new: Content) -> Iterator[str]:
-    """Yield the parts that changed; a part under another name only is left out."""
+    """Yield the parts that changed; a part that was only renamed is left out."""
     gone = {name: value for name, value in old.parts.items() if name not in new.parts}
     added = {name: value for name, value in new.parts.items() if name not in old.parts}
     for name, value in new.parts.items():

@@ -24,7 +24,8 @@ def data_content(config: RunConfig, cache: HashCache, hub_revision: HubRevision 
     Args:
         config: The run.
         cache: Hashes of files.
-        hub_revision: Finds the revision of a hub dataset; without it, hub data stay unknown.
+        hub_revision: Finds the revision of a hub dataset; without it, the content of hub datasets
+            is unknown.
     """
     sources = dict(_named_sources(config))
     parts: dict[str, str] = {}

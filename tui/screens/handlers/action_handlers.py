@@ -122,7 +122,7 @@ def _recover(app: AppBase) -> None:
 
 
 def _confirm(app: AppBase, command: AnyCommand, rows: list[str], reason: str = "") -> None:
-    """Ask for confirmation under the command's own name, then send it."""
+    """Ask for confirmation in a dialog titled with the command's name, then send the command."""
 
     def answer(key: str | None) -> None:
         if key == "y":
@@ -220,7 +220,7 @@ HANDLERS: dict[str, Handler] = {
     "run.evaluate": lambda app: app.send(Evaluate()),
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),
-    "run.sample": _prompt("generate with the current adapter", "a prompt", _sample),
+    "run.sample": _prompt("generate with the current weights", "a prompt", _sample),
     "run.stop": _stop,
     "lr.change": _prompt(
         "learning rate", prompts.LR_FORMS, lambda app, t: prompts.read_lr(t, app.state.run)

@@ -16,7 +16,7 @@ class SamplesScreen(TableScreen):
     COLUMNS = ("step", "prompt", "text")
     NAME = "samples"
     DETAIL = "sample"
-    EMPTY = "No sample so far; {run.sample} generates one with the current adapter."
+    EMPTY = "No sample so far; {run.sample} generates one with the current weights."
     HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
