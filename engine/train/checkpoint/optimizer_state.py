@@ -77,8 +77,8 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
     if len(saved["groups"]) != len(lengths) or len(saved["state"]) != sum(lengths):
         return (
             f"the state of {len(saved['state'])} weights in {len(saved['groups'])} groups, this "
-            f"run trains {sum(lengths)} in {len(lengths)}; resume with the adapter settings it "
-            "was made with"
+            f"run trains {sum(lengths)} in {len(lengths)}; resume with the sections adapter and "
+            "train it was made with"
         )
     return None
 

@@ -244,16 +244,16 @@ class TrainingState:
         own = self._adapter
         if missing := sorted(own.keys() ^ found.keys()):
             raise CheckpointError(
-                f"checkpoint {folder.name}: {file} holds another set of adapter weights than this "
-                f"run trains, such as {missing[0]}; resume with the adapter settings it was made "
-                "with"
+                f"checkpoint {folder.name}: {file} holds a different set of weights than this "
+                f"run trains, such as {missing[0]}; resume with the sections adapter and train "
+                "it was made with"
             )
         for name, tensor in found.items():
             if tensor.shape != own[name].shape:
                 raise CheckpointError(
                     f"checkpoint {folder.name}: {file}: {name} is {list(tensor.shape)}, this run "
-                    f"has {list(own[name].shape)}; resume with the adapter settings it was made "
-                    "with"
+                    f"has {list(own[name].shape)}; resume with the section adapter it was "
+                    "made with"
                 )
 
 
