@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kind", choices=("merged", "adapter"), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder to create")
     parser.add_argument(
-        "--ema", action="store_true", help="export the moving average of the adapter"
+        "--ema", action="store_true", help="export the moving average of the trained weights"
     )
     parser.add_argument(
         "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"

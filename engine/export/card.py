@@ -18,7 +18,7 @@ _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per recor
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The base model of the adapter."""
+    """The base model that was fine-tuned."""
 
     name: str
     """The name in the configuration."""

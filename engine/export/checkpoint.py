@@ -1,4 +1,4 @@
-"""Verifies the adapter of a checkpoint and reads it into memory.
+"""Verifies a checkpoint and reads its trained weights, an adapter or the model's own, into memory.
 
 The run may continue meanwhile and remove the checkpoint.
 """
@@ -22,19 +22,19 @@ INITIAL = "initial_model.safetensors"
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The adapter files of a checkpoint, in memory."""
+    """The trained weights of a checkpoint, in memory: an adapter, or those of the model itself."""
 
     manifest: Manifest
     weights: bytes
     """The content of the safetensors file."""
     settings: bytes
-    """PEFT's configuration as JSON."""
+    """PEFT's configuration as JSON; an empty object without an adapter."""
     averaged: bool
     """Whether the weights are the moving average."""
 
 
 def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
-    """Find a checkpoint, verify all its files, and read its adapter.
+    """Find a checkpoint, verify all its files, and read its trained weights.
 
     Args:
         run: the run, which may be training.
@@ -61,8 +61,8 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {manifest.name} was removed while it was read ({error.strerror}): the run "
-            "keeps only its newest ones; choose another, or, while the run is live, write one that "
-            "is never removed with: fttui ctl checkpoint pin"
+            "removes older ones; choose another, or, while the run is live, write one that is "
+            "never removed with: fttui ctl checkpoint pin"
         ) from None
     if not whole:
         weights, settings = plain_adapter(weights, settings, initial)

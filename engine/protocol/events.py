@@ -186,7 +186,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
     pinned: bool = False
     note: str = ""
     good: bool = True
-    """Whether it is a rollback target: finite, no watch alert near it, evaluation not worse."""
+    """Whether it is a good rollback target: its losses are finite, its evaluation is not clearly
+    worse than the best, and no warning of an instability was raised shortly before it."""
     loss: float | None = None
 
 

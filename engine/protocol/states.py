@@ -20,7 +20,8 @@ class RunState(Enum):
     FINISHED = "finished"
     """The run trained all planned steps, and its last state is on disk."""
     STOPPED = "stopped"
-    """The run ended early on request, with a checkpoint unless none was wanted; it can resume."""
+    """The run ended early, on request or by early stopping, with a checkpoint unless the stop was
+    asked to write none; it can be resumed."""
     HALTED = "halted"
     """The guard halted training; the engine waits for a resume, rollback, recovery or stop."""
     FAILED = "failed"

@@ -1,4 +1,4 @@
-"""`exec`: start a command whose trainers are watched, and show the first run as `run` does."""
+"""`exec`: start a training command of the user, watch its trainers, and show the first run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .headless import HeadlessLog
 from .options import Commands, add_runs_dir, say
 
 EXEC_FOLDER = "FTTUI_EXEC"
-"""Environment variable with the folder in which watched runs announce themselves."""
+"""Environment variable with the folder in which each watched run writes a file with its path."""
 _POLL_S = 0.1
 _LOG_LINES = 40
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -63,7 +63,10 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _show(script: StartedScript) -> int:
-    """Open the app on the first run of the script; a script without one is waited for."""
+    """Open the app on the first run of the command; return the exit code.
+
+    Without a run, wait for the end of the command and print the end of its output.
+    """
     with _Forwarded(script):
         while not script.runs() and script.running:
             time.sleep(_POLL_S)
@@ -75,7 +78,7 @@ def _show(script: StartedScript) -> int:
 
 
 def _follow(script: StartedScript) -> int:
-    """Print every run of the script as lines until its process ends."""
+    """Print every run of the command as lines until the command ends; return its exit code."""
     lines: dict[RunDirectory, tuple[FrameReader, HeadlessLog]] = {}
     with _Forwarded(script):
         ended = False
@@ -99,7 +102,7 @@ def _new_lines(reader: FrameReader, log: HeadlessLog) -> Iterator[str]:
 
 
 def _report_end(script: StartedScript) -> int:
-    """Say that no trainer was seen, with the end of the output; return the exit code."""
+    """Print that no trainer was watched, and the end of the output; return the exit code."""
     code = script.exit_code
     tail = "\n".join(last_lines(script.log, _LOG_LINES)) or "(it printed nothing)"
     say(f"the command ended with exit code {code} and no Hugging Face trainer was watched;")
@@ -108,7 +111,7 @@ def _report_end(script: StartedScript) -> int:
 
 
 class StartedScript:
-    """A command started by this process, in a process session of its own, which outlives it."""
+    """A command that runs in a process session of its own, so that it outlives this process."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
         self._process = process
@@ -182,7 +185,10 @@ class StartedScript:
             os.killpg(self._process.pid, number)
 
     def tidy(self) -> None:
-        """Remove the folder of announcements once the command has ended."""
+        """Remove the folder in which runs announce themselves, once the command has ended.
+
+        Without a run it is kept, because it holds the output of the command.
+        """
         if self.running or self._kept is None:
             return
         for file in self._folder.iterdir():
