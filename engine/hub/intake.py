@@ -58,7 +58,7 @@ class ClockReading:
     boot_s: float = 0.0
     """Seconds since the machine started."""
     boot: str = ""
-    """The id of that start."""
+    """The boot id of the machine; empty if it has none."""
 
     def expired_s(self, message: SubmitCommand) -> float | None:
         """Return the seconds since a command expired, negative before; None if it never expires."""

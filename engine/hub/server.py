@@ -86,7 +86,7 @@ class Hub:
         self._busy_until = 0.0
         self._folder_seen_at = time.monotonic()
         self._replaced = False
-        """Another hub has taken the lock of the control journal."""
+        """Whether another hub has taken the lock of the control journal."""
         self._signalled: int | None = None
         """The incarnation of the engine that was told to stop by a signal."""
         self.counters = ErrorCounts()

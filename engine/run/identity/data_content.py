@@ -85,7 +85,7 @@ def _source_parts(
         found = {f"{path.name}/{_name(file, path)}": cache.hash(file) for file in files}
         return found if len(found) <= MOST_PARTS else {f"{path.name}/": hash_parts(found)}
     if hub_revision is None:
-        raise ValueError(f"the revision of {source} is known only once the data are loaded")
+        raise ValueError(f"the revision of {source} is known only once the data is loaded")
     return {source: hub_revision(source)}
 
 

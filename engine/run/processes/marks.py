@@ -75,9 +75,9 @@ class EngineMark(ProcessMark, frozen=True, kw_only=True):
 
     incarnation: int = 1
     after_seq: int | None = None
-    """The newest record before this engine; None in the marks of older versions."""
+    """Number of the newest record before this engine; None in the marks of older versions."""
     launcher: ProcessMark | None = None
-    """The process that owns all ranks and takes signals for the whole run; None for one rank."""
+    """The torchrun process that started all ranks and takes the run's signals; None without one."""
 
 
 class Endpoint(ProcessMark, frozen=True, kw_only=True):
