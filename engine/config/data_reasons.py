@@ -125,6 +125,20 @@ SECOND_CONVERSATION = Reason(
     "choose the columns with data.columns: {FIELD: COLUMN}, or set {COLUMN: null} for the others",
     limit=0.0,
 )
+PROMPT_REPEATED = Reason(
+    "prompt-repeated",
+    "records",
+    "have a completion that begins with the prompt, so that the text has it twice",
+    "remove the prompt from the completions, or train on them alone: data.columns: {text: COLUMN}",
+    limit=0.05,
+)
+DIFFERENT_PROMPTS = Reason(
+    "different-prompts",
+    "records",
+    "have chosen and rejected conversations in which the user says different things",
+    "give both the same turns of the user, so that they differ only in the answers",
+    limit=0.05,
+)
 NAN_LABEL = Reason(
     "nan-label",
     "records",
@@ -397,6 +411,8 @@ REASONS: tuple[Reason, ...] = (
     SECOND_CONVERSATION,
     SYSTEM_UNUSED,
     MISSING_WORDS,
+    PROMPT_REPEATED,
+    DIFFERENT_PROMPTS,
     CONTRADICTING_SCORES,
     UNLABELLED,
     NOT_MATCHING,

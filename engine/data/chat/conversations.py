@@ -77,6 +77,8 @@ class ConversationReader:
             DataError: There is no chat template, or it rejects the conversation.
         """
         turns = self._turns(conversation)
+        if not turns:
+            return ""
         return self._template.render(turns, conversation.tools, conversation.place).text
 
     def read(self, conversation: Conversation) -> tuple[str, tuple[Span, ...]]:
@@ -86,6 +88,8 @@ class ConversationReader:
             DataError: There is no chat template, or it rejects the conversation.
         """
         turns, place = self._turns(conversation), conversation.place
+        if not turns:
+            return "", ()
         rendered = self._template.render(turns, conversation.tools, place)
         wanted = self._wanted(turns, conversation.first, place)
         found = self._finder.find(turns, conversation.tools, rendered, wanted)

@@ -24,7 +24,12 @@ MEANINGFUL = frozenset(
 """Columns that change what should be learned; leaving them unused needs the user's consent."""
 MEANINGFUL_BESIDE: Mapping[str, frozenset[str]] = {
     "text": frozenset({*ANSWERS, "role", "parent_id"}),
-    "pairs": frozenset({"prompt", "instruction"}),
+    "pairs": frozenset(
+        {
+            *("prompt", "instruction", "relevance", "relevance_score", "relevance_label"),
+            *("relevant", "is_relevant", "match", "is_match", "grade", "rel", "qrel"),
+        }
+    ),
     "preference": frozenset({"prompt"}),
 }
 """Further such columns, by the format of the records."""

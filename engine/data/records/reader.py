@@ -126,6 +126,7 @@ class _RowPreparer:
             return replace(found, values=judged.values, matches=judged.matches)
         values |= {name: decoded(values[name]) for name in _DECODED if name in values}
         if self._task == "sft":
+            values = _with_messages_of_text(values)
             values = with_answer(with_instance(values, place), self._data.label, place)
             if {"prompt", "completion"} <= values.keys():
                 values = with_turns(values, ("prompt", "completion"))
@@ -367,6 +368,14 @@ def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
         for name, value in row.values.items():
             found[name] = found.get(name, False) or value is not None
     return found
+
+
+def _with_messages_of_text(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose `text` is the JSON of messages with these messages."""
+    messages = decoded(values.get("text"))
+    if isinstance(messages, str) or messages is None or "messages" in values:
+        return values
+    return {**{k: v for k, v in values.items() if k != "text"}, "messages": messages}
 
 
 def _hint(sample: Sequence[SourceRecord]) -> str:

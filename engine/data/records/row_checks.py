@@ -9,8 +9,10 @@ from typing import Any
 
 from ...config.data_reasons import (
     CONTRADICTING_SCORES,
+    DIFFERENT_PROMPTS,
     MISSING_WORDS,
     PROMPT_IGNORED,
+    PROMPT_REPEATED,
     SECOND_CONVERSATION,
 )
 from ..findings import Findings
@@ -39,6 +41,8 @@ _NO_TEXT = ("id", "tools", "functions")
 _SCORE = re.compile(r"score|rating|reward|grade|quality", re.I)
 """Names of columns whose larger number is the better one."""
 _INSTRUCTIONS = ("prompt", "instruction")
+_SHORTEST_PROMPT = 12
+"""Characters from which a prompt at the beginning of a completion is no coincidence."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ def check_row(row: CheckedRow, findings: Findings) -> None:
     """Count contradictions between the columns of a row and the record made of it."""
     if word := _missing_word(row):
         findings.note(MISSING_WORDS, row.place, word)
+    findings.note(PROMPT_REPEATED, row.place, count=_repeats_prompt(row.record))
     if isinstance(row.record, PreferenceRecord):
+        findings.note(DIFFERENT_PROMPTS, row.place, count=_differs_in_prompt(row.record))
         findings.note(CONTRADICTING_SCORES, row.place, scores := _scores(row.unread), bool(scores))
     if isinstance(row.record, MessagesRecord | CompletionRecord | PreferenceRecord):
         columns = _other_conversation(row)
@@ -75,6 +81,31 @@ def _missing_word(row: CheckedRow) -> str:
             return f"column '{name}': {value.strip()}"
     texts = _texts_of(row.record) if isinstance(row.record, MessagesRecord) else ()
     return next((f"a message: {one.strip()}" for one in texts if one.strip() in MISSING), "")
+
+
+def _repeats_prompt(record: Record) -> bool:
+    """Whether the completions of a record begin with its prompt."""
+    match record:
+        case CompletionRecord(prompt=prompt, completion=completion):
+            asked, answer = _last_text(prompt), next(_texts_in(completion), "")
+            return len(asked) >= _SHORTEST_PROMPT and answer.strip().startswith(asked)
+        case PreferenceRecord(chosen=chosen, rejected=rejected):
+            return _repeats_prompt(chosen) and _repeats_prompt(rejected)
+        case RatedRecord(text=text):
+            return _repeats_prompt(text)
+    return False
+
+
+def _last_text(prompt: Any) -> str:
+    return ([""] + [text.strip() for text in _texts_in(prompt)])[-1]
+
+
+def _differs_in_prompt(record: PreferenceRecord) -> bool:
+    """Whether the first difference of two conversations is in a turn of the user."""
+    sides = (record.chosen.completion, record.rejected.completion)
+    first = [one[0] for one in sides if one and not isinstance(one, str)]
+    users = [one for one in first if one.get("role") == "user"]
+    return len(users) == len(sides)
 
 
 def _scores(columns: Mapping[str, Any]) -> str:

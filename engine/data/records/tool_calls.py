@@ -10,6 +10,10 @@ Wrong = Callable[[Any, str], Exception]
 """Returns the error for a value that is not what is expected."""
 
 
+_PARAMETERS = {"input_schema": "parameters", "inputSchema": "parameters"}
+"""Names of the parameters of tools in the forms of other interfaces."""
+
+
 def without_nulls(value: Any) -> Any:
     """Return a value without the keys whose value is null, at any depth."""
     if isinstance(value, Mapping):
@@ -49,7 +53,7 @@ def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
         if isinstance(tool.get("function"), Mapping):
             found.append({"type": "function", **tool})
         elif isinstance(tool.get("name"), str):
-            bare = {key: part for key, part in tool.items() if key != "type"}
+            bare = {_PARAMETERS.get(key, key): part for key, part in tool.items() if key != "type"}
             found.append({"type": "function", "function": bare})
         else:
             raise wrong(tool, expected)

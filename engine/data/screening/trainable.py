@@ -80,7 +80,7 @@ def all_dropped(source: str, findings: Findings, max_length: int) -> str:
     untaught = [found for found in findings if found.reason in (ROLE_NOT_FOUND, MASKED_TURNS)]
     causes = [*untaught, *(found for found in findings if found.reason.drops)]
     listed = [f"{one.line}; {one.reason.remedy}" for one in causes]
-    if any(one.reason is NO_TARGET for one in causes) and not untaught:
+    if any(one.reason is NO_TARGET and not one.detail for one in causes) and not untaught:
         listed.append(
             f"a target must be among the first {max_length:,} tokens of its record; for task sft, "
             "data.completion_only: false makes all tokens targets"

@@ -74,7 +74,7 @@ def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> It
         skipped = min(reading.to_skip, batch.num_rows)
         reading.to_skip -= skipped
         number += skipped
-        for record in batch.slice(skipped).to_pylist():
+        for record in batch.slice(skipped).to_pylist(maps_as_pydicts="lossy"):
             number += 1
             yield row_of(unpadded(record), f"{path} row {number}")
 

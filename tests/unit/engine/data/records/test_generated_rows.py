@@ -19,11 +19,15 @@ from fttui.engine.data.records.formats import (
     TextRecord,
     label_number,
 )
+from fttui.engine.data.records.row_checks import MISSING
 from fttui.engine.errors import DataError
 
 from .test_reader import Reading
 
-TEXT = st.text(max_size=12) | st.sampled_from(["", " ", "\n\t", "«é»", "\u00a0x", "{a}", "a\r\nb"])
+TEXT = (
+    st.text(max_size=11).filter(lambda text: text.strip() not in MISSING)
+    | st.sampled_from(["", " ", "\n\t", "«é»", "\u00a0x", "{a}", "a\r\nb"])
+)  # fmt: skip
 FILLED = TEXT.filter(str.strip)
 NAMES = st.lists(
     st.text("abcdeÄß 日{}._-", min_size=3, max_size=8).map(lambda name: f"c {name}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -268,3 +269,56 @@ def test_reasoning_in_a_column_of_its_own_is_read_if_it_is_named(system: str | N
     assert list(read.findings) == []
     named = Reading("sft", [{"question": "q", "reasoning": "hm", "answer": "a"}])
     assert named.found(reasons.IGNORED_COLUMNS) == (1, "d.jsonl:1", "reasoning")
+
+
+LONG = "Which gate is open today?"
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "repeats"),
+    [
+        ("sft", {"prompt": LONG, "completion": f" {LONG} Four."}, True),
+        ("sft", {"prompt": LONG, "completion": "Four."}, False),
+        ("sft", {"prompt": "I", "completion": "I see"}, False),
+        ("dpo", {"prompt": LONG, "chosen": f"{LONG} a", "rejected": f"{LONG} b"}, True),
+        ("dpo", {"prompt": LONG, "chosen": f"{LONG} a", "rejected": "b"}, False),
+        ("dpo", {"prompt": [Q], "chosen": [Q, A], "rejected": [Q, OTHER]}, False),
+        ("kto", {"prompt": LONG, "completion": f"{LONG} a", "label": True}, True),
+    ],
+)
+def test_completions_that_repeat_the_prompt_are_counted(
+    task: str, row: dict[str, Any], repeats: bool
+) -> None:
+    found = Reading(task, [row]).found(reasons.PROMPT_REPEATED)
+    assert found == ((1, "d.jsonl:1", "") if repeats else None)
+
+
+def test_preferences_with_different_prompts_are_counted() -> None:
+    other = {"role": "user", "content": "Which train?"}
+    rows = [
+        {"chosen": [Q, A], "rejected": [other, OTHER]},
+        {"chosen": [Q, A], "rejected": [Q, OTHER]},
+        {"chosen": [Q, A, Q, A], "rejected": [Q, A, other, OTHER]},
+        {"chosen": [Q, A, Q, A], "rejected": [Q, OTHER, other, OTHER]},
+    ]
+    assert Reading("dpo", rows).found(reasons.DIFFERENT_PROMPTS) == (2, "d.jsonl:1", "")
+
+
+@pytest.mark.parametrize("column", ["relevance", "is_match", "Grade"])
+def test_a_grade_beside_a_pair_needs_consent(column: str) -> None:
+    rows = [{"query": "q", "document": "d", column: 0}]
+    found = Reading("contrastive", rows).found(reasons.IGNORED_COLUMNS)
+    assert found == (1, "d.jsonl:1", column)
+
+
+def test_a_text_that_is_the_json_of_messages_is_a_conversation() -> None:
+    row = {"text": json.dumps([Q, A])}
+    assert Reading("sft", [row]).records == [MessagesRecord("d:1", (Q, A))]
+
+
+@pytest.mark.parametrize("key", ["input_schema", "inputSchema"])
+def test_the_schema_of_a_tool_is_its_parameters(key: str) -> None:
+    schema = {"type": "object", "properties": {}}
+    (record,) = Reading("sft", [CHAT | {"tools": [{"name": "f", key: schema}]}]).records
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert record == MessagesRecord("d:1", (Q, A), tools=(tool,))

@@ -348,3 +348,12 @@ def test_a_bad_byte_in_a_utf8_file_is_named_by_its_line(tmp_path: Path) -> None:
     lines = "".join(f'{{"text": "café {n}"}}\n' for n in range(50)).encode()
     with pytest.raises(DataError, match=r"d\.jsonl.*51"):
         values(write(tmp_path, "d.jsonl", lines + b'{"text": "caf\xe9"}\n'))
+
+
+def test_maps_of_a_parquet_file_are_objects(tmp_path: Path) -> None:
+    kind = pyarrow.list_(pyarrow.map_(pyarrow.string(), pyarrow.string()))
+    messages = [[[("role", "user"), ("content", "q")], [("role", "assistant"), ("content", "a")]]]
+    table = pyarrow.table({"messages": pyarrow.array(messages, type=kind)})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    assert values(str(tmp_path / "d.parquet")) == [{"messages": turns}]

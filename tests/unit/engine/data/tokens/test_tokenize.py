@@ -231,3 +231,14 @@ def test_a_pair_whose_anchor_is_cut_away_behind_the_instruction_is_dropped(token
     assert result.findings.count(NO_TARGET) == result.findings.count(CUT) == 2
     (one, _) = tokenize(pairs, tokenizer, instruction="x" * 10, max_length=16).examples
     assert (one.prompt, one.length) == (10, 15 + 6)
+
+
+def test_a_record_without_an_answer_says_that_nothing_was_cut(tokenizer):
+    for completion_only in (True, False):
+        records = [MessagesRecord("empty", (), place="d.jsonl:1"), MessagesRecord("fine", TALK)]
+        result = tokenize(records, tokenizer, completion_only=completion_only)
+        assert [example.id for example in result.examples] == ["fine"]
+        (found,) = (one for one in result.findings if one.reason is NO_TARGET)
+        assert (found.count, found.detail) == (1, "it has no text to learn")
+    cut = tokenize([CompletionRecord("a", "p" * 30, "answer")], tokenizer, max_length=16)
+    assert [one.detail for one in cut.findings if one.reason is NO_TARGET] == [""]
