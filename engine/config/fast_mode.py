@@ -17,6 +17,7 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
     train, attention = config.train, config.model.attention
     reasons = {
         "train.fast is off": train.fast == "off",
+        "model.quantize: int8 looks for outliers in the data": config.model.quantize == "int8",
         "adapter: none trains the weights of the model itself": config.adapter.kind == "none",
         f"CUDA graphs need a CUDA device, and this is {kind}": (
             train.fast != "static" and kind != "cuda"

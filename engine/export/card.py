@@ -125,12 +125,15 @@ class ModelCard:
             yield 'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")'
             return
         yield "from transformers import BitsAndBytesConfig"
-        yield "nf4 = BitsAndBytesConfig("
-        yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
-        yield f"    bnb_4bit_use_double_quant={model.double_quant},"
+        yield "quantized = BitsAndBytesConfig("
+        if model.quantize == "int8":
+            yield "    load_in_8bit=True,"
+        else:
+            yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
+            yield f"    bnb_4bit_use_double_quant={model.double_quant},"
         yield ")"
         yield "model = AutoPeftModelForCausalLM.from_pretrained("
-        yield '    "FOLDER", quantization_config=nf4'
+        yield '    "FOLDER", quantization_config=quantized'
         yield ")"
 
     def _data(self) -> Iterator[tuple[str, str]]:

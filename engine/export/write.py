@@ -23,6 +23,7 @@ from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
+from ..model.quantization import form_of
 from ..model.tokenizer import load_tokenizer
 from .card import BaseModel, ModelCard, shown_start, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
@@ -154,7 +155,7 @@ def _silent(label: str, done: float, total: float) -> None:
 
 
 def _dequantized(base: Any, progress: Progress) -> Any:
-    if not getattr(base, "is_loaded_in_4bit", False):
+    if form_of(base) is None:
         return base
     progress("dequantizing", 0, 1)
     return base.dequantize(dtype=base.dtype)

@@ -55,10 +55,10 @@ def stacked_experts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter
     ]
 
 
-def quantize_experts(model: nn.Module, *, double_quant: bool) -> None:
-    """Quantize stacked experts to NF4 in place; a layer dequantizes its experts while it runs."""
+def quantize_experts(model: nn.Module, form: str, *, double_quant: bool) -> None:
+    """Quantize stacked experts to nf4 or fp4 in place; a layer dequantizes them while it runs."""
     for module, name, _ in stacked_experts(model):
-        replace_parameter_4bit(module, name, compress_statistics=double_quant, quant_type="nf4")
+        replace_parameter_4bit(module, name, compress_statistics=double_quant, quant_type=form)
 
 
 def quantized_experts(model: nn.Module) -> list[Bnb4bitParametrization]:
@@ -75,7 +75,7 @@ def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
     packed = sum(part.quant_state.shape.numel() for part in quantized_experts(model))
     text = f"{count} per layer"
     if weights or packed:
-        form = "in NF4" if packed else "not quantized"
+        form = f"in {config.model.quantize.upper()}" if packed else "not quantized"
         text += f"; their {(weights + packed) / 1e6:,.1f} M weights are {form} and get no adapters"
     if config.task != "sft":
         return {"experts": f"{text}; no load balancing loss in task {config.task}"}

@@ -12,11 +12,9 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    BitsAndBytesConfig,
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.utils import is_flash_attn_2_available
 
 from ..config.checks import check_model, require
@@ -26,29 +24,27 @@ from .adapter.attach import (
     adapter_fact,
     attach_adapters,
     cast_trainable,
-    unquantized_layers,
 )
 from .adapter.initial import initial_weights, initialize_loftq
 from .adapter.start import continue_adapter, merge_adapter, start_file
 from .adapter.whole import unfreeze, whole_fact
-from .experts import experts_fact, quantize_experts, quantized_experts, router_layers
+from .experts import experts_fact, quantize_experts, quantized_experts
 from .files.completeness import require_complete
 from .files.failures import readable_load_errors
 from .files.weight_files import check_weight_files
 from .head_check import require_head
 from .hidden import backbone_of
 from .host_activations import HostActivations
-from .host_embedding import QuantizedHead, ends_on_host, make_lean, skeleton_of
+from .host_embedding import QuantizedHead, ends_on_host, make_lean
 from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
+from .quantization import form_of, quantization_of
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 
 _NO_ADAPTER = "no-adapter"
 """A subfolder that no model has. Transformers would attach an adapter that lies beside the weights
 of a model; it looks for one in this subfolder instead."""
-_RESCALED = frozenset({"rwkv"})
-"""Model types that change their frozen weights when they switch between training and evaluation."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         held = dtype
         if config.adapter.kind == "none":
             held = _trained_dtype(config, dtype, device)
-        base, left_out = _load_base(source, config.model, held, device, progress, lean=lean)
+        base, left_out = _load_base(source, config, held, device, progress)
         if start is not None and config.adapter.merge_first:
             progress("Merging the start adapter", 0, 1)
             merge_adapter(base, start, device)
@@ -218,17 +214,12 @@ def _layers(base: Any) -> list[Any]:
 
 
 def _load_base(
-    source: str,
-    model: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    progress: Progress,
-    *,
-    lean: bool,
+    source: str, config: RunConfig, dtype: torch.dtype, device: torch.device, progress: Progress
 ) -> tuple[Any, str | None]:
     """Return (base model, a text about the weights of its files that it does not use, or None)."""
+    model, lean = config.model, config.train.memory == "lean"
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
-    quantization = _quantization(model, settings, dtype)
+    quantization = quantization_of(config, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":
         # Checkpoints that are already quantized cannot be split over devices: `make_lean` moves
@@ -240,7 +231,8 @@ def _load_base(
             source,
             dtype=dtype,
             device_map=places,
-            quantization_config=quantization,
+            # None would be taken as a wish to load quantized files as if they were not.
+            **({} if quantization is None else {"quantization_config": quantization}),
             attn_implementation=_attention(model, device),
             output_loading_info=True,
             adapter_kwargs={"subfolder": _NO_ADAPTER},
@@ -248,54 +240,11 @@ def _load_base(
         )
     layers = int(getattr(settings.get_text_config(), "num_hidden_layers", 0))
     left_out = require_complete(loaded, model.id, layers)
-    if quantization is not None:
-        quantize_experts(base, double_quant=model.double_quant)
+    if quantization is not None and model.quantize in ("nf4", "fp4"):
+        quantize_experts(base, model.quantize, double_quant=model.double_quant)
     for parameter in base.parameters():
         parameter.requires_grad_(False)
     return base, left_out
-
-
-def _quantization(model: ModelConfig, settings: Any, dtype: torch.dtype) -> Any:
-    """Return the quantization to apply; None if the weights are loaded unchanged.
-
-    Raises:
-        ModelError: The model is an encoder-decoder, or quantized in another format.
-    """
-    if getattr(settings, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{model.id} is an encoder-decoder ({settings.model_type}), but fttui trains "
-            f"decoder-only language models. Choose a causal language model."
-        )
-    present = getattr(settings, "quantization_config", None)
-    method = _quantization_method(present)
-    if method is not None and method != "bitsandbytes":
-        raise ModelError(
-            f"{model.id} is already quantized with {method}, but adapters can be trained only on "
-            f"bitsandbytes NF4 or unquantized weights. Choose its unquantized variant."
-        )
-    if method is not None or model.quantize == "none":
-        return None
-    if settings.model_type in _RESCALED:
-        raise ModelError(
-            f"{model.id} is of type {settings.model_type}, whose code rescales its weights while "
-            f"it runs, so they cannot be in 4 bits. Set model.quantize: none."
-        )
-    skeleton = skeleton_of(settings, trust_remote_code=model.trust_remote_code)
-    kept = [*unquantized_layers(skeleton), *router_layers(skeleton)]
-    return BitsAndBytesConfig(
-        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *kept] if kept else None,
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=model.double_quant,
-        bnb_4bit_compute_dtype=dtype,
-    )
-
-
-def _quantization_method(present: Any) -> str | None:
-    if present is None:
-        return None
-    found = present.get("quant_method") if isinstance(present, dict) else present.quant_method
-    return str(getattr(found, "value", found))
 
 
 def _attention(model: ModelConfig, device: torch.device) -> str | None:
@@ -343,11 +292,10 @@ def _facts(
     adapter: torch.dtype,
 ) -> dict[str, str]:
     text = base.config.get_text_config()
-    quantized = bool(getattr(base, "is_loaded_in_4bit", False))
     return {
         "architecture": f"{text.model_type}, {text.num_hidden_layers} layers, hidden "
         f"{text.hidden_size:,}, vocabulary {text.vocab_size:,}",
-        "weights": f"{'NF4' if quantized else dtype_name(dtype)}, "
+        "weights": f"{form_of(base) or dtype_name(dtype)}, "
         f"{weights_bytes(base) / 2**20:,.0f} MiB with adapters",
         "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
         "attention": str(base.config._attn_implementation),

@@ -40,12 +40,12 @@ def adapter_dtype(
 ) -> torch.dtype:
     """Return the dtype of the adapter weights, in which they are optimized.
 
-    `auto` is bf16 for NF4 models computing in bf16 on a GPU, where it halves adapters, gradients
+    `auto` is bf16 for 4-bit models computing in bf16 on a GPU, where it halves adapters, gradients
     and optimizer state, and fp32 otherwise.
     """
     if precision != "auto":
         return _DTYPES[precision]
-    compact = device.type == "cuda" and quantize == "nf4" and compute == torch.bfloat16
+    compact = device.type == "cuda" and quantize in ("nf4", "fp4") and compute == torch.bfloat16
     return torch.bfloat16 if compact else torch.float32
 
 

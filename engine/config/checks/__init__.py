@@ -7,6 +7,7 @@ from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, de
 from .machine import check_experts, check_hardware, check_model
 from .objective import OBJECTIVE
 from .problem import Problem, require
+from .quantized import check_quantized, stored_quantization
 from .source_paths import (
     broken_links_of_pattern,
     files_of_pattern,
@@ -25,12 +26,14 @@ __all__ = [
     "check_experts",
     "check_hardware",
     "check_model",
+    "check_quantized",
     "check_sources",
     "describe_missing",
     "files_of_pattern",
     "is_broken_link",
     "is_pattern",
     "require",
+    "stored_quantization",
 ]
 
 

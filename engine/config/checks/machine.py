@@ -48,7 +48,8 @@ def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
 def _check_precision(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
     precision, adapter = config.model.precision, config.train.adapter_precision
     if precision == "fp16" and hardware.kind == "cpu":
-        quantized = " (nf4 included)" if config.model.quantize == "nf4" else ""
+        form = config.model.quantize
+        quantized = f" ({form} included)" if form != "none" else ""
         yield Problem(
             "model.precision",
             f"got fp16, which cannot train on a CPU{quantized}, and no GPU was found; set auto or "

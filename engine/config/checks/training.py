@@ -223,7 +223,7 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
     if train.memory == "lean" and config.model.quantize != "nf4":
         yield Problem(
             "train.memory",
-            "got lean, which keeps the head in NF4, but the model is not quantized; set "
+            "got lean, which keeps the head in NF4, but model.quantize is another; set "
             "model.quantize: nf4, or train.memory: auto",
         )
     if train.whole_layers and train.activation_checkpointing is not True:

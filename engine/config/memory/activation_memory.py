@@ -84,7 +84,7 @@ class MicroBatchShape:
         below, layer = self._below(), self._layer_bytes(whole=self._whole > 0)
         gradients = tokens * 2 * number * arch.hidden
         largest = max(i * o for i, o in arch.linears.values())
-        dequantized = number * largest if self.config.model.quantize == "nf4" else 0
+        dequantized = number * largest if self.config.model.quantize != "none" else 0
         inner = tokens * number * arch.intermediate
         at_loss, logits, head = self._loss()
         return [

@@ -97,7 +97,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
         MixtureOfExperts: The model is a mixture of experts.
         ModelError: There is no config.json, or a size is missing in it.
     """
-    raw = source if isinstance(source, Mapping) else _parsed(source)
+    raw = source if isinstance(source, Mapping) else read_settings(source)
     config = raw.get("text_config") or raw
     experts = _first(config, EXPERTS)
     if experts is not None and experts > 1:
@@ -123,7 +123,12 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
     )
 
 
-def _parsed(path: Path) -> Mapping[str, Any]:
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the parsed config.json of a model folder, or of the file itself.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
     file = path / "config.json" if path.is_dir() else path
     try:
         parsed = json.loads(file.read_text(encoding="utf-8"))

@@ -212,7 +212,9 @@ class _Formats:
     def of(cls, config: RunConfig, device: DeviceKind) -> _Formats:
         auto = "bf16" if device == "cuda" else "fp32"
         precision = auto if config.model.precision == "auto" else config.model.precision
-        compact = device == "cuda" and config.model.quantize == "nf4" and precision == "bf16"
+        compact = (
+            device == "cuda" and config.model.quantize in ("nf4", "fp4") and precision == "bf16"
+        )
         chosen = config.train.adapter_precision
         adapter = ("bf16" if compact else "fp32") if chosen == "auto" else chosen
         return cls(4 if precision == "fp32" else 2, 4 if adapter == "fp32" else 2)
@@ -226,6 +228,9 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
     others = arch.other_params * formats.compute
     if config.model.quantize == "none":
         return arch.linear_params * formats.compute, others
+    if config.model.quantize == "int8":
+        scales = 4 * arch.layers * sum(o for _, o in arch.linears.values())
+        return arch.linear_params + scales, others
     return _nf4_bytes(config, arch), others
 
 

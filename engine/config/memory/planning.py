@@ -5,15 +5,17 @@ Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace as with_fields
 
 from ...errors import FttuiError, ModelError
-from ..checks import check_experts, check_model, require
+from ..checks import Problem, check_experts, check_model, check_quantized, require
 from ..load import LoadedConfig, with_config
 from ..schema import RunConfig
-from .architecture import Architecture, MixtureOfExperts, read_architecture
+from .architecture import Architecture, MixtureOfExperts, read_architecture, read_settings
 from .fit import Fit, fit, too_large
 from .hardware import Hardware
 
@@ -31,20 +33,20 @@ _SMOLLM2_135M = {
 """Sizes of the packaged model, which has no config.json before its first conversion."""
 
 
-def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """Read the model's sizes from its folder, its package, the hub's cache or the hub.
+def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
+    """Return the model's parsed config.json from its folder, its package, the cache or the hub.
 
     Args:
         config: The run.
         local: Do not ask the hub for a model that is not in the cache.
 
     Raises:
-        FttuiError: The model's config.json cannot be found or read.
+        FttuiError: The file cannot be found or read.
     """
     if config.model.id == PACKAGE_MODEL:
-        return read_architecture(_SMOLLM2_135M)
+        return _SMOLLM2_135M
     if Path(config.model.id).is_dir():
-        return read_architecture(Path(config.model.id))
+        return read_settings(Path(config.model.id))
     from huggingface_hub import hf_hub_download  # deferred: it is slow to import
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -59,23 +61,32 @@ def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FttuiError(reason) from None
-    return read_architecture(Path(file))
+    return read_settings(Path(file))
+
+
+def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
+    """Return the model's sizes; arguments and errors are those of `settings_of`."""
+    return read_architecture(settings_of(config, local=local))
 
 
 def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
     """Return the model's sizes, or the error that says why they are unknown.
 
     Raises:
-        ConfigError: The configuration asks for something that the model does not have.
+        ConfigError: The configuration asks for something that the model does not have, or the model
+            is quantized in a form that cannot be trained.
     """
     found: Architecture | FttuiError
+    problems: list[Problem] = []
     try:
-        found = architecture_of(loaded.config)
-        problems = check_model(loaded.config, found.layers)
+        settings = settings_of(loaded.config)
+        problems += check_quantized(loaded.config, settings)
+        found = read_architecture(settings)
+        problems += check_model(loaded.config, found.layers)
     except MixtureOfExperts as error:
-        found, problems = error, check_experts(loaded.config)
+        found, problems = error, [*problems, *check_experts(loaded.config)]
     except FttuiError as error:
-        found, problems = error, []
+        found = error
     require(problems, loaded.places, "the configuration")
     return found
 

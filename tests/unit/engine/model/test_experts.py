@@ -83,7 +83,7 @@ def test_experts_are_quantized_and_train_alike(architecture: str, tmp_path: Path
     model = AutoModelForCausalLM.from_pretrained(tmp_path / f"tiny-{architecture}")
     before = {n: p.clone() for n, p in model.named_parameters() if p.dim() == 3}
     plain_bytes = weights_bytes(model)
-    quantize_experts(model, double_quant=True)
+    quantize_experts(model, "nf4", double_quant=True)
     packed = sum(value.numel() for value in before.values())
     assert 0 < weights_bytes(model) - (plain_bytes - 4 * packed + packed // 2) < 0.2 * packed + 9000
     assert "in NF4" in experts_fact(model, SFT)["experts"]

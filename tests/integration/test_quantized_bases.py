@@ -1,0 +1,205 @@
+"""Bases in 8 bits, FP4, FP8 and other stored forms: trained, or refused by their config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from fttui.engine.config.load import parse_resolved
+from fttui.engine.errors import ModelError
+from fttui.engine.export.__main__ import main as export
+from fttui.engine.protocol.events import RunStarted, SampleGenerated
+from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.tui.cli.main import main as fttui
+from tests.support.tiny import tiny_llama
+from tests.support.training import Script, new_run, play, write_config
+
+from .test_adapter_forms import LORA, STILL, plain_losses
+from .test_export import continued
+
+
+def bits(form: str) -> Any:
+    if form == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=form,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+
+
+def with_adapter(base: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    for weight in base.parameters():
+        weight.requires_grad_(False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return get_peft_model(base, LoraConfig(**LORA, target_modules="all-linear"))
+
+
+@pytest.mark.parametrize("form", ["int8", "fp4"])
+def test_bitsandbytes_forms_train_as_in_peft(tmp_path: Path, form: str) -> None:
+    run = new_run(tmp_path, "sft", model__quantize=form, **STILL)
+    played = play(run)
+    model = parse_resolved(run.config.read_text()).model.id
+    base = AutoModelForCausalLM.from_pretrained(
+        model, quantization_config=bits(form), dtype=torch.float32, device_map={"": "cpu"}
+    )
+    losses = plain_losses(run, with_adapter(base))
+    assert list(played.losses().values()) == pytest.approx(losses, abs=2e-3)
+    assert played.events(RunStarted)[-1].facts["weights"].startswith(form.upper())
+    out = tmp_path / "merged"
+    assert export([str(run.path), "last", "--kind", "merged", "--out", str(out)]) == 0
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    whole = AutoModelForCausalLM.from_pretrained(out)
+    assert continued(whole, out) == played.events(SampleGenerated)[-1].text
+
+
+@pytest.mark.parametrize("form", ["nf4", "int8", "fp4"])
+def test_a_stored_bitsandbytes_form_is_trained(tmp_path: Path, form: str) -> None:
+    plain = tiny_llama(tmp_path)
+    stored = tmp_path / "stored"
+    base = AutoModelForCausalLM.from_pretrained(
+        plain, quantization_config=bits(form), dtype=torch.float32, device_map={"": "cpu"}
+    )
+    base.save_pretrained(stored)
+    for file in plain.glob("*token*"):
+        (stored / file.name).write_bytes(file.read_bytes())
+    for file in plain.glob("*.jinja"):
+        (stored / file.name).write_bytes(file.read_bytes())
+    sets = {"model__id": stored, "model__quantize": form, **STILL}
+    losses = play(new_run(tmp_path, "sft", **sets)).losses()
+    again = play(new_run(tmp_path, "sft", **{**sets, "model__id": plain})).losses()
+    assert losses == pytest.approx(again, abs=1e-5)
+    with pytest.raises(ModelError, match=rf"got none, but .*already quantized to {form}"):
+        play(new_run(tmp_path, "sft", **{**sets, "model__quantize": "none"}))
+
+
+@pytest.mark.parametrize("form", ["int8"])
+def test_rollback_and_resume_are_exact(tmp_path: Path, form: str) -> None:
+    folders = [tmp_path / name for name in ("whole", "back", "stopped")]
+    for folder in folders:
+        folder.mkdir()
+    whole = play(new_run(folders[0], "dpo", model__quantize=form))
+    back = play(new_run(folders[1], "dpo", model__quantize=form), Script({6: ["rollback 4"]}))
+    stopped = new_run(folders[2], "dpo", model__quantize=form)
+    play(stopped, Script({5: ["stop"]}))
+    resumed = play(stopped, resume=CheckpointStore(stopped).all()[-1].name)
+    assert back.losses() == whole.losses()
+    assert resumed.losses() == whole.losses()
+
+
+BLOCK = 16
+
+
+def in_fp8(plain: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers in FP8 by blocks; return the weights it stands for."""
+    folder.mkdir()
+    weights = safetensors.torch.load_file(plain / "model.safetensors")
+    stored, meant = {}, {}
+    for name, weight in weights.items():
+        stored[name] = meant[name] = weight
+        if name.endswith("_proj.weight"):
+            rows, columns = (size // BLOCK for size in weight.shape)
+            blocks = weight.view(rows, BLOCK, columns, BLOCK)
+            scale = blocks.abs().amax(dim=(1, 3)) / 448.0
+            packed = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+            stored[name] = packed.view_as(weight)
+            stored[name.replace(".weight", ".weight_scale_inv")] = scale
+            meant[name] = (packed.float() * scale[:, None, :, None]).view_as(weight)
+    safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    for file in plain.iterdir():
+        if file.name != "model.safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "config.json").read_text())
+    settings["quantization_config"] = {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [BLOCK, BLOCK],
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    return meant
+
+
+def in_compressed_tensors(plain: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers in 8-bit integers; return what they stand for."""
+    folder.mkdir()
+    weights = safetensors.torch.load_file(plain / "model.safetensors")
+    stored, meant = {}, {}
+    for name, weight in weights.items():
+        stored[name] = meant[name] = weight
+        if name.endswith("_proj.weight"):
+            scale = weight.abs().amax(dim=1, keepdim=True) / 127
+            stored[name] = (weight / scale).round().to(torch.int8)
+            stored[name.replace(".weight", ".weight_scale")] = scale
+            meant[name] = stored[name].float() * scale
+    safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    for file in plain.iterdir():
+        if file.name != "model.safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    form = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    settings = json.loads((folder / "config.json").read_text())
+    settings["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": form}},
+        "ignore": ["lm_head"],
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    return meant
+
+
+@pytest.mark.parametrize("write", [in_fp8, in_compressed_tensors])
+def test_stored_weights_are_dequantized_and_trained(tmp_path: Path, write: Any) -> None:
+    if write is in_compressed_tensors:
+        pytest.importorskip("compressed_tensors")
+    plain = tiny_llama(tmp_path)
+    meant = write(plain, tmp_path / "stored")
+    run = new_run(tmp_path, "sft", model__id=tmp_path / "stored", **STILL)
+    played = play(run)
+    base = AutoModelForCausalLM.from_pretrained(plain)
+    base.load_state_dict(meant, strict=False)
+    base.tie_weights()
+    losses = plain_losses(run, with_adapter(base))
+    assert list(played.losses().values()) == pytest.approx(losses, abs=1e-4)
+    out = tmp_path / "merged"
+    assert export([str(run.path), "last", "--kind", "merged", "--out", str(out)]) == 0
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    whole = AutoModelForCausalLM.from_pretrained(out)
+    assert continued(whole, out) == played.events(SampleGenerated)[-1].text
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "already quantized with gptq"),
+        ({"quant_method": "awq", "bits": 4}, "already quantized with awq"),
+        ({"quant_method": "hqq"}, "already quantized with hqq"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "already quantized to int8"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, "already quantized to fp4"),
+        ({"quant_method": "fp8"}, "FP8 weights of .* cannot be quantized again"),
+        ({"quant_method": "mxfp4"}, "MXFP4 weights of .* cannot be quantized again"),
+        ({"bits": 3}, "already quantized with an unknown method"),
+    ],
+)
+def test_check_refuses_other_forms_by_config_json_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: dict[str, Any], words: str
+) -> None:
+    import re
+
+    path, sets = write_config(tmp_path, "sft", model__quantize="nf4")
+    file = next(tmp_path.glob("tiny-llama*")) / "config.json"
+    settings = json.loads(file.read_text()) | {"quantization_config": stored}
+    file.write_text(json.dumps(settings))
+    words_of = [word for one in sets for word in ("--set", one)]
+    assert fttui(["check", str(path), *words_of]) == 2
+    assert re.search(words, capsys.readouterr().err)
