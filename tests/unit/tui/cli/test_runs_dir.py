@@ -20,6 +20,7 @@ from fttui.tui.cli.main import build_parser, main
 NOBODY = 65534
 WORDS = {
     "run": ["--headless", "CONFIG"],
+    "exec": ["--headless", "--", "true"],
     "check": ["CONFIG"],
     "attach": ["name"],
     "show": ["name"],
@@ -83,7 +84,7 @@ def test_what_is_no_folder_is_told_with_the_way_out(
     (tmp_path / "file").write_text("")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     words = [str(config) if word == "CONFIG" else word for word in WORDS[command]]
-    assert main([command, *words, "--runs-dir", str(tmp_path / place)]) == 2
+    assert main([command, "--runs-dir", str(tmp_path / place), *words]) == 2
     said = capsys.readouterr().err
     kind = "broken link" if place == "gone" else "file"
     assert f"{tmp_path / place.partition('/')[0]} is a {kind}; expected a folder" in said
