@@ -10,7 +10,11 @@ Importing it loads neither torch nor ZeroMQ.
 from __future__ import annotations
 
 import os
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from fttui.engine.watch.plain.loop import PlainRun
 
 if __name__ != "fttui":  # the same code under a second name would watch everything twice
     raise ImportError(f"{__name__} is installed as fttui; use: import fttui")
@@ -20,6 +24,7 @@ __all__ = ["unwatch", "watch"]
 T = TypeVar("T")
 
 
+@overload
 def watch(
     trainer: T,
     *,
@@ -27,30 +32,86 @@ def watch(
     checkpoint_every: int | None = None,
     keep: int = 3,
     tape_mib: int = 512,
-) -> T:
-    """Put a Hugging Face trainer under the control of fttui and return the same object.
+) -> T: ...
+@overload
+def watch(
+    *,
+    model: Any,
+    optimizer: Any,
+    scheduler: Any = None,
+    steps: int | None = None,
+    accumulate: int = 1,
+    name: str | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 3,
+    tape_mib: int = 512,
+) -> PlainRun | UnwatchedRun: ...
+def watch(
+    trainer: Any = None,
+    *,
+    model: Any = None,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    **options: Any,
+) -> Any:
+    """Put a Hugging Face trainer, or the objects of a plain loop, under the control of fttui.
 
-    Call it before `trainer.train()`. `FTTUI=off` in the environment makes it do nothing.
+    With a trainer, it returns the same object; call it before `trainer.train()`. With a model and
+    an optimizer, it returns a run with `batches(loader)` and `log(loss=…)`. `FTTUI=off` in the
+    environment makes it do nothing.
 
     Args:
         trainer: an instance of `transformers.Trainer` or of a class derived from it.
-        name: name of the run; None is the `run_name` of the trainer, else the name of the script.
-        checkpoint_every: steps between checkpoints; None plans them by their size, 0 writes them
-            on command only.
-        keep: number of newest checkpoints that are kept.
-        tape_mib: host memory for the batches since the oldest checkpoint, in MiB.
+        model: the model of a plain loop.
+        optimizer: its optimizer.
+        scheduler: its learning rate schedule; None without one.
+        **options: `name` of the run (default: the `run_name` of the trainer, else the name of the
+            script); `checkpoint_every` steps (default: planned by their size; 0: on command only);
+            `keep`, the number of newest checkpoints kept (3); `tape_mib`, host memory for the
+            batches since the oldest checkpoint (512); for a plain loop `steps`, the planned
+            optimizer steps, and `accumulate`, the batches per step (1).
     """
+    if trainer is None and (model is None or optimizer is None):
+        raise TypeError("fttui.watch needs a trainer, or model=… and optimizer=…")
     if os.environ.get("FTTUI", "").lower() in ("off", "0", "false"):
-        return trainer
-    from fttui.engine.watch.hf_watch import WatchOptions, watch_trainer
+        return UnwatchedRun() if trainer is None else trainer
+    from fttui.engine.watch.watch_options import WatchOptions
 
-    options = WatchOptions(name, checkpoint_every, keep, tape_mib)
-    watch_trainer(trainer, options)
-    return trainer
+    chosen = WatchOptions(**options)
+    if trainer is not None:
+        from fttui.engine.watch.huggingface.watch import watch_trainer
+
+        watch_trainer(trainer, chosen)
+        return trainer
+    from fttui.engine.watch.plain.loop import watch_loop
+
+    return watch_loop(model, optimizer, scheduler, chosen) or UnwatchedRun()
+
+
+class UnwatchedRun:
+    """Stands for the run of a plain loop that is not watched: passes batches on."""
+
+    stopped = False
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield the batches of the loader."""
+        yield from loader
+
+    def log(self, loss: Any = None, **figures: float) -> None:
+        """Do nothing."""
+
+    def end(self, error: str = "") -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> UnwatchedRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
 
 
 def unwatch(trainer: Any) -> None:
     """Put a watched trainer back as it was."""
-    from fttui.engine.watch.hf_watch import unwatch_trainer
+    from fttui.engine.watch.huggingface.watch import unwatch_trainer
 
     unwatch_trainer(trainer)

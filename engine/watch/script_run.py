@@ -16,6 +16,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+from torch import nn
+
 from ..config.schema import RunConfig
 from ..errors import TrainingFailed
 from ..hub.launch import launch_hub
@@ -28,7 +30,8 @@ from ..telemetry.logs import CallbackHandler, log_file
 from ..train.event_log import EventLog
 from ..train.journal_writer import JournalWriter
 from ..train.monitoring.notify import Notifier, start_notifier
-from .hf_config import command_line, resolved_text, script_path
+from .checkpoint_plan import CheckpointPlan, plan_checkpoints
+from .script_config import command_line, resolved_text, script_path
 
 EXEC_FOLDER = "FTTUI_EXEC"
 """Environment variable by which `fttui exec` names the folder in which runs announce themselves."""
@@ -132,9 +135,18 @@ def _started(config: RunConfig, trainer: str) -> RunStarted:
     )
 
 
-def free_for_runs() -> int | None:
-    """Return the free bytes where run folders are kept; None if unknown."""
-    return free_bytes(runs_root())
+def plan_for(model: nn.Module, keep: int, asked: int | None) -> CheckpointPlan:
+    """Return when a run writes checkpoints of what is trained in a model.
+
+    Args:
+        model: the model of the script.
+        keep: newest checkpoints that are kept.
+        asked: steps between checkpoints that the user asked for; None lets them be planned.
+    """
+    trained = [one for one in model.parameters() if one.requires_grad]
+    weights = sum(one.numel() for one in trained)
+    free = free_bytes(runs_root())
+    return plan_checkpoints(sum(one.nbytes for one in trained), weights, free, keep, asked)
 
 
 def say(text: str) -> None:

@@ -2,12 +2,12 @@
 
 | object and attribute | replaced by | reason |
 |---|---|---|
-| `trainer.train` | `hf_watch` | opens and ends the run |
-| `trainer.get_batch_samples` | `hf_loop` | the boundary before a step; its batches |
-| `trainer.training_step` | `hf_loop` | the loss of a micro-batch; a step may be dropped before it |
-| `trainer._clip_grad_norm` | `hf_loop` | the verdict on an update before it is made |
-| `trainer._get_grad_norm` | `hf_loop` | the same for a trainer that does not clip |
-| `trainer._run_epoch` | `hf_loop` | enters an epoch again at another position |
+| `trainer.train` | `huggingface.watch` | opens and ends the run |
+| `trainer.get_batch_samples` | `huggingface.loop` | the boundary before a step; its batches |
+| `trainer.training_step` | `huggingface.loop` | the loss of a micro-batch; may drop the step |
+| `trainer._clip_grad_norm` | `huggingface.loop` | the verdict on an update before it is made |
+| `trainer._get_grad_norm` | `huggingface.loop` | the same for a trainer that does not clip |
+| `trainer._run_epoch` | `huggingface.loop` | enters an epoch again at another position |
 | `accelerator.backward` | `train.patches` | a loss that is not finite has to reach every rank |
 | `optimizer.step` | `train.patches` | a refused update changes neither weights nor state |
 

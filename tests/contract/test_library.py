@@ -37,5 +37,5 @@ def test_switched_off_it_returns_the_trainer_and_loads_nothing() -> None:
 
 
 def test_the_watching_process_owns_no_socket() -> None:
-    code = "import sys, fttui.engine.watch.hf_watch; print('zmq' in sys.modules)"
+    code = "import sys, fttui.engine.watch.huggingface.watch; print('zmq' in sys.modules)"
     assert python(code) == "False"

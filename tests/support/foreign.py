@@ -37,7 +37,8 @@ from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.watch import script_run
-from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
+from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
+from fttui.engine.watch.watch_options import WatchOptions
 
 from .training import Played, Script, ScriptedEventLog, read_records
 

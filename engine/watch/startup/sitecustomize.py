@@ -78,7 +78,8 @@ def _wrap(trainer_class: Any) -> None:
 
 def _watch(trainer: Any) -> None:
     try:
-        from fttui.engine.watch.hf_watch import WatchOptions, watch_trainer
+        from fttui.engine.watch.huggingface.watch import watch_trainer
+        from fttui.engine.watch.watch_options import WatchOptions
     except ImportError as error:
         sys.stderr.write(f"fttui: not installed for {sys.executable}: {error}; not watched\n")
         return

@@ -26,7 +26,8 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.loop import step_loop
 from fttui.engine.watch import batch_tape
-from fttui.engine.watch.hf_watch import WatchOptions, unwatch_trainer, watch_trainer
+from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
+from fttui.engine.watch.watch_options import WatchOptions
 from tests.support.foreign import Trained, build, plain, play_watched, sft, train_alone, weights_of
 from tests.support.training import Script
 

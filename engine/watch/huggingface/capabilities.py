@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..protocol.commands import (
+from ...protocol.commands import (
     Command,
     Evaluate,
     GenerateSample,
@@ -25,17 +25,14 @@ from ..protocol.commands import (
     SetLr,
     SkipBatches,
 )
-from .hf_trainer import tokenizer_of
+from ..refusals import Unwatchable
+from .trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
 _REPLAYING: tuple[type[Command], ...] = (*_GOING_BACK, SkipBatches)
 _LR: tuple[type[Command], ...] = (ScaleLr, SetLr, ResetLr)
 _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
 """Beginnings of the names of trainers that generate the data of several steps at once."""
-
-
-class Unwatchable(Exception):
-    """A trainer that fttui does not watch at all; the text says why."""
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ..protocol.commands import Command
-from ..train.checkpoint.optimizer_state import bare
-from ..train.checkpoint.rng import capture_rng, restore_rng
-from ..train.control.command_scheduler import Impossible
-from ..train.control.controlled_trainer import EvalResult, EvaluationInterrupted
-from ..train.position import Position
-from .batch_tape import BatchTape
-from .foreign_state import ForeignState, set_group_lr
+from ...protocol.commands import Command
+from ...train.checkpoint.rng import capture_rng, restore_rng
+from ...train.control.command_scheduler import Impossible
+from ...train.control.controlled_trainer import EvalResult, EvaluationInterrupted
+from ...train.position import Position
+from ..batch_tape import BatchTape
+from ..foreign_state import ForeignState
+from ..lr_scale import LrScale
 
 SAMPLE_TOKENS = 48
 _TIMING = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
@@ -34,8 +34,7 @@ class HfTrainer:
         refuses: Mapping[type[Command], str],
     ) -> None:
         self._trainer = trainer
-        self._scheduled: list[Any] = []
-        """Learning rates of the schedule while scaled ones are in their place."""
+        self._scale = LrScale(trainer.optimizer, position)
         self.position = position
         self.state = state
         self.data = data
@@ -45,21 +44,11 @@ class HfTrainer:
 
     def set_lr(self, lr: float) -> None:
         """Scale the learning rates of the next update as `lr` is to that of the schedule."""
-        scheduled, groups = self.position.lr_schedule, bare(self._trainer.optimizer).param_groups
-        if lr == scheduled or not scheduled:
-            return
-        self._scheduled = [group["lr"] for group in groups]
-        for group in groups:
-            if group["lr"] is not None:
-                own = float(group["lr"])
-                set_group_lr(group, lr if own == scheduled else own * (lr / scheduled))
+        self._scale.set_lr(lr)
 
     def put_back_lr(self) -> None:
         """Put the learning rates of the schedule back, before the schedule moves them on."""
-        groups = bare(self._trainer.optimizer).param_groups
-        for group, lr in zip(groups, self._scheduled, strict=False):
-            set_group_lr(group, lr)
-        self._scheduled = []
+        self._scale.put_back()
 
     @property
     def can_evaluate(self) -> bool:

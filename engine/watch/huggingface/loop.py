@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..train.control.controlled_trainer import StepHooks
-from ..train.loop.step_metrics import StepMetrics
-from .batch_tape import BatchTape
-from .shield import Shield
+from ...train.control.controlled_trainer import StepHooks
+from ...train.loop.step_metrics import StepMetrics
+from ..batch_tape import BatchTape
+from ..shield import Shield
 
 
 class LoopLeft(BaseException):

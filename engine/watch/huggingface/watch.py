@@ -7,35 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..config.schema import RunConfig
-from ..errors import FttuiError
-from ..protocol.states import RunState
-from .batch_tape import BatchTape
-from .capabilities import Capabilities, Unwatchable, capabilities_of, why_not_back
-from .checkpoint_plan import CheckpointPlan, plan_checkpoints
-from .hf_callback import WatchCallback
-from .hf_config import run_name, source_text, watched_config
-from .hf_loop import HfLoop
-from .hf_session import HfSession, Watched, begin_session
-from .script_run import MakeEventLog, ScriptRun, free_for_runs, plain_event_log, say
-from .shield import Shield
-from .undo import Undo
-
-
-@dataclass(frozen=True)
-class WatchOptions:
-    """What the caller of `watch` may choose."""
-
-    name: str | None = None
-    """Name of the run; None is that of the trainer's arguments, else of the script."""
-    checkpoint_every: int | None = None
-    """Steps between checkpoints; None plans them by their size, 0 writes them on command only."""
-    keep: int = 3
-    """Newest checkpoints that are kept."""
-    tape_mib: int = 512
-    """Host memory for the batches since the oldest checkpoint, in MiB."""
-    make_event_log: MakeEventLog = plain_event_log
-    """Makes the event log of the run."""
+from ...config.schema import RunConfig
+from ...errors import FttuiError
+from ...protocol.states import RunState
+from ..batch_tape import BatchTape
+from ..checkpoint_plan import CheckpointPlan
+from ..refusals import Unwatchable
+from ..script_run import ScriptRun, plan_for, say
+from ..shield import Shield
+from ..undo import Undo
+from ..watch_options import WatchOptions
+from .arguments import run_name, source_text, watched_config
+from .callback import WatchCallback
+from .capabilities import Capabilities, capabilities_of, why_not_back
+from .loop import HfLoop
+from .session import HfSession, Watched, begin_session
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class Preparation:
         """
         capabilities, plan = capabilities_of(trainer), _plan(trainer, options)
         name = options.name or run_name(trainer)
-        return cls(capabilities, plan, watched_config(trainer, name, plan.every, options.keep))
+        return cls(capabilities, plan, watched_config(trainer, name, plan, options.keep))
 
 
 class HfWatch:
@@ -216,14 +202,7 @@ class WatchedTraining:
 
 
 def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:
-    trained = [one for one in trainer.model.parameters() if one.requires_grad]
-    return plan_checkpoints(
-        sum(one.nbytes for one in trained),
-        sum(one.numel() for one in trained),
-        free_for_runs(),
-        options.keep,
-        options.checkpoint_every,
-    )
+    return plan_for(trainer.model, options.keep, options.checkpoint_every)
 
 
 _watches: weakref.WeakKeyDictionary[Any, HfWatch] = weakref.WeakKeyDictionary()

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .hf_loop import HfLoop
-from .shield import Shield
+from ..shield import Shield
+from .loop import HfLoop
 
 
 class WatchCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped

@@ -9,40 +9,28 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from ..config.schema import RunConfig
-from ..protocol.commands import COMMANDS, Command
-from ..protocol.events import EvalFinished
-from ..run.checkpoint_store import CheckpointStore
-from ..run.journal_summary import summarize_journal
-from ..run.run_dir import RunDirectory
-from ..train.control.command_queue import CommandQueue
-from ..train.controlled_session import (
-    ControlledSession,
-    SessionOutcome,
-    SessionParts,
-    open_control,
-)
-from ..train.distributed.agreement import Agreement
-from ..train.distributed.place import RankPlace
-from ..train.distributed.rank_agreement import agreement_of
-from ..train.event_log import EventLog
-from ..train.loop.step_loop import StepLoop
-from ..train.loop.step_metrics import StepMetrics
-from ..train.monitoring.anomaly_reporter import AnomalyReporter
-from ..train.monitoring.gradient_flow import GradientFlow
-from ..train.monitoring.monitor import TrainingMonitor, build_monitor
-from ..train.patches import guard_optimizer, poison_nonfinite
-from ..train.session_start import SessionStart
-from ..train.signals import StopSignals
-from .batch_tape import BatchTape
-from .capabilities import Capabilities, Unwatchable
-from .checkpoint_plan import CheckpointPlan
-from .foreign_state import ForeignState, Parts
-from .hf_memory import HfMemory
-from .hf_trainer import HfTrainer, plain_metrics, tokenizer_of
-from .script_run import ScriptRun, shared_run
-from .shield import Shield, ShieldedUpdates
-from .undo import Undo
+from ...config.schema import RunConfig
+from ...protocol.events import EvalFinished
+from ...train.controlled_session import ControlledSession, SessionOutcome
+from ...train.distributed.agreement import Agreement
+from ...train.distributed.place import RankPlace
+from ...train.distributed.rank_agreement import agreement_of
+from ...train.event_log import EventLog
+from ...train.loop.step_loop import StepLoop
+from ...train.loop.step_metrics import StepMetrics
+from ...train.monitoring.monitor import TrainingMonitor
+from ...train.patches import guard_optimizer, poison_nonfinite
+from ..batch_tape import BatchTape
+from ..checkpoint_plan import CheckpointPlan
+from ..foreign_session import control_trainer, run_of_all
+from ..foreign_state import ForeignState, Parts
+from ..refusals import refused_verbs
+from ..script_run import ScriptRun
+from ..shield import Shield, ShieldedUpdates
+from ..undo import Undo
+from .capabilities import Capabilities
+from .memory import HfMemory
+from .trainer import HfTrainer, plain_metrics, tokenizer_of
 
 _OWN_FIGURES = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "num_tokens"})
 """Logged figures that every step of a run has anyway."""
@@ -144,48 +132,26 @@ def begin_session(watched: Watched) -> HfSession:
     trainer, config, event_log = watched.trainer, watched.config, watched.event_log
     place = watched.place
     agreement = agreement_of(place.rank, place.world_size)
-    run = _run_of_all(watched.script_run, agreement)
+    run = run_of_all(watched.script_run, agreement)
     memory = HfMemory(trainer, event_log.position)
     memory.stepped()
     state = ForeignState(_parts(trainer), memory, watched.tape, event_log.position)
     controlled = HfTrainer(
         trainer, event_log.position, state, watched.tape, watched.capabilities.refused
     )
-    reporter = AnomalyReporter(run, event_log, tokenizer_of(trainer) or _Ids(), agreement)
-    monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
-    queue = CommandQueue(run, agreement, StopSignals(launched=False))
-    start = SessionStart(run, summarize_journal(()))
-    session = ControlledSession(
-        SessionParts(
-            config=config,
-            run=run,
-            incarnation=1,
-            agreement=agreement,
-            event_log=event_log,
-            monitor=monitor,
-            queue=queue,
-            control=open_control(start, config, queue, event_log, monitor),
-            trainer=controlled,
-            device=place.device,
-            flow=GradientFlow(trainer.model),
-            finishes=False,
-        )
+    session, monitor = control_trainer(
+        config,
+        run,
+        event_log,
+        agreement,
+        place,
+        controlled,
+        trainer.model,
+        tokenizer_of(trainer),
     )
     _patch(watched, session.step_loop)
     _announce(watched, agreement, state)
     return HfSession(session, controlled, memory, event_log, monitor, alone=agreement.alone)
-
-
-def _run_of_all(script_run: ScriptRun | None, agreement: Agreement) -> RunDirectory:
-    """Return the run folder that rank 0 has opened, on every rank.
-
-    Raises:
-        Unwatchable: rank 0 could not open one.
-    """
-    path = agreement.share(str(script_run.run.path).encode() if script_run else b"").decode()
-    if not path:
-        raise Unwatchable("rank 0 has no run folder")
-    return script_run.run if script_run else shared_run(path)
 
 
 def _parts(trainer: Any) -> Parts:
@@ -234,16 +200,3 @@ def _announce(watched: Watched, agreement: Agreement, state: ForeignState) -> No
             refused=refused,
         )
     )
-
-
-def refused_verbs(refused: Mapping[type[Command], str]) -> dict[str, str]:
-    """Return the commands that are refused by their verbs, in the order of the table."""
-    return {spec.verb: refused[spec.command] for spec in COMMANDS if spec.command in refused}
-
-
-class _Ids:
-    """Stands for a tokenizer where the trainer has none: shows token ids."""
-
-    def decode(self, ids: list[int], **options: Any) -> str:
-        """Return the ids as text."""
-        return " ".join(map(str, ids))

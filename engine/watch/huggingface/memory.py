@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..train.position import Position
-from .foreign_state import group_lrs
+from ...train.position import Position
+from ..foreign_state import group_lrs
 
 _OF_TRAINER = (
     "_tr_loss",

@@ -1,0 +1,1 @@
+"""Watched trainers of transformers, TRL and sentence-transformers."""

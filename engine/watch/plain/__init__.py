@@ -1,0 +1,1 @@
+"""Watched loops in plain PyTorch."""

@@ -1,0 +1,73 @@
+"""A training loop in plain PyTorch as a `ControlledTrainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...protocol.commands import Command, Evaluate, GenerateSample, ProfileSteps
+from ...train.control.controlled_trainer import EvalResult
+from ...train.position import Position
+from ..batch_tape import BatchTape
+from ..foreign_state import ForeignState, group_lrs
+from ..lr_scale import LrScale
+
+
+class LoopMemory:
+    """Implements `TrainerMemory` for a loop: only its number of steps is known."""
+
+    def __init__(self, optimizer: Any, position: Position) -> None:
+        self._optimizer = optimizer
+        self._position = position
+
+    def capture(self) -> None:
+        """Return nothing: what the loop itself counts is not known."""
+
+    def restore(self, kept: None, step: int) -> None:
+        """Set the number of finished steps."""
+        self.move_to(step)
+
+    def move_to(self, step: int) -> None:
+        """Set the number of finished steps and the learning rate that the optimizer has now."""
+        self._position.move_to(step, max(group_lrs(self._optimizer), default=0.0))
+
+
+REFUSED: dict[type[Command], str] = {
+    ProfileSteps: "a watched script cannot be profiled",
+    Evaluate: "the loop evaluates by itself",
+    GenerateSample: "the loop has no tokenizer that fttui knows",
+}
+"""Commands that a plain loop cannot obey, with the reason."""
+
+
+class PlainTrainer:
+    """Implements `ControlledTrainer` for the objects of a plain loop."""
+
+    def __init__(
+        self, scale: LrScale, position: Position, state: ForeignState, data: BatchTape
+    ) -> None:
+        self._scale = scale
+        self.position = position
+        self.state = state
+        self.data = data
+        self.refuses = REFUSED
+        self.can_evaluate = False
+
+    def set_lr(self, lr: float) -> None:
+        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
+        self._scale.set_lr(lr)
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
+        """Never called: the command is refused."""
+        raise NotImplementedError
+
+    def sample(self, prompt: str) -> str:
+        """Never called: the command is refused."""
+        raise NotImplementedError
+
+    def release_memory(self) -> int:
+        """Release nothing: the script may hold tensors of its own that fttui does not know."""
+        return 0
+
+    def reclaim_memory(self) -> None:
+        """Nothing was released."""

@@ -1,0 +1,16 @@
+"""What cannot be done: trainers that are not watched, and commands that a trainer refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..protocol.commands import COMMANDS, Command
+
+
+class Unwatchable(Exception):
+    """A trainer that fttui does not watch at all; the text says why."""
+
+
+def refused_verbs(refused: Mapping[type[Command], str]) -> dict[str, str]:
+    """Return the commands that are refused by their verbs, in the order of the table."""
+    return {spec.verb: refused[spec.command] for spec in COMMANDS if spec.command in refused}

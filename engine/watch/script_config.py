@@ -1,0 +1,61 @@
+"""The configuration of a script's run, and the command that started the script."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..config.load import dump_config
+from ..config.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
+from .checkpoint_plan import CheckpointPlan
+
+LEAST_LR = 1e-12
+"""Learning rate in the configuration of a script that names none; 0 is no valid value there."""
+SCRIPT_DATA = "(read by the script)"
+
+
+def script_config(
+    model: str, train: TrainConfig, name: str, plan: CheckpointPlan, keep: int, task: Any = "sft"
+) -> RunConfig:
+    """Return the configuration of a script's run from what is known about it."""
+    checkpoint = CheckpointConfig(every=plan.every, keep=keep, at_start=plan.at_start)
+    return RunConfig(
+        model=ModelConfig(id=model, quantize="none"),
+        data=DataConfig(train=SCRIPT_DATA),
+        train=train,
+        name=name,
+        task=task,
+        eval=EvalConfig(every=0),
+        checkpoint=checkpoint,
+    )
+
+
+def resolved_text(config: RunConfig) -> str:
+    """Return the configuration as YAML, with a word about where it comes from."""
+    origin = "# From the arguments of the trainer of a watched script; it cannot start a run.\n"
+    return origin + dump_config(config)
+
+
+def command_line() -> str:
+    """Return the command that started this process."""
+    return shlex.join([Path(sys.executable).name, *sys.argv])
+
+
+def script_path() -> Path:
+    """Return the script of this process, or the current folder in an interactive session."""
+    return Path(sys.argv[0] or ".").absolute()
+
+
+def model_name(model: Any) -> str:
+    """Return the id or folder that a model was loaded from, or the name of its class."""
+    config = getattr(model, "config", None)
+    return str(getattr(config, "name_or_path", "") or type(model).__name__)
