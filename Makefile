@@ -3,7 +3,8 @@
 # make test-long   the same with the wide matrices
 # make check  formatting, lint, types, import contracts, size bars
 # make faults       inject every fault a few times and print the table; part of make test
-# make faults-long  the same with the long counts; ONLY=F18,F08 chooses
+# make faults-long  the same with the long counts, then the long forms of fuzzing and simulation;
+#                   ONLY=F18,F08 chooses faults
 # make clean  remove what these made (runs are kept)
 #
 # On a machine with a GPU choose the build of torch for its driver on the first call, for example
@@ -35,7 +36,7 @@ faults: $(VENV)/.installed-dev
 
 faults-long: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.faults --long $(if $(ONLY),--only $(ONLY))
-	@$(if $(ONLY),,$(BIN)/python -m tests.fuzz)
+	@$(if $(ONLY),,$(BIN)/python -m tests.fuzz && $(BIN)/python -m tests.simulation)
 
 check: $(VENV)/.installed-dev $(LINKS)
 	$(BIN)/ruff format --check .

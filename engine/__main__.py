@@ -13,7 +13,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
-from .run.control_log import ControlReader
+from .run.control_log import ControlEntry, ControlReader, decision_lock
 from .run.files import last_lines
 from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.folder_keeper import sweep_temporary
@@ -38,7 +38,8 @@ from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
-from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop, answer_commands
+from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
+from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
@@ -146,9 +147,11 @@ def _session(
         asked.lr_range,
         asked.accept_changed,
     )
-    ended, early = _guarded(start, event_log, signals)
+    unanswered = UnansweredCommands(history.answered, event_log.record)
+    event_log.listen(unanswered.observe)
+    ended, early = _guarded(start, event_log, signals, unanswered)
     if journal_writer is not None:
-        ended = _end(event_log, journal_writer, ended, attempt)
+        ended = _end(start, journal_writer, event_log, ended, unanswered)
     if notifier is not None:
         notifier.close()
     if early:
@@ -170,8 +173,19 @@ def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) ->
     return "last" if attempt.repeated and CheckpointStore(run).all() else asked
 
 
+def _commands_since(start: SessionStart) -> list[ControlEntry]:
+    """Return the accepted commands since the start of this engine."""
+    reader = ControlReader(start.run)
+    reader.take(start.control_seq)
+    return reader.take(reader.waiting())
+
+
 def _end(
-    event_log: EventLog, journal_writer: JournalWriter, ended: RunEnded, attempt: LaunchAttempt
+    start: SessionStart,
+    journal_writer: JournalWriter,
+    event_log: EventLog,
+    ended: RunEnded,
+    unanswered: UnansweredCommands,
 ) -> RunEnded:
     """Record the end and close the journal; return the end, which is not better than what is saved.
 
@@ -179,13 +193,22 @@ def _end(
     """
     fault = journal_writer.settle()
     ended = _unsaved(ended, fault)
-    _record_end(event_log, ended, attempt)
+    with suppress(OSError), decision_lock(start.run):
+        if not _restarts(ended, start.attempt):
+            unanswered.conclude(_commands_since(start), f"the run ended ({ended.state.value})")
+        _record_end(event_log, ended, start.attempt)
+        journal_writer.settle()
     late = journal_writer.settle()
     if late and not fault and ended.exit_code == 0:
         ended = _unsaved(ended, late)
-        _record_end(event_log, ended, attempt)
+        _record_end(event_log, ended, start.attempt)
     journal_writer.close()
     return ended
+
+
+def _restarts(ended: RunEnded, attempt: LaunchAttempt) -> bool:
+    """Whether torchrun will start the ranks again, so that the run has not ended."""
+    return ended.exit_code == TrainingFailed.exit_code and attempt.may_repeat
 
 
 def _unsaved(ended: RunEnded, fault: str) -> RunEnded:
@@ -199,7 +222,7 @@ def _unsaved(ended: RunEnded, fault: str) -> RunEnded:
 def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
     """Record the last event of the run, or only an error if torchrun will restart the ranks."""
     crashed = ended.exit_code == TrainingFailed.exit_code
-    if crashed and attempt.may_repeat:
+    if _restarts(ended, attempt):
         count = f"restart {attempt.number + 1} of {attempt.limit}"
         event_log.log("error", f"{ended.error}; {count} from the last checkpoint")
         return
@@ -210,20 +233,23 @@ def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) ->
 
 
 def _guarded(
-    start: SessionStart, event_log: EventLog, signals: StopSignals
+    start: SessionStart,
+    event_log: EventLog,
+    signals: StopSignals,
+    unanswered: UnansweredCommands,
 ) -> tuple[RunEnded, bool]:
     """Train; any error becomes the last event of the run, which is returned.
 
     The second value says whether the run was stopped while it loaded.
     """
     run = start.run
-    early = _early_stop(start, event_log, signals)
+    early = _early_stop(start, event_log, signals, unanswered)
     try:
         early.begin()
         return _train(start, event_log, signals), False
     except StoppedEarly:
         early.end()
-        return _stopped_early(start, event_log), True
+        return _stopped_early(start, unanswered), True
     except FttuiError as error:
         log.error("%s", error)
         return _failed(run, str(error), error.exit_code), False
@@ -234,12 +260,17 @@ def _guarded(
         early.end()
 
 
-def _early_stop(start: SessionStart, event_log: EventLog, signals: StopSignals) -> EarlyStop:
+def _early_stop(
+    start: SessionStart,
+    event_log: EventLog,
+    signals: StopSignals,
+    unanswered: UnansweredCommands,
+) -> EarlyStop:
     """Return what ends this process if a stop is requested while it imports and loads."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
     def leave() -> None:
-        event_log.record(_stopped_early(start, event_log))
+        event_log.record(_stopped_early(start, unanswered))
         event_log.close()
         signals.leave(0)
 
@@ -247,10 +278,14 @@ def _early_stop(start: SessionStart, event_log: EventLog, signals: StopSignals) 
     return EarlyStop(event_log, signals, waits, leave, ranks=ranks)
 
 
-def _stopped_early(start: SessionStart, event_log: EventLog) -> RunEnded:
+def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
     """Answer the commands that wait, and return the end of a run that was stopped while loading."""
     if int(os.environ.get("RANK", "0")) == 0:
-        answer_commands(start.run, start.control_seq, event_log)
+        unanswered.conclude(
+            _commands_since(start),
+            "the run was stopped while it loaded",
+            "stopped while loading, so there was nothing to save",
+        )
     return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(start.run))
 
 

@@ -202,7 +202,9 @@ class Intake:
                 )
                 self._decided[entry.id] = entry
                 return entry
-            reason = entry.rejected or f"disk: the control journal cannot be written ({error})"
+            # Not final if this hub dies now: the next one cannot know of it.
+            reason = entry.rejected or "disk"
+            reason += f": not recorded, the control journal cannot be written ({error})"
             entry = msgspec.structs.replace(entry, rejected=reason)
         self._decided[entry.id] = entry
         return entry

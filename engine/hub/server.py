@@ -36,7 +36,7 @@ from ..protocol.requests import (
     TakeControl,
     Welcome,
 )
-from ..run.control_log import ControlWriter
+from ..run.control_log import ControlWriter, decision_lock
 from ..run.journal import JournalLocked
 from ..run.processes.heartbeat import HubStatus, build_beat
 from ..run.processes.identity import boot_id, boot_seconds
@@ -219,6 +219,14 @@ class Hub:
         return holder.issuer if holder else None
 
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
+        try:
+            with decision_lock(self._run):
+                return self._decide(message)
+        except OSError as error:
+            reason = f"disk: the run folder cannot be used ({error})"
+            return Rejected(ref=message.ref, id=message.id, reason=reason)
+
+    def _decide(self, message: SubmitCommand) -> AnyHubMessage:
         self._publish_new()
         # Commands for an engine that started since the last heartbeat must be accepted.
         self._update_engine()

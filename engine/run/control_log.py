@@ -8,13 +8,14 @@ the journal only when the integer has risen.
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import mmap
 import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -157,6 +158,32 @@ class Doorbell:
     def read(self) -> int:
         """Return the newest sequence number announced."""
         return int(_INT64.unpack_from(self._map, 0)[0])
+
+
+@contextmanager
+def decision_lock(run: RunDirectory, patience_s: float = 2.0) -> Iterator[None]:
+    """Hold the lock under which the hub decides on a command and the engine ends.
+
+    A command is so either decided before the end of the run, which then gives it an outcome, or
+    refused after it. If the other process does not release the lock in time, this one goes on.
+    """
+    with run.open() as folder:
+        opened = folder.open_file("control.gate", os.O_RDWR | os.O_CREAT)
+    try:
+        deadline = time.monotonic() + patience_s
+        while not _locked(opened) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class ControlWriter:

@@ -22,6 +22,7 @@ import msgspec
 
 from ...core.settings import (
     Inapplicable,
+    SettingsChange,
     SettingsContext,
     apply_setting,
     pause_if_due,
@@ -30,6 +31,7 @@ from ...protocol.commands import (
     AnyCommand,
     Command,
     OneShotCommand,
+    Pause,
     SaveCheckpoint,
     SettingCommand,
     Stop,
@@ -47,6 +49,9 @@ from .memory_release import MemoryTaken
 
 _HOLD_TICK_S = 0.1
 """Seconds between two looks at the queue while training is held; keeps the gloo group alive."""
+
+
+_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
 
 
 class Impossible(Exception):
@@ -135,6 +140,8 @@ class CommandScheduler:
         self._clock = clock
         self._sleep = sleep
         self._signalled = False
+        self._holding: tuple[ControlEntry, RunSettings, SettingsChange] | None = None
+        """A pause that is in force and has not held training yet, so that it has no outcome."""
 
     def at_boundary(self, executor: OneShotCommands) -> bool:
         """Do everything that is due before a step; False if the run ends here."""
@@ -155,6 +162,7 @@ class CommandScheduler:
             self.perform_due(executor)
         self._hold(executor)
         if control.ending:
+            self._overtake("the run was stopped before the step had ended")
             return False
         self._event_log.enter(RunState.RUNNING)
         self._queue.ask()
@@ -198,6 +206,10 @@ class CommandScheduler:
         return True
 
     def _enter_hold(self) -> None:
+        if self._holding is not None:
+            entry, previous, change = self._holding
+            self._holding = None
+            self._applied(entry, previous, change.old, change.new)
         if self._control.halted is not None:
             self._event_log.enter(RunState.HALTED, self._control.halted)
         else:
@@ -278,7 +290,18 @@ class CommandScheduler:
         control.change(change.settings)
         if spec_of(command).resumes:
             control.lift_halt()
-        self._applied(entry, previous, change.old, change.new)
+            self._overtake(f"{describe_command(command)} came before the step had ended")
+        if isinstance(command, Pause) and self._event_log.state not in _HELD:
+            self._overtake("another pause came before the step had ended")
+            self._holding = entry, previous, change
+        else:
+            self._applied(entry, previous, change.old, change.new)
+
+    def _overtake(self, reason: str) -> None:
+        """Record that a pause that has not held training yet will have no effect."""
+        if self._holding is not None:
+            self.fail(self._holding[0], reason)
+            self._holding = None
 
     def _refusal(self, command: AnyCommand) -> str | None:
         """Return why the trainer of this run cannot obey a command, or None if it can."""

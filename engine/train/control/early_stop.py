@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...protocol.commands import Stop, describe_command
-from ...protocol.events import CommandAccepted, CommandApplied
+from ...protocol.commands import Stop
 from ...protocol.states import RunState
 from ...run.control_log import ControlReader
 from ...run.run_dir import RunDirectory
@@ -147,30 +146,3 @@ class WaitingStop:
             news = self._reader.take(self._reader.waiting())
             self._found = self._found or any(isinstance(entry.command, Stop) for entry in news)
         return self._found
-
-
-def answer_commands(run: RunDirectory, control_seq: int, event_log: EventLog) -> None:
-    """Record the outcome of commands that arrived while the run loaded, before a stop ended it."""
-    from .command_scheduler import command_failed
-
-    reader = ControlReader(run)
-    reader.take(control_seq)
-    for entry in reader.take(reader.waiting()):
-        text = describe_command(entry.command)
-        event_log.record(
-            CommandAccepted(id=entry.id, command=text, issuer=entry.issuer, reason=entry.reason)
-        )
-        if not isinstance(entry.command, Stop):
-            event_log.record(command_failed(entry, "the run was stopped while it loaded"))
-            continue
-        event_log.record(
-            CommandApplied(
-                id=entry.id,
-                command=text,
-                old="loading",
-                new="stopped while loading, so there was nothing to save",
-                issuer=entry.issuer,
-                reason=entry.reason,
-                applied=entry.command,
-            )
-        )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.protocol.commands import AnyCommand, Pause, Stop
-from fttui.engine.protocol.events import CommandApplied, CommandFailed
+from fttui.engine.protocol.events import AnyEvent, CommandAccepted, CommandApplied, CommandFailed
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
@@ -19,8 +19,8 @@ from fttui.engine.train.control.early_stop import (
     EarlyStop,
     StoppedEarly,
     WaitingStop,
-    answer_commands,
 )
+from fttui.engine.train.control.unanswered import UnansweredCommands
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.signals import StopSignals
 
@@ -133,16 +133,16 @@ def test_only_a_stop_since_the_start_counts(tmp_path: Path) -> None:
     control.close()
 
 
-def test_every_command_gets_its_outcome(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    control = ControlWriter(run)
-    commands: list[AnyCommand] = [Stop(), Pause(), Stop()]
-    for seq, command in enumerate(commands, start=1):
-        control.append(entry(seq, command))
-    control.close()
-    event_log = EventLog(None)
-    told: list[object] = []
-    event_log.listen(told.append)
-    answer_commands(run, 1, event_log)
-    outcomes = [(e.id, type(e)) for e in told if isinstance(e, CommandApplied | CommandFailed)]
-    assert outcomes == [("c2", CommandFailed), ("c3", CommandApplied)]
+def test_every_command_gets_one_outcome() -> None:
+    commands: list[AnyCommand] = [Stop(), Pause(), Stop(), Pause()]
+    entries = [entry(seq, command) for seq, command in enumerate(commands, start=1)]
+    told: list[AnyEvent] = []
+    unanswered = UnansweredCommands({"c1"}, told.append)
+    unanswered.observe(CommandAccepted(id="c2", command="pause", issuer="ann"))
+    unanswered.observe(CommandFailed(id="c4", command="pause", reason="no"))
+    unanswered.conclude(entries, "the run ended", "stopped while loading")
+    assert [(getattr(e, "id", ""), type(e)) for e in told] == [
+        ("c2", CommandFailed),
+        ("c3", CommandAccepted),
+        ("c3", CommandApplied),
+    ]

@@ -1,0 +1,75 @@
+"""Commands without an outcome at the end of an engine: each one gets its outcome before the end.
+
+The hub accepts commands until it reads the end of the run in the journal. So the last look at the
+control journal and the record of the end happen while the hub cannot decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+
+from ...protocol.commands import Stop, describe_command
+from ...protocol.events import AnyEvent, CommandAccepted, CommandApplied, CommandFailed
+from ...run.control_log import ControlEntry
+
+
+class UnansweredCommands:
+    """Follows the outcomes of commands, and makes up for those that are missing at the end."""
+
+    def __init__(self, answered: Set[str], record: Callable[[AnyEvent], None]) -> None:
+        """Begin to follow.
+
+        Args:
+            answered: ids of the commands that have an outcome in the journal.
+            record: records an event.
+        """
+        self._answered = set(answered)
+        self._accepted: set[str] = set()
+        self._record = record
+
+    def observe(self, event: AnyEvent) -> None:
+        """Take in an event of the run."""
+        match event:
+            case CommandApplied(id=id_) | CommandFailed(id=id_):
+                self._answered.add(id_)
+            case CommandAccepted(id=id_):
+                self._accepted.add(id_)
+            case _:
+                pass
+
+    def conclude(self, entries: Iterable[ControlEntry], reason: str, stopped: str = "") -> None:
+        """Record that commands had no effect.
+
+        Args:
+            entries: the accepted commands since the start of this engine.
+            reason: why they had none.
+            stopped: what a stop did; empty if it had no effect either.
+        """
+        for entry in entries:
+            if entry.id in self._answered:
+                continue
+            text = describe_command(entry.command)
+            if entry.id not in self._accepted:
+                self._record(
+                    CommandAccepted(
+                        id=entry.id, command=text, issuer=entry.issuer, reason=entry.reason
+                    )
+                )
+            if stopped and isinstance(entry.command, Stop):
+                self._record(_obeyed(entry, stopped))
+            else:
+                self._record(
+                    CommandFailed(id=entry.id, command=text, reason=reason, issuer=entry.issuer)
+                )
+
+
+def _obeyed(entry: ControlEntry, what: str) -> CommandApplied:
+    return CommandApplied(
+        id=entry.id,
+        command=describe_command(entry.command),
+        old="loading",
+        new=what,
+        issuer=entry.issuer,
+        reason=entry.reason,
+        applied=entry.command,
+    )
