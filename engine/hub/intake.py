@@ -203,8 +203,8 @@ class Intake:
                 self._decided[entry.id] = entry
                 return entry
             # Not final if this hub dies now: the next one cannot know of it.
-            reason = entry.rejected or "disk"
-            reason += f": not recorded, the control journal cannot be written ({error})"
+            disk = f"disk: the control journal cannot be written ({error})"
+            reason = f"{entry.rejected}; not recorded, {disk}" if entry.rejected else disk
             entry = msgspec.structs.replace(entry, rejected=reason)
         self._decided[entry.id] = entry
         return entry
