@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from fttui.engine.core.settings import after_rollback
 from fttui.engine.hub.intake import ClockReading, Intake
@@ -136,12 +137,13 @@ class ControlFile:
 @contextmanager
 def without_files() -> Iterator[None]:
     """Let command queues read the simulated disk."""
-    before = command_queue.ControlReader
-    command_queue.ControlReader = ControlFile  # type: ignore[misc,assignment]  # in its place
+    module: Any = command_queue
+    before = module.ControlReader
+    module.ControlReader = ControlFile
     try:
         yield
     finally:
-        command_queue.ControlReader = before  # type: ignore[misc]
+        module.ControlReader = before
 
 
 class ControlJournal:
@@ -242,7 +244,7 @@ class Rank:
         self.witness.clear()  # rank 0 alone refuses what an earlier engine left
         self._resume()
         scheduler = CommandScheduler(
-            queue, self.log, self.control, self, self, refuses={},  # type: ignore[arg-type]
+            queue, self.log, self.control, self, self, refuses={},
             clock=lambda: self.world.now, sleep=sleep,
         )  # fmt: skip
         while self.log.step < STEPS and scheduler.at_boundary(self):

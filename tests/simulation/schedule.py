@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from fttui.engine.protocol.codec import decode_record, peek_seq
 from fttui.engine.protocol.commands import AnyCommand, Pause, parse_command
@@ -107,7 +108,9 @@ class Schedule:
         for at in (_BUSY_S + 20.0, _BUSY_S + 35.0, _BUSY_S + 60.0, _BUSY_S + 70.0):
             after(at, self._send(self.viewers[1], parse_command(["stop"]), False, True))
 
-    def _send(self, viewer: Viewer, command: AnyCommand, relative: bool, take: bool):  # type: ignore[no-untyped-def]
+    def _send(
+        self, viewer: Viewer, command: AnyCommand, relative: bool, take: bool
+    ) -> Callable[[], None]:
         return lambda: viewer.send(command, relative=relative, take=take)
 
     def _fill_disk(self) -> None:
@@ -154,7 +157,7 @@ class Schedule:
         self._check_viewers()
         self._check_ranks()
 
-    def _check_commands(self, events: list[tuple[int, object]]) -> None:
+    def _check_commands(self, events: Sequence[tuple[int, object]]) -> None:
         told = Counter(
             event.id for _, event in events if isinstance(event, CommandApplied | CommandFailed)
         )
@@ -174,14 +177,14 @@ class Schedule:
         seqs = [entry.seq for entry in self.disk.control]
         require(seqs == list(range(1, len(seqs) + 1)), "a gap in the control journal")
 
-    def _check_pauses(self, events: list[tuple[int, object]]) -> None:
+    def _check_pauses(self, events: Sequence[tuple[int, object]]) -> None:
         """A pause that is reported as applied has held training."""
         for index, (_, event) in enumerate(events):
             if isinstance(event, CommandApplied) and isinstance(event.applied, Pause):
                 states = [e.state for _, e in events[: index + 2] if isinstance(e, StateChanged)]
                 require(states[-1] is RunState.PAUSED, f"{event.id} was applied and held nothing")
 
-    def _check_steps(self, events: list[tuple[int, object]]) -> None:
+    def _check_steps(self, events: Sequence[tuple[int, object]]) -> None:
         counter, expected = 1, {}
         for step in range(STEPS):
             counter = advanced(counter, step * 2)
