@@ -58,7 +58,7 @@ NO_SCORE = Reason(
     "no-score",
     "records",
     "dropped: the pair has no score, or none that is finite",
-    "add a column score, or set contrastive.kind: infonce if all pairs match",
+    "add a column `score`, or set contrastive.kind: infonce if all pairs match",
     limit=0.05,
     drops=True,
 )
@@ -150,7 +150,7 @@ NO_CANDIDATE = Reason(
     "no-candidate",
     "records",
     "have no negative in any step, because all texts are excluded from their negatives",
-    "check the labels and repeated texts, or add a column negative",
+    "check the labels and repeated texts, or add a column `negative`",
     limit=0.05,
 )
 SAME_TARGETS = Reason(

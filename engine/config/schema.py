@@ -364,7 +364,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     same shapes without graphs, on any device, for comparison."""
     ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Decay of an exponential moving average of the trained weights, such as 0.99; 0 is off. The
-    average is used for evaluations and samples and is saved beside them."""
+    average is used for evaluations, samples and exports; checkpoints hold it too."""
     early_stop: EarlyStopConfig | None = None
     """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
 

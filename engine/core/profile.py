@@ -246,7 +246,7 @@ def _on_work(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     if share.get("communication", 0) > _MUCH_COMMUNICATION:
         yield (
             f"{share['communication']:.0%} of the busy time is communication between ranks: raise "
-            "train.accumulate"
+            "train.accumulate to communicate less often"
         )
     if share.get("dequantization", 0) > _MUCH_DEQUANTIZATION and setting.accumulate > 1:
         yield (

@@ -127,7 +127,7 @@ class Findings:
         self._firsts = other._firsts | self._firsts
 
     def __iter__(self) -> Iterator[CountedReason]:
-        """Yield the findings in the order of the table."""
+        """Yield the reasons that were counted, in the order of `REASONS`."""
         for reason in REASONS:
             if count := self._counts[reason.name]:
                 total = max(count, self._totals[reason.unit])

@@ -15,8 +15,8 @@ NDCG_DEPTH = 10
 def retrieval_sums(anchors: Tensor, corpus: Tensor, relevant: Tensor) -> dict[str, Tensor]:
     """Rank a corpus by cosine for each anchor and sum the metrics over the anchors.
 
-    At equal cosines, irrelevant texts are ranked before relevant ones, so that equal vectors never
-    count as found.
+    At equal cosines, irrelevant texts are ranked before relevant ones, so that equal vectors
+    never improve a metric.
 
     Args:
         anchors: [N, H].

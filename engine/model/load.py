@@ -334,9 +334,11 @@ def _checkpointing_fact(base: Any, train: TrainConfig) -> str:
         return "off"
     if not _can_recompute(base):
         return f"off: {type(base).__name__} does not support it"
-    kept = ", kept on the host" if train.activations == "host" else ""
-    whole = f", but for the last {train.whole_layers} layers" if train.whole_layers else ""
-    return f"on{kept}{whole}"
+    number = train.whole_layers
+    last = "the last layer" if number == 1 else f"the last {number} layers"
+    whole = f", except in {last}" if number else ""
+    kept = ", inputs of layers kept on the host" if train.activations == "host" else ""
+    return f"on{whole}{kept}"
 
 
 def _memory_fact(base: Any) -> str:

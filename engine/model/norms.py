@@ -17,7 +17,7 @@ _ROWS = 4
 
 
 def slim_norms(model: nn.Module) -> int:
-    """Replace the forward pass of a model's frozen RMS norms in place, and return their number.
+    """Replace the forward pass of a model's RMS norms, which must be frozen; return their number.
 
     Only norms of the usual form are replaced: their results are compared first and are bitwise
     equal.

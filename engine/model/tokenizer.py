@@ -113,8 +113,8 @@ def add_special_tokens(
 ) -> Mapping[str, int]:
     """Add special tokens that a tokenizer lacks; return the new ones as {token: id}.
 
-    A token that is already in the vocabulary keeps its id. If the tokenizer would split it within a
-    text, it becomes a special token with this id.
+    A token that is already in the vocabulary keeps its id and becomes a special token, unless it
+    is an added token already.
     """
     known = tokenizer.get_vocab()
     added = {str(token) for token in tokenizer.added_tokens_encoder}

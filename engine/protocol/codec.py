@@ -1,4 +1,4 @@
-"""Encodes and decodes the messages of this package as MessagePack, and defines the version rule.
+"""MessagePack encoding of the messages of this package, and the protocol version with its rule.
 
 A version is `(major, minor)`. Peers of the same major version are compatible: a higher minor
 version only adds tags and fields with defaults. Unknown fields are skipped; a record with an

@@ -292,7 +292,9 @@ class FrameWriter:
 
 
 def _locked(folder: OpenFolder, lock: Path, instead_of: int | None = None) -> int:
-    """Open the file of a lock and take the lock; the lock that it replaces is released then.
+    """Open a lock file, take its lock, and return the descriptor.
+
+    `instead_of`, the descriptor of the lock that it replaces, is closed then.
 
     Raises:
         JournalLocked: another process has the lock.

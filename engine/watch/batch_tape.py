@@ -153,7 +153,7 @@ class BatchTape:
 
     @property
     def limit_text(self) -> str:
-        """What the tape holds, in words."""
+        """Which micro-batches the tape keeps, such as `those of the step in progress`."""
         if not self._keeps:
             return "those of the step in progress"
         limit = f"{self._limit_bytes / 2**20:.4g} MiB"

@@ -38,7 +38,7 @@ def test_a_lean_run_is_steered_as_any_other(
     back = play(runs[1], Script({3: ["pause release", "resume"], 4: ["rollback 2"]}))
     (started,) = straight.events(RunStarted)
     assert "in 3 slices" in started.facts["memory"]
-    assert started.facts["activation checkpointing"] == "on, kept on the host"
+    assert started.facts["activation checkpointing"] == "on, inputs of layers kept on the host"
     assert straight.outcome.state is back.outcome.state is RunState.FINISHED
     assert len(straight.losses()) == 5
     assert len(set(straight.losses().values())) == 5, "it learns"

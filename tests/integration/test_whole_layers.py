@@ -12,7 +12,7 @@ from tests.support.training import new_run, play
 
 WAYS: dict[str, dict[str, Any]] = {
     "on": {"train__activation_checkpointing": "true"},
-    "on, but for the last 1 layers": {
+    "on, except in the last layer": {
         "train__activation_checkpointing": "true",
         "train__whole_layers": 1,
     },

@@ -25,7 +25,9 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add_parser(
         "data", help="summarise a data file: format, columns, lengths, duplicates"
     )
-    parser.add_argument("source", metavar="FILE", help="a file, a folder or a hub dataset")
+    parser.add_argument(
+        "source", metavar="FILE", help="a file, a folder, or the id of a dataset on the Hub"
+    )
     parser.add_argument(
         "--config", metavar="CONFIG", type=Path, help="read it with the settings in this file"
     )

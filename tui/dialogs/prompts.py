@@ -112,8 +112,9 @@ def read_count(verb: str, text: str, run: RunView) -> ParsedInput:
     steps = int(text)
     if verb == "skip":
         return ParsedInput(asked.command, f"skips the data of the next {plural(steps, 'step')}")
-    last = run.step + steps
-    return ParsedInput(asked.command, f"trains steps {run.step + 1:,} to {last:,}, then pauses")
+    first, last = run.step + 1, run.step + steps
+    which = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    return ParsedInput(asked.command, f"trains {which}, then pauses")
 
 
 def read_text(verb: str, text: str, preview: str) -> ParsedInput:

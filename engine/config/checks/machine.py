@@ -37,10 +37,11 @@ def check_experts(config: RunConfig) -> list[Problem]:
 
 def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
     if config.train.devices > hardware.count:
-        found = "GPUs are visible" if hardware.kind == "cuda" else "CPU cores are available"
+        unit = "GPU" if hardware.kind == "cuda" else "CPU core"
+        found = f"{hardware.count} {unit}" + ("" if hardware.count == 1 else "s")
         yield Problem(
             "train.devices",
-            f"got {config.train.devices}, but {hardware.count} {found}; lower it, or check "
+            f"got {config.train.devices}, but this machine offers {found}; lower it, or check "
             "CUDA_VISIBLE_DEVICES and `fttui doctor`",
         )
 

@@ -62,10 +62,10 @@ def _check_candidates(config: RunConfig) -> Iterator[Problem]:
     if contrastive.kind == "cosine":
         return
     if not contrastive.in_batch:
-        key, cure = "contrastive.in_batch", "set in_batch: true"
+        key, cure = "contrastive.in_batch", "set contrastive.in_batch: true"
     elif config.train.accumulate > 1:
         key = "contrastive.cross_accumulation"
-        cure = "set cross_accumulation: on, which takes candidates from the whole step"
+        cure = f"set {key}: on, which takes candidates from the whole step"
     else:
         key, cure = "train.batch", "set train.batch or train.accumulate to 2 or more"
     if contrastive.kind == "cosent":

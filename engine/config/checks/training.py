@@ -182,8 +182,8 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
     if config.task in PREFERENCE_TASKS:
         yield Problem(
             "train.label_smoothing",
-            f"got {smoothing:g}, which smooths next-token targets, but task {config.task} has "
-            "none; set preference.label_smoothing, and train.label_smoothing: 0",
+            f"got {smoothing:g}, which smooths the targets of next-token training and is not used "
+            f"by task {config.task}; set train.label_smoothing: 0",
         )
     if config.contrastive.ce_weight == 0:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Labels that mean yes or no (matches, ratings), and labels that are missing or scores."""
+"""Read labels as yes or no (matches, ratings), and tell which are missing, and which are scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that something can be learned from tokenized data, before the first step or streamed."""
+"""Checks that something can be learned from data that are tokenized at once, or streamed."""
 
 from __future__ import annotations
 

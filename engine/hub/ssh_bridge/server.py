@@ -119,7 +119,7 @@ class BridgeServer:
                 "install the same fttui on both machines"
             )
         run = self._chosen(asked.run)
-        why = "the remote host lets this viewer only watch" if self._options.read_only else ""
+        why = "the remote host allows this viewer only to watch" if self._options.read_only else ""
         why = why or ("this viewer is read-only" if asked.read_only else "")
         return BridgeSession(self._stream, run, asked, why)
 

@@ -143,7 +143,7 @@ def _place(path: Path) -> str:
 def read_engine(run: RunDirectory) -> EngineMark | None:
     """Read the mark of the engine that last trained a run, which may have ended.
 
-    None if it is missing or unreadable, or was copied here with another run folder.
+    None if it is missing or unreadable, or if the folder is a copy of the one it was written in.
     """
     return _read(run.engine, EngineMark)
 

@@ -34,4 +34,4 @@ class ExactState(Protocol):
         """Restore the live state from what `stage` returned, and return its counters."""
 
     def fingerprint(self, counters: Counters) -> bytes:
-        """Return a checksum of the state that should be equal on all ranks, to compare it."""
+        """Return a checksum of the state that should be equal on all ranks, which compare it."""

@@ -73,7 +73,10 @@ class RankStep:
 
 
 def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
-    """Return the loss of the step on this rank, [] fp32, on the device of its micro-batches."""
+    """Return the sum of the micro-batch losses, this rank's share of the step's loss, [] fp32.
+
+    Without a micro-batch it is 0 on the device of `grad_norm`.
+    """
     losses = tally.losses or [grad_norm.new_zeros(())]
     return sum(losses, losses[0].new_zeros(())).float()
 

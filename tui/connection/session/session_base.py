@@ -223,7 +223,7 @@ class SessionBase:
     # called by the transport
 
     def on_reply(self, reply: AnyHubMessage) -> None:
-        """Take in any message of the hub."""
+        """Handle a message of the hub: a greeting, or the answer to a request or command."""
         if self.correlator.match(reply):
             return
         match reply:

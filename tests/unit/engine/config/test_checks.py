@@ -143,7 +143,7 @@ def test_sound_configurations_pass(changes):
         (
             (PAIRS, {"train": {"batch": 1}, "contrastive": {"cross_accumulation": "off"}}),
             "contrastive.cross_accumulation",
-            "set cross_accumulation: on",
+            "set contrastive.cross_accumulation: on",
         ),
         (
             (
@@ -157,7 +157,7 @@ def test_sound_configurations_pass(changes):
         (
             (PAIRS, {"contrastive": {"in_batch": False}}),
             "contrastive.in_batch",
-            "set in_batch: true",
+            "set contrastive.in_batch: true",
         ),
         (
             (PAIRS, {"contrastive": {"temperature_bounds": [0.5, 0.1]}}),
