@@ -191,9 +191,20 @@ class ForeignState:
             raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
         return staged
 
-    @torch.no_grad()
     def apply(self, staged: Any) -> Counters:
-        """Put a staged checkpoint in place."""
+        """Put a staged checkpoint in place.
+
+        Raises:
+            RuntimeError: it failed half-way, so weights and optimizer may not belong together.
+        """
+        try:
+            return self._apply(staged)
+        except Exception as error:
+            text = "the rollback failed half-way, so weights and optimizer may not belong together"
+            raise RuntimeError(f"{text}: {type(error).__name__}: {error}") from error
+
+    @torch.no_grad()
+    def _apply(self, staged: Any) -> Counters:
         weights, machinery, rng, counters, kept = staged
         for name, weight in self._weights.items():
             weight.copy_(weights[name])

@@ -40,7 +40,7 @@ class MemoryRelease:
         self._released = True
         freed = self._owner.release_memory()
         text = f"{freed / 2**30:.2f} GiB of GPU memory released until training goes on"
-        self._log("info", text if freed else "there is no GPU memory to release")
+        self._log("info", text if freed else "no GPU memory was released")
 
     def reclaim(self) -> None:
         """Take the memory back if it was released.
