@@ -314,3 +314,13 @@ def test_only_a_stop_is_obeyed_on_a_full_disk_and_its_answer_says_so(
     later = submit(intake, message("again", Stop()))
     assert isinstance(later, Accepted)
     assert later.unjournaled == ""
+
+
+def test_what_the_trainer_cannot_do_is_rejected_with_the_reason(intake: Intake) -> None:
+    clock, cannot = ClockReading(100.0, 0.0, BOOT), {"lr scale": "FSDP shards the optimizer"}
+    answer = intake.submit(message(), state=RunState.RUNNING, now=clock, refused=cannot)
+    assert refused(answer) == "not possible in this run: FSDP shards the optimizer"
+    noted = message("c2", AddNote(text="hello"))
+    assert intake.submit(noted, state=RunState.RUNNING, now=clock, refused=cannot) == Accepted(
+        ref=9, id="c2"
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fttui.engine.hub import live_status
@@ -113,3 +114,11 @@ def test_only_lifecycle_events_are_decoded(monkeypatch: pytest.MonkeyPatch) -> N
     add(status, LogEmitted(level="info", text="x"), RUNNING)
     assert len(decoded) == 1
     assert b"StateChanged" in decoded[0]
+
+
+def test_the_newest_start_says_what_the_trainer_cannot_do() -> None:
+    status = LiveStatus()
+    add(status, started())
+    assert status.refused == {}
+    add(status, msgspec.structs.replace(started(), refused={"sample": "no tokenizer"}))
+    assert status.refused == {"sample": "no tokenizer"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from textual.binding import Binding
 
@@ -95,3 +96,17 @@ def test_the_pause_key_is_true_for_the_state() -> None:
     paused = replace(state, run=replace(state.run, state=RunState.PAUSED))
     pause = ACTION_OF["run.pause"]
     assert (label_of(pause, state), label_of(pause, paused)) == ("pause", "resume")
+
+
+def test_what_the_trainer_of_the_run_cannot_do_is_refused_with_its_reason() -> None:
+    state = _state(eventful())
+    assert state.run.started is not None
+    started = msgspec.structs.replace(
+        state.run.started, refused={"rollback": "FSDP shards the weights"}, script="python t.py"
+    )
+    watched = replace(state, run=replace(state.run, started=started))
+    reason = why_not(ACTION_OF["run.rollback"], watched)
+    assert reason == "not possible in this run: FSDP shards the weights"
+    assert why_not(ACTION_OF["lr.change"], watched) is None
+    ended = replace(watched, run=replace(watched.run, state=RunState.FINISHED))
+    assert "start its script again" in str(why_not(ACTION_OF["lr.change"], ended))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fttui.engine.config.load import LoadedConfig, load_config
@@ -173,3 +174,11 @@ def test_what_a_launcher_left_in_the_environment_is_not_passed_on(
     start_engine(make_run(tmp_path), 1)
     assert not left.keys() & seen[0].keys()
     assert seen[0]["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_the_run_of_a_script_is_not_resumed_by_an_engine(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    identity = msgspec.structs.replace(run.identity(), script="python train.py --lr 1e-4")
+    run.write(run.identity_file, msgspec.json.encode(identity))
+    with pytest.raises(FttuiError, match=r"start it again: python train\.py --lr 1e-4"):
+        checkpoint_to_resume(run, None)

@@ -1,0 +1,1 @@
+"""Parts of the watching of foreign trainers."""
