@@ -8,10 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..config.schema import RunConfig
+from ..config.schema import ModelConfig, RunConfig
 from ..run.checkpoint_store import Manifest
 from .lineage import Lineage, LineageStep
 
+_VISION = "AutoModelForImageTextToText"
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Words with which the names of facts about the data begin or end."""
 
@@ -39,6 +40,8 @@ class ModelCard:
     base: BaseModel
     merged: bool
     averaged: bool
+    vision: bool = False
+    """Whether the model also takes images."""
     notes: Sequence[str] = ()
     """Paragraphs about differences from the model in training."""
 
@@ -105,9 +108,10 @@ class ModelCard:
                 'documents = model.encode(["…"])',
             ]
         elif self.merged:
+            kind = _VISION if self.vision else "AutoModelForCausalLM"
             lines = [
-                "from transformers import AutoModelForCausalLM, AutoTokenizer",
-                'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
+                f"from transformers import {kind}, AutoTokenizer",
+                f'model = {kind}.from_pretrained("FOLDER")',
                 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
             ]
         else:
@@ -120,21 +124,18 @@ class ModelCard:
         if self.config.adapter.merge_first:
             yield from _merged_usage(self.base.name, shown_start(self.config.adapter.start))
             return
-        yield "from peft import AutoPeftModelForCausalLM"
-        if model.quantize == "none":
-            yield 'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER")'
+        more = "" if model.quantize == "none" else ", quantization_config=quantized"
+        if self.vision:
+            yield "from peft import PeftModel"
+            yield f"from transformers import {_VISION}{', BitsAndBytesConfig' * bool(more)}"
+            yield from _quantized_usage(model)
+            yield f'base = {_VISION}.from_pretrained("{self.base.name}"{more})'
+            yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
             return
-        yield "from transformers import BitsAndBytesConfig"
-        yield "quantized = BitsAndBytesConfig("
-        if model.quantize == "int8":
-            yield "    load_in_8bit=True,"
-        else:
-            yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
-            yield f"    bnb_4bit_use_double_quant={model.double_quant},"
-        yield ")"
-        yield "model = AutoPeftModelForCausalLM.from_pretrained("
-        yield '    "FOLDER", quantization_config=quantized'
-        yield ")"
+        yield "from peft import AutoPeftModelForCausalLM"
+        yield from ["from transformers import BitsAndBytesConfig"] if more else []
+        yield from _quantized_usage(model)
+        yield f'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER"{more})'
 
     def _data(self) -> Iterator[tuple[str, str]]:
         data = self.config.data
@@ -146,6 +147,19 @@ class ModelCard:
                 yield name, fact
         for found in self.lineage.findings:
             yield found.text, f"{found.count:,} of {found.total:,} {found.unit}"
+
+
+def _quantized_usage(model: ModelConfig) -> Iterator[str]:
+    """Yield code that defines the quantization of the base model; nothing if it has none."""
+    if model.quantize == "none":
+        return
+    yield "quantized = BitsAndBytesConfig("
+    if model.quantize == "int8":
+        yield "    load_in_8bit=True,"
+    else:
+        yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
+        yield f"    bnb_4bit_use_double_quant={model.double_quant},"
+    yield ")"
 
 
 def _merged_usage(base: str, start: str) -> Iterator[str]:

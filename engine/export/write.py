@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +25,9 @@ from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
 from ..model.quantization import form_of
-from ..model.tokenizer import load_tokenizer
+from ..model.tokenizer import hub_arguments, load_tokenizer
+from ..model.vision import sees_images
+from ..run.identity.model_content import model_folder
 from .card import BaseModel, ModelCard, shown_start, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
@@ -43,6 +46,11 @@ _BASE_IS_MERGED = (
     "For one complete model, use `fttui export --merged`."
 )
 
+_PROCESSOR_FILES = (
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+)
 _HEAD_IN_NF4 = (
     "The language-model head was in NF4 during training; here it has the precision of the base "
     "model, so logits differ slightly from those of the run."
@@ -133,11 +141,9 @@ def write_adapter(
 
 def _for_merging(config: RunConfig) -> RunConfig:
     """Return a configuration that loads the base in its own precision, without training options."""
-    stored = AutoConfig.from_pretrained(
-        load_tokenizer(config.model, config.data, _silent).name_or_path,
-        revision=config.model.revision or "main",
-        trust_remote_code=config.model.trust_remote_code,
-    ).dtype
+    source = load_tokenizer(config.model, config.data, _silent).name_or_path
+    settings = _settings(config.model, str(source))
+    stored = settings.dtype or settings.get_text_config().dtype
     half = stored in (torch.bfloat16, torch.float16)
     model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
     train = replace(config.train, activation_checkpointing=False, memory="plain")
@@ -148,6 +154,21 @@ def _for_merging(config: RunConfig) -> RunConfig:
         adapter = replace(adapter, start=None)
     adapter = replace(adapter, init="default")  # the base is to stay as it is
     return replace(config, model=model, train=train, adapter=adapter)
+
+
+def _settings(model: ModelConfig, source: str) -> Any:
+    """Return the configuration of the base model, as transformers reads it."""
+    return AutoConfig.from_pretrained(source, **hub_arguments(model))
+
+
+def _copy_processor(folder: Path, config: RunConfig) -> None:
+    """Copy the files that say how the base model takes images."""
+    source, _ = model_folder(config)
+    if source is None:
+        return
+    for name in _PROCESSOR_FILES:
+        if (source / name).is_file() and not (folder / name).exists():
+            shutil.copyfile(source / name, folder / name)
 
 
 def _silent(label: str, done: float, total: float) -> None:
@@ -190,6 +211,9 @@ def _finish(
 ) -> None:
     """Write the tokenizer with its chat template, and the model card."""
     tokenizer.save_pretrained(str(folder))
+    vision = sees_images(_settings(config.model, str(tokenizer.name_or_path)))
+    if vision and merged:
+        _copy_processor(folder, config)
     for file in folder.glob("*.safetensors"):
         file.chmod(
             folder.stat().st_mode & 0o666
@@ -202,6 +226,7 @@ def _finish(
         base=describe_base(config.model, str(tokenizer.name_or_path)),
         merged=merged,
         averaged=adapter.averaged,
+        vision=vision,
         notes=notes,
     )
     (folder / "README.md").write_text(card.text(), encoding="utf-8")

@@ -15,12 +15,12 @@ import bitsandbytes.functional as bnb
 import torch
 from accelerate.hooks import remove_hook_from_submodules
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from ..config.memory.limits import SLICE_ELEMENTS
 from ..errors import ModelError
 from ..losses.sliced import HeadSlice, sliced_logits
 from .norms import slim_norms
+from .vision import auto_class
 
 
 class HostEmbedding(nn.Module):
@@ -108,7 +108,7 @@ def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
 def skeleton_of(settings: Any, **hub: Any) -> Any:
     """Return the model of a transformers configuration, without memory for its weights."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(settings, **hub)
+        return auto_class(settings).from_config(settings, **hub)
 
 
 def ends_on_host(settings: Any, device: torch.device, **hub: Any) -> dict[str, Any]:

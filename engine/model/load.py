@@ -11,7 +11,6 @@ from peft import PeftModel
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -41,6 +40,7 @@ from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .quantization import form_of, quantization_of
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
+from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 
 _NO_ADAPTER = "no-adapter"
 """A subfolder that no model has. Transformers would attach an adapter that lies beside the weights
@@ -128,6 +128,8 @@ def equip(
     _agree_on_pad(base, tokenizer)
     base.config.use_cache = False
     _disable_weight_repacking(base)
+    if sees_images(base.config):
+        mark_as_text(base, device)
     require_head(base, dtype, device)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
@@ -219,6 +221,10 @@ def _load_base(
     """Return (base model, a text about the weights of its files that it does not use, or None)."""
     model, lean = config.model, config.train.memory == "lean"
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
+    if lean and sees_images(settings):
+        raise ModelError(
+            "train.memory: lean does not support vision-language models. Set train.memory: plain."
+        )
     quantization = quantization_of(config, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":
@@ -227,7 +233,7 @@ def _load_base(
         quantization.llm_int8_enable_fp32_cpu_offload = True
         places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
     with weights_progress("Loading weights", progress):
-        base, loaded = AutoModelForCausalLM.from_pretrained(
+        base, loaded = auto_class(settings).from_pretrained(
             source,
             dtype=dtype,
             device_map=places,
@@ -301,6 +307,7 @@ def _facts(
         "attention": str(base.config._attn_implementation),
         "adapter": _adapter_fact(base, config),
         **_start_fact(config),
+        **_vision_fact(base),
         "pad token": _pad_fact(tokenizer),
         "activation checkpointing": _checkpointing_fact(base, config.train),
         "memory": _memory_fact(base),
@@ -312,6 +319,16 @@ def _adapter_fact(base: Any, config: RunConfig) -> str:
     if config.adapter.kind == "none":
         return whole_fact(base)
     return adapter_fact(base, config.adapter)
+
+
+def _vision_fact(base: Any) -> dict[str, str]:
+    """Return what is frozen beside the language model as {"vision": line}; empty for others."""
+    if not sees_images(base.config):
+        return {}
+    frozen = beside_language_model(base)
+    count = sum(p.numel() for name in frozen for p in base.get_submodule(name).parameters())
+    names = ", ".join(frozen)
+    return {"vision": f"{names}: {count:,} weights, frozen and not used; training is on text"}
 
 
 def _start_fact(config: RunConfig) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ..errors import ModelError
 from .adapter.attach import unquantized_layers
 from .experts import router_layers
 from .host_embedding import skeleton_of
+from .vision import beside_language_model, sees_images
 
 _RESCALED = frozenset({"rwkv"})
 """Model types that change their frozen weights when they switch between training and evaluation."""
@@ -48,6 +49,7 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
         )
     skeleton = skeleton_of(settings, trust_remote_code=model.trust_remote_code)
     kept = [*unquantized_layers(skeleton), *router_layers(skeleton)]
+    kept += beside_language_model(skeleton) if sees_images(settings) else []
     skipped = [*get_keys_to_not_convert(skeleton), *kept] if kept else None
     if model.quantize == "int8":
         return BitsAndBytesConfig(llm_int8_skip_modules=skipped, load_in_8bit=True)

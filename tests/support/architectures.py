@@ -186,6 +186,119 @@ SIZES: dict[str, dict[str, Any]] = {
 """Causal architectures, with what their configuration needs besides `COMMON`."""
 
 
+_TEXT = {**COMMON, "pad_token_id": 3, "eos_token_id": 2, "bos_token_id": 1, "vocab_size": 260}
+_CLIP = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_QWEN_TEXT = {
+    **_TEXT,
+    "rope_parameters": {
+        "rope_type": "default",
+        "mrope_section": [2, 3, 3],
+        "rope_theta": 10000.0,
+    },
+}
+_QWEN_TOWER = {
+    "depth": 2,
+    "hidden_size": 32,
+    "out_hidden_size": 64,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+}
+_QWEN_TOKENS = {
+    "image_token_id": 259,
+    "video_token_id": 258,
+    "vision_start_token_id": 257,
+    "vision_end_token_id": 256,
+}
+
+VISION: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": {**_TEXT, "head_dim": 16},
+        "vision_config": _CLIP,
+        "mm_tokens_per_image": 4,
+        "image_token_index": 259,
+        "boi_token_index": 258,
+        "eoi_token_index": 257,
+    },
+    "idefics3": {
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": _CLIP,
+        "image_token_id": 259,
+        "scale_factor": 2,
+    },
+    "internvl": {
+        "text_config": {"model_type": "qwen2", **_TEXT},
+        "vision_config": {**_CLIP, "image_size": [28, 28], "patch_size": [14, 14]},
+        "image_token_id": 259,
+    },
+    "llava": {
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_CLIP},
+        "image_token_index": 259,
+    },
+    "mistral3": {
+        "text_config": {"model_type": "mistral", **_TEXT, "head_dim": 16},
+        "vision_config": {"model_type": "pixtral", **_CLIP, "head_dim": 16},
+        "image_token_index": 259,
+    },
+    "mllama": {
+        "text_config": {**_TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        "vision_config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_global_layers": 1,
+            "attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 64,
+            "intermediate_layers_indices": [0],
+        },
+    },
+    "paligemma": {
+        "text_config": {"model_type": "gemma", **_TEXT, "head_dim": 16},
+        "vision_config": {"model_type": "siglip_vision_model", **_CLIP, "projection_dim": 64},
+        "projection_dim": 64,
+        "image_token_index": 259,
+    },
+    "qwen2_vl": {
+        "text_config": _QWEN_TEXT,
+        "vision_config": {
+            "depth": 2,
+            "embed_dim": 32,
+            "hidden_size": 64,
+            "num_heads": 2,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+        },
+        **_QWEN_TOKENS,
+    },
+    "qwen2_5_vl": {
+        "text_config": _QWEN_TEXT,
+        "vision_config": {**_QWEN_TOWER, "fullatt_block_indexes": [1]},
+        **_QWEN_TOKENS,
+    },
+    "qwen3_vl": {
+        "text_config": {**_QWEN_TEXT, "head_dim": 16},
+        "vision_config": {
+            **_QWEN_TOWER,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 16,
+        },
+        **_QWEN_TOKENS,
+    },
+}
+"""Vision-language architectures, with their whole configuration."""
+
+
 def tiny_model(architecture: str, folder: Path, seed: int = 0, **more: Any) -> Path:
     """Write a random model of an architecture with a byte-level tokenizer; return its folder.
 
@@ -195,7 +308,7 @@ def tiny_model(architecture: str, folder: Path, seed: int = 0, **more: Any) -> P
         seed: Of the random weights.
         more: Fields of the configuration that replace those of the table.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     place, tokenizer = folder / f"tiny-{architecture}", byte_tokenizer()
     special = {
@@ -205,10 +318,13 @@ def tiny_model(architecture: str, folder: Path, seed: int = 0, **more: Any) -> P
         "bos_token_id": tokenizer.bos_token_id,
     }
     sizes = {**COMMON, **special, **SIZES.get(architecture, {}), **more}
+    build = AutoModelForCausalLM
+    if architecture in VISION:
+        sizes, build = {**VISION[architecture], **more}, AutoModelForImageTextToText
     config = AutoConfig.for_model(architecture, **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config)
+        model = build.from_config(config)
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
     return place

@@ -49,6 +49,8 @@ class Architecture:
     gated: bool = True
     """Whether the MLP has a gate: three matrices instead of two."""
     name: str = ""
+    sees_images: bool = False
+    """Whether the model also has a vision tower, whose memory is not planned."""
 
     @property
     def query_width(self) -> int:
@@ -120,6 +122,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
         tied=kind.startswith(_TIED_UNLESS_TOLD) if tied is None else bool(tied),
         gated=kind not in _UNGATED,
         name=kind,
+        sees_images="vision_config" in raw,
     )
 
 

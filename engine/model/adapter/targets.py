@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,7 @@ from ...config.adapter.files import last_parts
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..experts import router_layers
+from ..vision import beside_language_model, never_runs_on_text, sees_images
 
 _FUSED_IN_MAMBA = frozenset({"out_proj", "conv1d"})
 """Layers of state-space models whose weights their kernels read directly, past an adapter."""
@@ -38,11 +40,26 @@ def targeted_by_all_linear(base: nn.Module) -> set[str]:
     head: Any = getattr(base, "get_output_embeddings", lambda: None)()
     return {
         name
-        for name, module in base.named_modules()
+        for name, module in _trainable_modules(base)
         if isinstance(module, nn.Linear | Conv1D)
         and module is not head
         and name.rpartition(".")[2] not in excluded
     }
+
+
+def _trainable_modules(base: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules by name; of a vision-language model those that training on text reaches."""
+    if not _sees_images(base):
+        yield from base.named_modules()
+        return
+    outside = tuple(f"{name}." for name in beside_language_model(base))
+    for name, module in base.named_modules():
+        if not f"{name}.".startswith(outside) and not never_runs_on_text(base, name):
+            yield name, module
+
+
+def _sees_images(base: Any) -> bool:
+    return sees_images(getattr(base, "config", None))
 
 
 def _fused(base: nn.Module) -> frozenset[str]:
@@ -62,8 +79,9 @@ def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
         ModelError: A target does not exist, or cannot have an adapter in this model.
     """
     if adapter.targets == "all-linear":
-        _require_patterns_used(targeted_by_all_linear(base), adapter)
-        return "all-linear"
+        chosen = targeted_by_all_linear(base)
+        _require_patterns_used(chosen, adapter)
+        return sorted(chosen) if _sees_images(base) else "all-linear"
     chosen = _chosen(base, adapter.targets)
     fused = sorted(_fused(base).intersection(last_parts(chosen)))
     if fused:
@@ -73,12 +91,13 @@ def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
         )
     _require_untied(base, chosen)
     _require_patterns_used(chosen, adapter)
-    return sorted(chosen) if isinstance(adapter.targets, str) else list(adapter.targets)
+    full = isinstance(adapter.targets, str) or _sees_images(base)
+    return sorted(chosen) if full else list(adapter.targets)
 
 
 def _chosen(base: nn.Module, targets: str | list[str]) -> set[str]:
     """Return the full names of the modules that the targets name."""
-    modules = {n for n, one in base.named_modules() if isinstance(one, _WITH_ADAPTER)}
+    modules = {n for n, one in _trainable_modules(base) if isinstance(one, _WITH_ADAPTER)}
     if isinstance(targets, str):
         found = {name for name in modules if re.fullmatch(targets, name)}
         if not found:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ...errors import ModelError
 from ..hidden import backbone_of
+from ..vision import beside_language_model, sees_images
 
 
 def unfreeze(base: Any, layers: int | str | None, trained: torch.dtype, other: torch.dtype) -> None:
@@ -53,7 +54,8 @@ def whole_fact(base: nn.Module) -> str:
 
 def _chosen(base: Any, names: set[str], layers: int | str | None) -> set[str]:
     if layers is None:
-        return names
+        outside = beside_language_model(base) if sees_images(base.config) else []
+        return {name for name in names if not name.startswith(tuple(f"{one}." for one in outside))}
     if isinstance(layers, str):
         return {name for name in names if re.fullmatch(layers, name)}
     stack = max(

@@ -18,6 +18,7 @@ from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
 from ...model.experts import balance_weight
 from ...model.hidden import HiddenStates, base_model_of, give_states_for_head, lm_head_of
+from ...model.vision import sees_images
 from ..forward import Forward, Want
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.mean import mean_over_step
@@ -55,6 +56,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         plain = head is base.get_output_embeddings()
         own = not plain or sliced_of(head) is not None or label_smoothing > 0 or balance_weight > 0
         own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
+        own = own or sees_images(base.config)
         self._own_head = head if own else None
         if self._own_head is None:
             give_states_for_head(self.model)  # TRL's head takes them as they are
