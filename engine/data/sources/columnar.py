@@ -74,9 +74,20 @@ def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> It
         skipped = min(reading.to_skip, batch.num_rows)
         reading.to_skip -= skipped
         number += skipped
-        for record in batch.slice(skipped).to_pylist(maps_as_pydicts="lossy"):
+        # Maps become objects, which takes several times as long, also for columns without maps.
+        maps = "lossy" if any(_has_maps(field.type) for field in batch.schema) else None
+        for record in batch.slice(skipped).to_pylist(maps_as_pydicts=maps):
             number += 1
             yield row_of(unpadded(record), f"{path} row {number}")
+
+
+def _has_maps(kind: Any) -> bool:
+    """Whether a type of Arrow is a map, or has one inside."""
+    import pyarrow
+
+    if pyarrow.types.is_map(kind):
+        return True
+    return any(_has_maps(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _repeated(names: list[str]) -> str:
