@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...config.data_reasons import (
     CONTRADICTING_SCORES,
@@ -27,7 +27,7 @@ from .formats import (
 )
 from .labels import number_of
 from .messages import CONTENT_KEYS, REASONING_KEYS
-from .turns import CALL_ANSWERS, CONVERSATIONS, answer_columns, has_turns
+from .turns import ANSWERS, CALL_ANSWERS, CONVERSATIONS, answer_columns, has_turns
 
 MISSING = frozenset(
     {
@@ -41,6 +41,10 @@ _NO_TEXT = ("id", "tools", "functions")
 _SCORE = re.compile(r"score|rating|reward|grade|quality", re.I)
 """Names of columns whose larger number is the better one."""
 _INSTRUCTIONS = ("prompt", "instruction")
+_TEXTS = frozenset({"text", "messages", *CONVERSATIONS, *ANSWERS, *_INSTRUCTIONS})
+"""Columns that may hold a second conversation, answer or prompt."""
+_LONGEST_WORD = 16
+"""Characters of a word for a missing value with white space around it."""
 _SHORTEST_PROMPT = 12
 """Characters from which a prompt at the beginning of a completion is no coincidence."""
 
@@ -57,13 +61,20 @@ class CheckedRow:
 
 
 def check_row(row: CheckedRow, findings: Findings) -> None:
-    """Count contradictions between the columns of a row and the record made of it."""
+    """Count what the columns of a row say against the record that is made of it."""
     if word := _missing_word(row):
         findings.note(MISSING_WORDS, row.place, word)
-    findings.note(PROMPT_REPEATED, row.place, count=_repeats_prompt(row.record))
+    if not isinstance(row.record, MessagesRecord):
+        findings.note(PROMPT_REPEATED, row.place, count=_repeats_prompt(row.record))
     if isinstance(row.record, PreferenceRecord):
         findings.note(DIFFERENT_PROMPTS, row.place, count=_differs_in_prompt(row.record))
         findings.note(CONTRADICTING_SCORES, row.place, scores := _scores(row.unread), bool(scores))
+    if not row.unread.keys().isdisjoint(_TEXTS):
+        _check_unread(row, findings)
+
+
+def _check_unread(row: CheckedRow, findings: Findings) -> None:
+    """Count a conversation, an answer or a prompt in the columns that are not read."""
     if isinstance(row.record, MessagesRecord | CompletionRecord | PreferenceRecord):
         columns = _other_conversation(row)
         findings.note(SECOND_CONVERSATION, row.place, ", ".join(columns), bool(columns))
@@ -76,11 +87,17 @@ def check_row(row: CheckedRow, findings: Findings) -> None:
 def _missing_word(row: CheckedRow) -> str:
     """Return a word for a missing value that is read as a text, with its column; empty if none."""
     for name, value in row.stored.items():
-        read = name not in row.unread and name not in _NO_TEXT
-        if read and isinstance(value, str) and value.strip() in MISSING:
+        read = _is_missing_word(value) and name not in row.unread
+        if read and name not in _NO_TEXT:
             return f"column '{name}': {value.strip()}"
-    texts = _texts_of(row.record) if isinstance(row.record, MessagesRecord) else ()
-    return next((f"a message: {one.strip()}" for one in texts if one.strip() in MISSING), "")
+    if isinstance(row.record, MessagesRecord):
+        contents = (one.get("content") for one in row.record.messages)
+        return next((f"a message: {one.strip()}" for one in contents if _is_missing_word(one)), "")
+    return ""
+
+
+def _is_missing_word(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_WORD and value.strip() in MISSING
 
 
 def _repeats_prompt(record: Record) -> bool:
@@ -140,11 +157,13 @@ def _other_conversation(row: CheckedRow) -> list[str]:
 
 def _is_missing_in(row: CheckedRow, texts: Iterable[Any]) -> bool:
     """Whether the record lacks one of these texts, apart from white space."""
-    wanted = [_joined(text) for text in texts if isinstance(text, str) and text.strip()]
-    if not wanted:
+    wanted = [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+    own = list(_texts_of(row.record)) if wanted else []
+    other = [text for text in wanted if not any(text in one for one in own)]
+    if not other:
         return False
-    learned = "\n".join(_joined(text) for text in _texts_of(row.record))
-    return any(text not in learned for text in wanted)
+    learned = "\n".join(map(_joined, own))
+    return any(_joined(text) not in learned for text in other)
 
 
 def _joined(text: str) -> str:
