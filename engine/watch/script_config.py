@@ -12,10 +12,12 @@ from ..config.schema import (
     CheckpointConfig,
     DataConfig,
     EvalConfig,
+    GuardConfig,
     ModelConfig,
     RunConfig,
     TrainConfig,
 )
+from ..core.guard import HISTORY_STEPS
 from .checkpoint_plan import CheckpointPlan
 
 LEAST_LR = 1e-12
@@ -24,9 +26,26 @@ SCRIPT_DATA = "(read by the script)"
 
 
 def script_config(
-    model: str, train: TrainConfig, name: str, plan: CheckpointPlan, keep: int, task: Any = "sft"
+    model: str,
+    train: TrainConfig,
+    name: str,
+    plan: CheckpointPlan,
+    keep: int,
+    *,
+    task: Any = "sft",
+    scaled: bool = False,
 ) -> RunConfig:
-    """Return the configuration of a script's run from what is known about it."""
+    """Return the configuration of a script's run from what is known about it.
+
+    Args:
+        model: id or class of the model.
+        train: what is known about optimizer and batches.
+        name: name of the run.
+        plan: when checkpoints are written.
+        keep: newest checkpoints that are kept.
+        task: the task of fttui that is most like that of the script.
+        scaled: whether a loss scaler finds its scale by overflows, so that they halt nothing.
+    """
     checkpoint = CheckpointConfig(every=plan.every, keep=keep, at_start=plan.at_start)
     return RunConfig(
         model=ModelConfig(id=model, quantize="none"),
@@ -36,6 +55,7 @@ def script_config(
         task=task,
         eval=EvalConfig(every=0),
         checkpoint=checkpoint,
+        guard=GuardConfig(nonfinite_budget=HISTORY_STEPS) if scaled else GuardConfig(),
     )
 
 

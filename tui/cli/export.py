@@ -63,6 +63,11 @@ def add_commands(commands: Commands) -> None:
 def _export(options: argparse.Namespace) -> int:
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
+    if run.identity().script:
+        raise ConfigError(
+            f"{run.id} is the run of a script; its checkpoints serve rollbacks in that process "
+            "alone, so save the model in the script, for instance with trainer.save_model()"
+        )
     checkpoint = CheckpointStore(run).find(step or "last").name
     out = options.out or _default_folder(run, checkpoint, options)
     if out.exists() and not out.is_dir():

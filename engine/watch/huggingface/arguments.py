@@ -29,7 +29,9 @@ def watched_config(trainer: Any, name: str, plan: CheckpointPlan, keep: int) -> 
         devices=max(1, int(args.world_size)),
     )
     model = model_name(trainer.model)
-    return script_config(model, train, name, plan, keep, task=task_of(trainer))
+    return script_config(
+        model, train, name, plan, keep, task=task_of(trainer), scaled=bool(args.fp16)
+    )
 
 
 def source_text(trainer: Any) -> str:

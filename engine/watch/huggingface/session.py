@@ -68,6 +68,7 @@ class HfSession:
         memory: HfMemory,
         event_log: EventLog,
         monitor: TrainingMonitor,
+        tape: BatchTape,
         *,
         alone: bool,
     ) -> None:
@@ -76,6 +77,7 @@ class HfSession:
         self._memory = memory
         self._event_log = event_log
         self._monitor = monitor
+        self._tape = tape
         self._alone = alone
         self._figures: dict[str, float] = {}
         """Figures that the trainer has logged since the last update."""
@@ -94,13 +96,13 @@ class HfSession:
         self._trainer.put_back_lr()
 
     def add_figures(self, tally: StepMetrics) -> None:
-        """Add what the trainer has logged to the step that is being judged.
+        """Add what the trainer has logged, and the size of the tape, to the step being judged.
 
-        Several ranks would have to log the same names, so only a single rank does this.
+        Several ranks would have to log the same names, so only a single rank adds what is logged.
         """
-        figures, self._figures = self._figures, {}
-        if self._alone:
-            tally.add_parts(**{name: torch.tensor(value) for name, value in figures.items()})
+        figures, self._figures = self._figures if self._alone else {}, {}
+        figures["batches_kept_mib"] = self._tape.size_bytes / 2**20
+        tally.add_parts(**{name: torch.tensor(value) for name, value in figures.items()})
 
     def logged(self, figures: Mapping[str, Any]) -> None:
         """Keep figures that the trainer logs, such as rewards, for the next step."""
@@ -151,7 +153,9 @@ def begin_session(watched: Watched) -> HfSession:
     )
     _patch(watched, session.step_loop)
     _announce(watched, agreement, state)
-    return HfSession(session, controlled, memory, event_log, monitor, alone=agreement.alone)
+    return HfSession(
+        session, controlled, memory, event_log, monitor, watched.tape, alone=agreement.alone
+    )
 
 
 def _parts(trainer: Any) -> Parts:

@@ -215,6 +215,8 @@ class PlainRun:
         if self._losses:
             step_loop.record_loss(torch.stack(self._losses).mean())
         self._losses = []
+        kept = torch.tensor(self._tape.size_bytes / 2**20)
+        step_loop.tally.add_parts(batches_kept_mib=kept)
         step_loop.check_update(self._clip)
         return step_loop.may_update()
 

@@ -26,6 +26,8 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.loop import step_loop
 from fttui.engine.watch import batch_tape
+from fttui.engine.watch.checkpoint_plan import plan_checkpoints
+from fttui.engine.watch.huggingface.arguments import watched_config
 from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
 from fttui.engine.watch.watch_options import WatchOptions
 from tests.support.foreign import Trained, build, plain, play_watched, sft, train_alone, weights_of
@@ -87,6 +89,9 @@ def test_a_watched_run_without_commands_is_the_same_run(tmp_path: Path, monkeypa
     assert steps[-1].epoch == 2.0
     assert [step.samples for step in steps] == [4, 4, 4, 4, 4, 2] * 2
     assert steps[0].tokens == 4 * 12
+    kept = [step.extra["batches_kept_mib"] for step in steps]
+    assert kept == sorted(kept)
+    assert 0 < kept[0] < kept[-1] < 1
 
 
 def test_a_scaled_learning_rate_is_that_of_a_scaled_schedule(
@@ -160,6 +165,8 @@ def test_an_evaluation_and_a_sample_change_no_number(tmp_path: Path, monkeypatch
     assert 2 < evaluated.metrics["loss"] < 6
     assert "runtime" not in evaluated.metrics
     assert played.events(SampleGenerated)
+    logged = played.events(StepFinished)[-1].extra
+    assert 0 < logged["mean_token_accuracy"] < 1
     assert torch.equal(watched.weights, alone.weights)
 
 
@@ -241,6 +248,14 @@ def test_an_old_checkpoint_is_refused_when_its_batches_are_gone(
     assert "the batches since then are no longer held" in failed.reason
     assert any("can no longer be repeated" in e.text for e in played.events(LogEmitted))
     assert [number for number, _ in played.at(StepFinished)] == list(range(1, 13))
+
+
+def test_overflows_of_a_loss_scaler_use_up_no_budget(tmp_path: Path) -> None:
+    trainer, _ = build(one_epoch, tmp_path)
+    plan = plan_checkpoints(1, 1, None, 3, None)
+    assert watched_config(trainer, "run", plan, 3).guard.nonfinite_budget == 5
+    trainer.args.fp16 = True
+    assert watched_config(trainer, "run", plan, 3).guard.nonfinite_budget == 100
 
 
 class Raising(TrainerCallback):  # type: ignore[misc]  # transformers is untyped

@@ -125,6 +125,24 @@ def test_a_rolled_back_loop_ends_like_an_uninterrupted_one(
     assert torch.equal(loop.weights, alone().weights)
 
 
+def test_objects_of_accelerate_are_rolled_back_alike(tmp_path: Path, monkeypatch: Patch) -> None:
+    from accelerate import Accelerator
+
+    plain = Loop.make
+
+    def prepared() -> Loop:
+        loop = plain()
+        made = (loop.model, loop.optimizer, loop.scheduler, loop.loader)
+        return Loop(*Accelerator(cpu=True, step_scheduler_with_optimizer=False).prepare(*made))
+
+    monkeypatch.setattr(Loop, "make", prepared)
+    script = Script({3: ["checkpoint"], 6: ["rollback 3", "lr scale 1"], 10: ["rollback 0"]})
+    loop, played = play(tmp_path, monkeypatch, script)
+    assert played.events(CommandFailed) == []
+    assert len(played.events(RolledBack)) == 2
+    assert torch.equal(loop.weights, alone().weights)
+
+
 def test_rate_and_clip_count_from_the_next_update(tmp_path: Path, monkeypatch: Patch) -> None:
     loop, played = play(tmp_path, monkeypatch, Script({2: ["lr scale 0.5", "clip 0.01"]}))
     steps = played.events(StepFinished)
