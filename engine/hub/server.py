@@ -36,6 +36,7 @@ from ..protocol.requests import (
     TakeControl,
     Welcome,
 )
+from ..run.checkpoint_store import CopyList
 from ..run.control_log import ControlWriter, decision_lock
 from ..run.journal import JournalLocked
 from ..run.processes.heartbeat import HubStatus, build_beat
@@ -82,6 +83,7 @@ class Hub:
         self._control = control
         self._intake = Intake(control)
         self._viewers = Viewers(time.monotonic())
+        self._copies = CopyList(run)
         self._next_beat = 0.0
         self._busy_until = 0.0
         self._folder_seen_at = time.monotonic()
@@ -164,7 +166,13 @@ class Hub:
         )
         status, last_seq = self._status, self._index.last_seq
         beat = build_beat(
-            self._run, status.state, status.engine, last_seq, now=time.time(), hub=hub
+            self._run,
+            status.state,
+            status.engine,
+            last_seq,
+            now=time.time(),
+            hub=hub,
+            copies=self._copies,
         )
         self._sockets.publish(BEAT_TOPIC, encode(beat))
 

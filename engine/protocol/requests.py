@@ -226,3 +226,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The last lines of the engine log if the state is lost, else empty."""
     disk_free_bytes: int | None = None
     """Free disk space at the run folder; a heartbeat reports it even when the disk is full."""
+    checkpoint_copies: dict[str, str] = {}
+    """Copies of checkpoints that a user made: name of the copy → name of the checkpoint."""
+    damaged_bytes: int = 0
+    """Damaged bytes of the journal that were left out; counted only if no engine writes it."""

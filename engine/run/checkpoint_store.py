@@ -237,6 +237,26 @@ class CheckpointStore:
             run.remove_tree(self._within(name))
 
 
+class CopyList:
+    """The copies of checkpoints, read again only if the folder of the checkpoints has changed."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._store = CheckpointStore(run)
+        self._changed: int | None = None
+        self._known: dict[str, str] = {}
+
+    def current(self) -> dict[str, str]:
+        """Return the copies: name of the copy → name of the checkpoint."""
+        try:
+            changed = self._store.folder.stat().st_mtime_ns
+        except OSError:
+            return {}
+        if changed != self._changed:
+            found = self._store.copies()
+            self._changed, self._known = changed, {c.manifest.name: c.original for c in found}
+        return self._known
+
+
 def _stays_inside(name: str) -> bool:
     """Whether the file name in a manifest names a file in the folder of the checkpoint."""
     path = PurePosixPath(name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.control_log import find_decision
-from fttui.engine.run.journal import FrameReader, read_past_damage
+from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
 from fttui.engine.run.processes.heartbeat import beat_from_folder
 from fttui.engine.run.reports import read_report
 from fttui.engine.run.run_dir import RunDirectory
@@ -35,9 +35,11 @@ def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Itera
     while frames := reader.read(_READ_BYTES):
         yield from deliveries(merger.history(payload for _, payload in frames))
         yield HistoryProgressed(seq=merger.last_seq, head_seq=merger.last_seq)
-    later = read_past_damage(run.journal, reader.offset) if run.journal.exists() else iter(())
+    later = list(read_past_damage(run.journal, reader.offset)) if run.journal.exists() else []
     yield from deliveries(merger.history(part for part in later if isinstance(part, bytes)))
-    yield BeatArrived(beat_from_folder(run, merger.last_seq, now=time.time()))
+    damaged = sum(part.size_bytes for part in later if isinstance(part, DamagedPart))
+    beat = beat_from_folder(run, merger.last_seq, now=time.time(), damaged_bytes=damaged)
+    yield BeatArrived(beat)
 
 
 def decided_on_disk(run: RunDirectory, id_: str) -> CommandAnswered:

@@ -167,7 +167,17 @@ def _halted(state: AppState) -> list[Content]:
 
 
 def _stopped(state: AppState) -> list[Content]:
-    return [*_summary(state.run), _resume_hint(state)]
+    return [*_summary(state.run), *_damage(state), _resume_hint(state)]
+
+
+def _damage(state: AppState) -> list[Content]:
+    """Say how much of the journal is damaged, so that the picture is not taken for whole."""
+    beat = state.link.beat
+    if beat is None or not beat.damaged_bytes:
+        return []
+    size = f"{beat.damaged_bytes:,} bytes"
+    text = f"{size} of the journal are damaged and left out; resuming the run sets them aside"
+    return [assemble((text, WATCH))]
 
 
 def _summary(run: RunView) -> list[Content]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...protocol.requests import Beat
 from ...protocol.states import RunState
+from ..checkpoint_store import CopyList
 from ..files import free_bytes, last_lines
 from ..journal_summary import summarize_records
 from ..run_dir import RunDirectory
@@ -39,6 +40,8 @@ def build_beat(
     *,
     now: float,
     hub: HubStatus = NO_HUB,
+    copies: CopyList | None = None,
+    damaged_bytes: int = 0,
 ) -> Beat:
     """Build a heartbeat; `now` is Unix seconds, `last_seq` the newest record in the journal."""
     lost = state is RunState.LOST
@@ -54,11 +57,16 @@ def build_beat(
         generation=hub.generation,
         engine_log_tail=last_lines(run.engine_log, _LOG_TAIL_LINES) if lost else [],
         disk_free_bytes=free_bytes(run.path),
+        checkpoint_copies=(copies or CopyList(run)).current(),
+        damaged_bytes=damaged_bytes,
     )
 
 
-def beat_from_folder(run: RunDirectory, last_seq: int, *, now: float) -> Beat:
+def beat_from_folder(
+    run: RunDirectory, last_seq: int, *, now: float, damaged_bytes: int = 0
+) -> Beat:
     """Build the heartbeat of a run that no hub serves."""
     engine = read_engine_status(run)
     status = summarize_records(read_ends(run.journal)).status
-    return build_beat(run, status.state(engine), engine, last_seq, now=now)
+    state = status.state(engine)
+    return build_beat(run, state, engine, last_seq, now=now, damaged_bytes=damaged_bytes)

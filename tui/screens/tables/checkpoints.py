@@ -50,15 +50,33 @@ class CheckpointsScreen(TableScreen):
                 ),
             )
             for c in reversed(state.run.checkpoints)
-        ]
+        ] + [_copy_row(name, original) for name, original in sorted(_copies(state).items())]
 
     def chosen(self, key: str) -> None:
         """Open the rollback dialog with this checkpoint chosen."""
+        if (original := _copies(self.fttui.state).get(key)) is not None:
+            text = f"{key} is a copy of {original} that you made; use it with: rollback {key}"
+            self.fttui.tell(text, title="rollback")
+            return
         reason = why_not(ACTION_OF[self.ENTER], self.fttui.state)
         if reason is None:
             ask_rollback(self.fttui, key)
         else:
             self.fttui.tell(reason, title="rollback")
+
+
+def _copies(state: AppState) -> dict[str, str]:
+    """Return the copies of checkpoints: name of the copy → name of the checkpoint."""
+    return state.link.beat.checkpoint_copies if state.link.beat else {}
+
+
+def _copy_row(name: str, original: str) -> TableRow:
+    """Return the row of a copy, which retention neither counts nor removes."""
+    empty = [cell("") for _ in range(5)]
+    return TableRow(
+        name,
+        (*empty, cell("copy", DIM), cell(f"of {original}", DIM), cell(name), cell("")),
+    )
 
 
 def _since(then: float | None, now: float | None) -> str:
