@@ -328,8 +328,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Share of each next-token target that is spread over the vocabulary; not used in
     evaluations."""
     router_aux_loss: NonNegative | None = None
-    """Mixtures of experts, task sft: weight of the load balancing loss; null: as in the model's
-    configuration."""
+    """Mixtures of experts, except in task contrastive: weight of the load balancing loss; null: as
+    in the model's configuration."""
     neftune: NonNegative = 0.0
     """Noise on the input embeddings during training (NEFTune's alpha), such as 5; 0 is off."""
     activation_checkpointing: bool | Literal["auto"] = "auto"

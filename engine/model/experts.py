@@ -77,7 +77,7 @@ def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
     if weights or packed:
         form = f"in {config.model.quantize.upper()}" if packed else "not quantized"
         text += f"; their {(weights + packed) / 1e6:,.1f} M weights are {form} and get no adapters"
-    if config.task != "sft":
+    if config.task == "contrastive":
         return {"experts": f"{text}; no load balancing loss in task {config.task}"}
     weight = balance_weight(model, config.train.router_aux_loss)
     return {"experts": f"{text}; weight of the load balancing loss {weight:g}"}

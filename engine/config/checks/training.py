@@ -201,10 +201,10 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
 
 def _check_balance(config: RunConfig) -> Iterator[Problem]:
     weight = config.train.router_aux_loss
-    if weight and config.task != "sft":
+    if weight and config.task == "contrastive":
         yield Problem(
             "train.router_aux_loss",
-            f"got {weight:g}, but the load balancing loss is a part of task sft only; remove it",
+            f"got {weight:g}, but task contrastive has no load balancing loss; remove it",
         )
 
 

@@ -66,13 +66,22 @@ class PreferenceObjective:
 
     def log_probs(self, model: Any, batch: Batch) -> LogProbs:
         """Return the log-probabilities of the completions of a batch, [rows], by a model."""
+        return self.log_probs_and_balance(model, batch)[0]
+
+    def log_probs_and_balance(
+        self, model: Any, batch: Batch, *, balanced: bool = False
+    ) -> tuple[LogProbs, Tensor | None]:
+        """Return log-probabilities [rows], and the load balancing loss [] of experts if wanted."""
+        more = {"output_router_logits": True} if balanced else {}
         with HiddenStates(self._model) as hidden:
-            model(
+            outputs = model(
                 input_ids=batch["input_ids"],
                 attention_mask=batch["attention_mask"],
                 logits_to_keep=1,
+                **more,
             )
-            return completion_log_probs(hidden.take(), batch["labels"], self._head)
+            found = completion_log_probs(hidden.take(), batch["labels"], self._head)
+        return found, outputs.aux_loss if balanced else None
 
     def reference(self, batch: Batch) -> Tensor:
         """Return the log-probabilities of the completions by the reference, [rows], detached."""

@@ -119,7 +119,11 @@ class EagerPreferenceForward(EagerForward):
     """The forward strategy of preference training: log-probabilities of whole completions."""
 
     def __init__(
-        self, model: PeftModel, fact: str, *, log_probs: Callable[[Any, dict[str, Any]], LogProbs]
+        self,
+        model: PeftModel,
+        fact: str,
+        *,
+        log_probs: Callable[..., tuple[LogProbs, Tensor | None]],
     ) -> None:
         super().__init__(model, fact)
         self._log_probs = log_probs
@@ -127,5 +131,7 @@ class EagerPreferenceForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the log-probabilities of the completions, [rows]."""
-        return {"log_probs": self._log_probs(model, inputs).total}
+        """Return the log-probabilities of the completions, [rows], and the balance if wanted."""
+        found, balance = self._log_probs(model, inputs, balanced="balance" in wants)
+        states: dict[Want, Tensor] = {"log_probs": found.total}
+        return states if balance is None else states | {"balance": balance}

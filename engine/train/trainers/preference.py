@@ -14,7 +14,9 @@ from ...config.schema import RunConfig
 from ...losses.cross_entropy import IGNORED
 from ...losses.gather import gather_counts
 from ...losses.preference import CHOSEN, REJECTED, Compared, LogProbs, about
-from ..forward import Forward, Way
+from ...model.experts import balance_weight
+from ...model.hidden import base_model_of
+from ..forward import Forward, Want, Way
 from ..loop.hf_bridge import SteppedTrainer
 from ..objectives.preference import Batch, PreferenceObjective
 from ..objectives.reference import StartReference
@@ -30,16 +32,22 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     loss_is_scaled_for_ga = True
 
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
+        self._balance_weight = 0.0
+        self._micro_batches = 1
         self._scales: dict[str, float] = {}
         """Factors from sums over this rank's rows to shares of the step's means, by name."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
         self.objective = PreferenceObjective(config, self.model)
+        base = base_model_of(self.model)
+        self._balance_weight = balance_weight(base, config.train.router_aux_loss)
         self._divergence = torch.zeros((), device=self.args.device)
 
     def eager_forward(self, fact: str) -> Forward:
         """Return the forward strategy without CUDA graphs."""
-        return EagerPreferenceForward(self.model, fact, log_probs=self.objective.log_probs)
+        return EagerPreferenceForward(
+            self.model, fact, log_probs=self.objective.log_probs_and_balance
+        )
 
     def prepare_step(self, batches: list[Batch]) -> None:
         """Count the rows of the step and compute the log-probabilities of the reference.
@@ -47,6 +55,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         They are computed for the whole step, because without graphs it is slow to disable adapters.
         """
         self._scales = self._count(batches)
+        self._micro_batches = max(1, len(batches))
         with self.step_loop.tally.time("compute"), self.compute_loss_context_manager():
             moved = self._add_reference(batches)
         if self.objective.rated and moved is not None:
@@ -92,10 +101,12 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         inputs = self._prepare_inputs(batch)
         return self.forward(self.model, inputs, "log_probs", way=way)["log_probs"]
 
-    def _log_probs(self, model: Any, inputs: Batch) -> LogProbs:
-        """Return the log-probabilities of the trained model."""
-        total = self.forward(model, inputs, "log_probs")["log_probs"]
-        return LogProbs(total, (inputs["labels"][:, 1:] != IGNORED).sum(dim=1))
+    def _log_probs(self, model: Any, inputs: Batch) -> tuple[LogProbs, Tensor | None]:
+        """Return the log-probabilities of the trained model, and its balance if it is trained."""
+        wants: list[Want] = ["log_probs", "balance"] if self._balance_weight else ["log_probs"]
+        found = self.forward(model, inputs, *wants)
+        tokens = (inputs["labels"][:, 1:] != IGNORED).sum(dim=1)
+        return LogProbs(found["log_probs"], tokens), found.get("balance")
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, float]:
         wanted = [self.objective.desirable(batch) for batch in batches]
@@ -119,7 +130,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     ) -> Tensor:
         """Return this micro-batch's share of the loss of the step."""
         desirable = self.objective.desirable(inputs)
-        policy = self._log_probs(model, inputs)
+        policy, balance = self._log_probs(model, inputs)
         compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)
         loss = compared.loss_sum * self._scales["all"]
         self._publish(compared)
@@ -127,6 +138,10 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
             ce = -torch.where(desirable, policy.total, 0.0).sum() * self._scales.get("tokens", 0.0)
             self.step_loop.tally.add_parts(preference=loss, ce=ce)
             loss = self.objective.total(loss, ce)
+        if balance is not None:
+            share = self._balance_weight * balance / self._micro_batches
+            self.step_loop.tally.add_parts(balance=share)
+            loss = loss + share
         return loss
 
     def _publish(self, compared: Compared) -> None:

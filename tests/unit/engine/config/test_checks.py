@@ -244,7 +244,7 @@ def test_sound_configurations_pass(changes):
         (
             (PAIRS, {"train": {"router_aux_loss": 0.1}}),
             "train.router_aux_loss",
-            "a part of task sft only; remove it",
+            "has no load balancing loss; remove it",
         ),
         (
             ({"train": {"fast": "on", "activations": "host"}},),
