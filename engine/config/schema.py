@@ -412,8 +412,10 @@ class GuardConfig(Section, frozen=True, kw_only=True):
     to a checkpoint."""
     nonfinite_budget: Count = 5
     """Updates that may be skipped within 100 steps; one more halts the run."""
+    false_alarms_per_10k_steps: Annotated[float, Meta(gt=0, le=1000)] = 5.0
+    """False alarms of instability that noise with exponential tails may raise in 10,000 steps."""
     sensitivity: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
-    """Sensitivity of the anomaly detector; values above 1 alert earlier."""
+    """Sensitivity of the anomaly detector; twice as much allows ten times as many false alarms."""
 
 
 class PolicyConfig(Section, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ import torch
 
 TIMED = ("throughput", "memory", "straggler")
 """Detectors of measured times and memory."""
+RESTARTED = ("unstable", "plateau")
+"""Parts of the anomaly detector that had another model then; they learn the run anew."""
 
 
 def tensor_hashes(checkpoint: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One monitored quantity: its robust level, noise and tail, and the limits for outliers.
+"""One monitored quantity: its robust level, its noise, its tail, and the limit for outliers.
 
 Values are on a scale where differences are log ratios, or nearly so.
 """
@@ -10,46 +10,48 @@ import math
 import msgspec
 
 from ..sliding_window import SlidingWindow
+from .tail import Prior, Tail
 
 LEVEL_RECORDS = 21
-NOISE_RECORDS = 120
-TAIL_RECORDS = 1000
+NEAR_RECORDS = 5
+"""The level is the median of the last 21 records, or of the last 5 if that is lower.
+
+A quantity that falls fast has left the first; noise alone makes the second a little too low, which
+the learned tail takes into account.
+"""
+NOISE_RECORDS, NOISE_EVERY = 100, 4
+FRESH_RECORDS = 30
+"""The noise is that of the last 100 records, or of the last 30 if that is higher: it grows while a
+model memorises its data.
+"""
 WARMUP_RECORDS = 12
+"""Records after which a level is known well enough for reports and verdicts."""
+FIRST_RECORDS = 6
+"""Records after which values are judged, at first by wide limits."""
 MIN_SD = 0.0015
 """Least standard deviation, 0.15 %; smaller noise is rounding in the log."""
+PRIOR_SD, PRIOR_WEIGHT = 0.1, 3
+"""Standard deviation that is assumed before records are seen, and its worth in records."""
+SMALL_SD = 6.0
+"""Correction for few records, which understate the noise: n records widen it by this over n."""
 WINSOR_SD = 4.0
 """Standard deviations at which a value is cut before it enters the level.
 
 An outlier then cannot hide the next one, while a true shift is absorbed within about half of
 `LEVEL_RECORDS`.
 """
-NORMAL_MEAN_SIZE = 1.2533
-"""Ratio of standard deviation to mean absolute value of normal noise."""
-TAIL_RANK = 3
-"""The tail is the third largest residual: two similar outliers may both alarm, a fourth may not."""
-SMALL_SD = 6.0
-"""Correction for few records, which understate the noise: n records widen it by this over n."""
+SLOPE_RECORDS = 5
+NORMAL_BEND = 1.12
+"""Median absolute bend of normal noise, in standard deviations."""
+NORMAL_SD = 4.0
 EXCURSION_SD = 2.0
 """Residuals above this after an alarm belong to the same excursion."""
+GROWN_RISE = math.log(2)
+"""Rise above the value that raised an alarm from which an excursion is told again."""
 QUIET_RECORDS = 10
 """Records without further alarms after an alarm, so that one excursion raises one alarm."""
-
-
-class Way(msgspec.Struct, frozen=True):
-    """One rule for outliers: far outside the noise, of notable size, and beyond the run's tail.
-
-    All three conditions must hold. The first excludes noise, the second changes too small to
-    matter; the third makes a heavy-tailed run alarm at its first outliers and not at every one.
-    """
-
-    z: float
-    """Least distance from the level, in robust standard deviations."""
-    rise: float
-    """Least distance from the level, as a log ratio."""
-    tail: float
-    """Least distance from the level, as a multiple of the tail."""
-    records: int = 0
-    """The rule needs a level learned from at least this many records."""
+RECORD_TAIL = Prior(threshold=1.28, excess=0.5, weight=10)
+"""Tail of single records: a little heavier than normal noise, as losses of batches are."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -59,60 +61,91 @@ class Reading(msgspec.Struct, frozen=True):
     """Value minus level."""
     level: float
     sd: float
-    tail: float
-    """Size of the largest usual outliers so far, at least 0."""
-    count: int
-    """Number of records the level was learned from."""
 
     @property
     def z(self) -> float:
         """Return the residual in robust standard deviations."""
         return self.residual / self.sd
 
-    def limit(self, ways: tuple[Way, ...], strictness: float) -> float:
-        """Return the smallest residual that is an outlier by one of the rules."""
-        noise = self.sd * (1 + SMALL_SD / max(self.count, 1)) * strictness
-        lowest = math.inf
-        for way in ways:
-            if self.count < way.records:
-                continue
-            limit = max(way.z * noise, way.rise * strictness, way.tail * self.tail)
-            lowest = min(lowest, limit)
-        return lowest
-
 
 class Signal(msgspec.Struct):
     """Level, noise and tail of one quantity, updated with every record."""
 
     recent: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(LEVEL_RECORDS))
-    residuals: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(NOISE_RECORDS))
-    outliers: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
+    bends: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(NOISE_RECORDS))
+    """Absolute bends: differences of neighbours less the usual difference, which is the trend.
+
+    Equal neighbours are left out: a value that is logged twice is no noise, and one that is rounded
+    to the value before it hides some.
+    """
+    slopes: list[float] = []
+    """The last differences, whose median is the usual one."""
+    noise: float | None = None
+    """The standard deviation, as last looked up."""
+    tail: Tail = msgspec.field(default_factory=Tail)
     count: int = 0
     quiet: int = 0
     """Remaining records for which no further alarm is raised."""
+    peak: float = 0.0
+    """The value that raised the last alarm."""
     last: float | None = None
     """The value before; a falling value, even far above the level, starts no excursion."""
 
     def read(self, x: float) -> Reading | None:
         """Compare a value with the past; return None while there are too few records."""
-        if self.count < WARMUP_RECORDS:
+        if self.count < FIRST_RECORDS:
             return None
-        level = self.recent.median()
-        outliers = self.outliers.ordered
-        tail = max(outliers[-min(TAIL_RANK, len(outliers))], 0.0) if outliers else 0.0
-        spread = self.residuals.spread() or self._mean_size()
-        return Reading(x - level, level, max(spread, MIN_SD), tail, self.count)
+        level = self.level()
+        return Reading(x - level, level, self.sd())
 
-    def _mean_size(self) -> float:
-        """Return the noise of a quantity with mostly equal values, such as a rounded or idle one.
+    def level(self) -> float:
+        """Return the usual value at present; there must be one."""
+        near = sorted(self.recent.values[-NEAR_RECORDS:])
+        return min(self.recent.median(), near[len(near) // 2])
 
-        Its interquartile range is 0.
+    def sd(self) -> float:
+        """Return the standard deviation of a record, from the bends.
+
+        It changes slowly, so that it is looked up every few records only.
         """
-        values = self.residuals.values
-        return NORMAL_MEAN_SIZE * sum(map(abs, values)) / len(values)
+        if self.noise is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
+            self.noise = self._sd()
+        return self.noise
 
-    def rises(self, x: float) -> bool:
-        """Return whether a value is above the one before it."""
+    def _sd(self) -> float:
+        count = len(self.bends)
+        if not count:
+            return PRIOR_SD
+        fresh = sorted(self.bends.values[-FRESH_RECORDS:])
+        own = max(self.bends.median(), fresh[len(fresh) // 2]) / NORMAL_BEND
+        if count < NOISE_RECORDS:
+            square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * own**2) / (PRIOR_WEIGHT + count)
+            own = square**0.5
+        return max(own, MIN_SD)
+
+    def limit(self, sd: float, probability: float) -> float:
+        """Return the residual that the next value exceeds with a probability."""
+        widened = sd * (1 + SMALL_SD / max(len(self.tail.window), 1))
+        return widened * self.tail.limit(probability, RECORD_TAIL)
+
+    def wide_sd(self, sd: float) -> float:
+        """Return the standard deviation of distant records, given that of neighbours."""
+        return sd * self.tail.width(RECORD_TAIL)
+
+    def normal_limit(self, sd: float) -> float:
+        """Return the residual that normal noise exceeds once in 30,000 records.
+
+        It is no less than the outliers that the run has come back from several times.
+        """
+        return max(NORMAL_SD, self.tail.usual()) * sd
+
+    def takes_alarms(self, x: float) -> bool:
+        """Return whether a value may raise an alarm.
+
+        It must rise, and not belong to an excursion that was told, unless it is twice as high.
+        """
+        if self.quiet:
+            return x > self.peak + GROWN_RISE
         return self.last is None or x > self.last
 
     def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
@@ -127,24 +160,35 @@ class Signal(msgspec.Struct):
             alarmed: whether it raised an alarm.
         """
         self.count += 1
+        bend = self._bend(x)
         self.last = x
         excursion = self.quiet > 0
+        if alarmed:
+            self.peak = x
         self.quiet = QUIET_RECORDS if alarmed else max(self.quiet - 1, 0)
         if reading is None:
-            self._settle(x)
+            if bend is not None:
+                self.bends.push(bend)
+            self.recent.push(x)
             return
         if not (excursion and reading.residual > EXCURSION_SD * reading.sd):
-            self.residuals.push(reading.residual)
-            self.outliers.push(reading.residual)
+            self.tail.push(reading.z, alarmed=alarmed)
+            if bend is not None and not alarmed:
+                self.bends.push(bend)
         self.recent.push(min(x, reading.level + WINSOR_SD * reading.sd))
 
-    def _settle(self, x: float) -> None:
-        if len(self.recent):
-            residual = x - self.recent.median()
-            self.residuals.push(residual)
-        self.recent.push(x)
+    def _bend(self, x: float) -> float | None:
+        if self.last is None or x == self.last:
+            return None
+        slopes, slope = self.slopes, x - self.last
+        bend = abs(slope - sorted(slopes)[len(slopes) // 2]) if slopes else None
+        slopes.append(slope)
+        del slopes[:-SLOPE_RECORDS]
+        return bend
 
     def relearn(self) -> None:
         """Forget the level; keep noise and tail."""
         self.recent.clear()
         self.count = 0
+        self.last = None
+        self.slopes.clear()

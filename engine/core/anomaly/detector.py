@@ -9,9 +9,8 @@ import msgspec
 
 from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict, Finding, to_alert
 from .channel import WARMUP_RECORDS
-from .progress import FLAT_RECORDS
 from .scale import FIRST_LOSSES
-from .state import State, memory_by_rank
+from .state import USUAL_RATE, State, memory_by_rank
 from .system import Memory
 from .verdicts import Verdicts
 
@@ -23,22 +22,32 @@ _MEMORY_KEYS = ("vram_gb", "vram_bytes", "mem_allocated_bytes")
 class Detector:
     """Finds anomalies in a stream of training records.
 
-    It counts records, not steps, so it works for any logging interval. Its only setting is
-    `sensitivity`: all limits on noise and size are divided by its square root, so that 4 halves
-    and 0.25 doubles them.
+    It counts records, not steps, so it works for any logging interval. Its setting is the rate of
+    false alarms of instability; `sensitivity` is a factor on it. Least sizes of a rise are divided
+    by the square root of the sensitivity.
     """
 
-    def __init__(self, sensitivity: float = 1.0, *, falls_to_zero: bool = False) -> None:
+    def __init__(
+        self,
+        sensitivity: float = 1.0,
+        *,
+        falls_to_zero: bool = False,
+        false_alarms: float | None = None,
+    ) -> None:
         """Start without any records.
 
         Args:
-            sensitivity: higher values raise more alerts; 1 is the default.
+            sensitivity: higher values raise more alerts; 1 is the default, and each doubling
+                allows ten times as many false alarms.
+            false_alarms: false alarms of instability per 10,000 steps at a sensitivity of 1, for
+                noise whose tail is no heavier than exponential; None is the usual rate.
             falls_to_zero: the loss goes from chance to zero, as in preference training; it is
                 compared in units of the first losses, not by ratios.
         """
-        self._state = State(sensitivity=sensitivity)
+        rate = USUAL_RATE if false_alarms is None else false_alarms
+        self._state = State(sensitivity=sensitivity, rate=rate)
         if falls_to_zero:
-            self._state.unstable.scale.near_zero = FIRST_LOSSES
+            self._state.stability.scale.near_zero = FIRST_LOSSES
         self._verdicts: list[AlertVerdict] = []
 
     def update(self, record: _Record) -> list[Alert]:
@@ -69,7 +78,7 @@ class Detector:
     def usual_up_to(self) -> float | None:
         """Return the loss above which the next record may raise an alarm; None while none may."""
         state = self._state
-        return state.unstable.usual_up_to(1 / math.sqrt(state.sensitivity))
+        return state.stability.usual_up_to(state.strict())
 
     def take_verdicts(self) -> list[AlertVerdict]:
         """Return the verdicts on earlier alerts since the last call."""
@@ -87,7 +96,7 @@ class Detector:
 
         For about a dozen records only non-finite values raise alarms.
         """
-        self._state.unstable.relearn()
+        self._state.stability.relearn()
         self._state.plateau.relearn()
 
     @property
@@ -127,7 +136,9 @@ class Detector:
         loss, norm, lr = record.get("loss"), record.get("grad_norm"), record.get("lr")
         if loss is None and norm is None:
             return []
-        found = state.unstable.update(loss, norm, 1 / math.sqrt(state.sensitivity))
+        found = state.stability.update(
+            loss, norm, state.strict(), scaled=bool(record.get("loss_scale"))
+        )
         climbing = lr is not None and state.top_lr.update(lr)
         if climbing and any(f.kind == "divergence" and f.z is None for f in found):
             found.append(_lr_too_high(found[0], lr))
@@ -138,7 +149,7 @@ class Detector:
 
     def _dead(self, loss: float | None, norm: float | None) -> list[Finding]:
         state = self._state
-        scale, recent = state.unstable.scale, state.unstable.grad.recent
+        scale, recent = state.stability.scale, state.stability.grad.recent
         if loss == 0 and scale.near_zero == FIRST_LOSSES:
             return []
         # The loss of on-policy objectives may be 0 or negative and still have a gradient.
@@ -154,10 +165,10 @@ class Detector:
         state = self._state
         level = state.learning.update(loss)
         tail = "after all these steps: not learning"
-        if level is None and state.unstable.scale.unit is not None:
-            flat = state.plateau.update(state.unstable.scale.to(loss), lr)
-            level = state.unstable.loss_level() if flat else None
-            tail = f"has not improved measurably for {FLAT_RECORDS} steps"
+        if level is None and state.stability.scale.unit is not None:
+            flat = state.plateau.update(state.stability.scale.to(loss), lr)
+            level = state.stability.loss_level() if flat else None
+            tail = f"has not improved measurably for {state.plateau.records} steps"
         if level is None:
             return []
         return [Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)]
@@ -165,9 +176,9 @@ class Detector:
     def _overfit(self, evaluated: float, step: int) -> list[Finding]:
         state = self._state
         self._verdicts += state.verdicts.update({"eval": evaluated}, step, state.back)
-        train = state.unstable.loss_level()
+        train = state.stability.loss_level()
         shaken = state.verdicts.watches("loss") and not state.plateau.told
-        if shaken or train is None or state.unstable.loss.count < WARMUP_RECORDS:
+        if shaken or train is None or state.stability.loss.count < WARMUP_RECORDS:
             return []
         best = state.overfit.update(evaluated, train)
         if best is None:

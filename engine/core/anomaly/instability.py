@@ -6,225 +6,222 @@ import math
 
 import msgspec
 
-from .alerts import ALARM, INFO, WATCH, Finding
-from .channel import Reading, Signal, Way
-from .scale import Scale
+from .alerts import ALARM, INFO, Finding
+from .channel import Reading, Signal
+from .scale import FROM_ZERO, Scale
 from .trend import Trend
 from .warmup import ColdStart
 
-LOSS_WAYS = (
-    Way(z=9, rise=math.log(1.2), tail=1.75),
-    Way(z=16, rise=0.03, tail=1.75),
-    Way(z=4.5, rise=math.log(2), tail=1.5),
-    Way(z=1.5, rise=math.log(2.5), tail=1.4, records=300),
-)
-"""Rules for a loss spike.
+LOSS_RISE = math.log(1.25)
+"""A rise of a single loss by a quarter is a spike if it is out of the noise."""
+CLEAR_SD, CLEAR_RISE = 20.0, 0.05
+"""In a quiet run, so is one of 20 standard deviations, from 5 % on."""
+LINEAR_RISE = math.asinh(1)
+"""Where ratios mean nothing, a loss must rise by one unit of the scale."""
+LINEAR_LIFT = 4.0
+"""There, the factor on the least lift of a divergence."""
+GRAD_RISE = math.log(8)
+"""A smaller rise of the gradient norm harms nothing; norms are noisier than losses."""
+GRAD_ANY = math.log(30)
+"""A norm of 30 times its level is an explosion if normal noise does not explain it.
 
-In order: a plain spike; a smaller one in a very quiet run; twice the level in a noisy run; two and
-a half times the level in any run of 300 records, however noisy. The last two must also exceed the
-run's tail by a half and by two fifths.
-
-The last rule relies on the tail instead of the noise: of 300 records the third largest lies above
-two standard deviations of any noise that has tails, so its z matters only in runs without tails,
-such as those with two kinds of batch. With fewer records the tail depends on chance: with noise of
-0.5, a minimum of 100 records gave twice as many false alarms as one of 300.
-
-Why 1.75 times the tail: with power-law tails of exponent 3, as logs of small batches have, a record
-exceeds c times the third largest of the last n with a probability of 3 / (n c³), so 1.75 leaves a
-fifth of the alarms of 1.
+Heavy tails of smaller norms do not excuse it.
 """
-GRAD_WAYS = (
-    Way(z=6, rise=math.log(6), tail=1.15),
-    Way(z=3, rise=math.log(10), tail=1.15),
-)
-"""Rules for a gradient explosion: six times the level in a quiet run, ten times in any run.
-
-Gradient norms are noisier than losses, and their harm comes later.
-"""
-GRAD_WARMUP_RECORDS = 20
-"""First gradient norms that are ignored; an adapter that starts at zero has unusual ones."""
-SUPPORT_SHARE = 0.6
-SUPPORT_FACTOR = 0.7
-"""If the gradient norm is above 60 % of its own limit, the limit of the loss is 30 % lower."""
-CLIMB_RECORDS, CLIMB_HITS = 5, 3
-CLIMB_RISE, CLIMB_SD = math.log(3), 2.5
-"""A norm climbs if 3 of 5 records are above three times the level and 2.5 standard deviations."""
-CALM_RISE = math.log(1.2)
-"""Rise of the loss below which a report calls it normal."""
-BAD_GRAD_RECORDS = 10
+BAD_RECORDS = 10
+"""Finite records after which a non-finite value is news again."""
+SCALER_RECORDS = 8
+"""Overflows together with a loss scaler that are more than its search for a scale."""
+ZERO_RECORDS = 3
+"""Losses of exactly 0 in a row, none before, that are an overflow and no rounded value."""
 COLLAPSE_UNITS = 50.0
 """Loss from which a fall to exactly 0 must be an overflow, in units of the loss scale: 5 % of the
 first losses."""
+STEPS = 10_000.0
+"""The unit of the rate of false alarms."""
+TESTS = 3
+"""Tests of a record that share the rate: loss spike, divergence, gradient explosion."""
+
+
+class Strictness(msgspec.Struct, frozen=True):
+    """How much an alarm takes."""
+
+    rate: float
+    """False alarms per 10,000 steps."""
+    size: float = 1.0
+    """Factor on the least rises."""
+
+    @property
+    def probability(self) -> float:
+        """Return the probability of a false alarm of one test of one record."""
+        return self.rate / STEPS / TESTS
 
 
 class Instability(msgspec.Struct):
-    """Judges loss and gradient norm of every record together."""
+    """Judges loss and gradient norm of every record."""
 
     scale: Scale = msgspec.field(default_factory=Scale)
     loss: Signal = msgspec.field(default_factory=Signal)
     grad: Signal = msgspec.field(default_factory=Signal)
     trend: Trend = msgspec.field(default_factory=Trend)
     start: ColdStart = msgspec.field(default_factory=ColdStart)
-    climbing: list[bool] = []
-    """Whether the gradient norm was well above its level, for the last records."""
-    norms: list[float] = []
-    """The last gradient norms; a climb ends above its start, a fading explosion does not."""
-    bad_grads: list[bool] = []
-    """Whether the gradient norm was not finite, for the last records."""
     zero_losses: int = 0
-    broken: bool = False
-    """Whether the last record was not finite."""
+    zeros_before: bool = False
+    """Whether the run has had losses of 0 and came back."""
+    since_bad: int = BAD_RECORDS
+    """Finite records since the last that was not."""
+    bad: int = 0
+    """Records that were not finite, with few finite ones between them."""
 
-    def update(self, loss: float | None, norm: float | None, strictness: float) -> list[Finding]:
-        """Judge one record and learn from it."""
-        bad = self._nonfinite(loss, norm)
-        if bad is not None and bad.severity == ALARM:
-            return [] if self.broken else self._break(bad)
-        self.broken = False
-        found = [bad] if bad is not None else []
-        share, grad = self._grad(norm, strictness)
+    def update(
+        self, loss: float | None, norm: float | None, strict: Strictness, *, scaled: bool = False
+    ) -> list[Finding]:
+        """Judge one record and learn from it.
+
+        Args:
+            loss: loss of the record, if known.
+            norm: gradient norm of the record, if known.
+            strict: how much an alarm takes.
+            scaled: whether a loss scaler skips steps whose gradients overflow.
+        """
+        found = self._nonfinite(loss, norm, scaled=scaled)
+        if self.since_bad == 0 and (loss is None or not math.isfinite(loss)):
+            return found
+        grad = self._grad(norm, strict)
         if loss is not None and math.isfinite(loss):
-            found += self._loss(loss, share, strictness)
-            if grad and grad[0].severity == WATCH:
-                grad = self._with_loss(grad[0], shaken=bool(found))
+            found += self._loss(loss, strict)
         return found + grad
 
-    def _with_loss(self, climb: Finding, *, shaken: bool) -> list[Finding]:
-        """Return an early warning that names the state of the loss; none beside a loss finding."""
-        if shaken:
+    def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> list[Finding]:
+        """Return the finding about the first of some records that are not finite."""
+        bad = self._bad(loss, norm)
+        if bad is None:
+            self.since_bad += 1
             return []
-        x, recent = self.loss.last, self.loss.recent
-        normal = x is None or not len(recent) or x - recent.median() < CALM_RISE
-        tail = f"{climb.tail}, loss still normal" if normal else climb.tail
-        return [msgspec.structs.replace(climb, tail=tail)]
+        news = self.since_bad >= BAD_RECORDS
+        self.bad = 1 if news else self.bad + 1
+        self.since_bad = 0
+        # A loss scaler finds its scale by overflows, and skips those steps.
+        if scaled and bad.what == "grad norm":
+            if self.bad < SCALER_RECORDS:
+                return [msgspec.structs.replace(bad, severity=INFO)] if news else []
+            news = self.bad == SCALER_RECORDS
+        return [bad] if news else []
 
-    def _break(self, bad: Finding) -> list[Finding]:
-        self.broken = True
-        return [bad]
-
-    def _nonfinite(self, loss: float | None, norm: float | None) -> Finding | None:
-        grad_bad = norm is not None and not math.isfinite(norm)
-        self.bad_grads.append(grad_bad)
-        del self.bad_grads[:-BAD_GRAD_RECORDS]
+    def _bad(self, loss: float | None, norm: float | None) -> Finding | None:
         if loss is not None and not math.isfinite(loss):
             return Finding(kind="nonfinite", severity=ALARM, what="loss", value=loss)
-        if found := self._collapse(loss, grad_bad):
+        if found := self._collapse(loss):
             return found
-        if not grad_bad or norm is None:
+        if norm is None or math.isfinite(norm):
             return None
-        many = sum(self.bad_grads)
-        early = self.grad.count < GRAD_WARMUP_RECORDS
-        # A loss scaler overflows a few times at first, until it has found its scale.
-        severity = ALARM if many >= (6 if early else 2) else INFO
-        return Finding(kind="nonfinite", severity=severity, what="grad norm", value=norm)
+        return Finding(kind="nonfinite", severity=ALARM, what="grad norm", value=norm)
 
-    def _collapse(self, loss: float | None, grad_bad: bool) -> Finding | None:
-        self.zero_losses = self.zero_losses + 1 if loss == 0.0 else 0
-        if not self.zero_losses or self.scale.unit is None or self.scale.signed:
+    def _collapse(self, loss: float | None) -> Finding | None:
+        if loss != 0.0:
+            self.zeros_before = self.zeros_before or self.zero_losses > 0
+            self.zero_losses = 0
+            return None
+        self.zero_losses += 1
+        if self.zeros_before or self.zero_losses < ZERO_RECORDS:
+            return None
+        if self.scale.unit is None or self.scale.signed:
             return None
         level = self.loss_level()
-        far = level is not None and level > COLLAPSE_UNITS * self.scale.unit
-        if far and (grad_bad or self.zero_losses == 2):
-            tail = "exactly 0: a number format ran over"
-            return Finding(
-                kind="nonfinite", severity=ALARM, what="loss", value=0.0, level=level, tail=tail
-            )
-        return None
+        if level is None or level <= COLLAPSE_UNITS * self.scale.unit:
+            return None
+        return Finding(
+            kind="nonfinite",
+            severity=ALARM,
+            what="loss",
+            value=0.0,
+            level=level,
+            tail="exactly 0: a number format ran over",
+        )
 
-    def _grad(self, norm: float | None, strictness: float) -> tuple[float, list[Finding]]:
+    def _grad(self, norm: float | None, strict: Strictness) -> list[Finding]:
         if norm is None or not math.isfinite(norm) or norm <= 0:
-            return 0.0, []
-        y = math.log(norm)
-        reading = self.grad.read(y) if self.grad.count >= GRAD_WARMUP_RECORDS else None
-        share, found = 0.0, []
-        if reading is not None:
-            if reading.residual > 0:
-                share = reading.residual / reading.limit(GRAD_WAYS, strictness)
-            found = self._judge_grad(norm, reading, share, strictness)
-        self.grad.learn(y, reading, alarmed=bool(found))
-        return share, found
-
-    def _judge_grad(
-        self, norm: float, reading: Reading, share: float, strictness: float
-    ) -> list[Finding]:
-        level = math.exp(reading.level)
-        climb = reading.residual > max(CLIMB_RISE, CLIMB_SD * reading.sd) * strictness
-        self.climbing.append(climb)
-        del self.climbing[:-CLIMB_RECORDS]
-        self.norms.append(norm)
-        del self.norms[: -1 - CLIMB_RECORDS]
-        if self.grad.quiet:
             return []
-        severity, tail = ALARM, ""
-        if share <= 1:
-            falls = norm <= self.norms[0]
-            if not climb or falls or sum(self.climbing) < CLIMB_HITS:
-                return []
-            severity, tail = WATCH, "and climbing"
-        return [
-            Finding(
-                kind="grad_explosion",
-                severity=severity,
-                what="grad norm",
-                value=norm,
-                level=level,
-                z=reading.z,
-                tail=tail,
-            )
-        ]
-
-    def _loss(self, loss: float, grad_share: float, strictness: float) -> list[Finding]:
+        y = math.log(norm)
+        reading = self.grad.read(y)
         found = []
-        if (best := self.start.update(loss)) is not None:
-            found.append(_loss_finding("divergence", loss, best, None))
+        if reading is not None and self._explodes(y, reading, strict):
+            level = math.exp(reading.level)
+            found.append(_finding("grad_explosion", "grad norm", norm, level, reading.z))
+        self.grad.learn(y, reading, alarmed=bool(found))
+        return found
+
+    def _explodes(self, y: float, reading: Reading, strict: Strictness) -> bool:
+        signal = self.grad
+        if not signal.takes_alarms(y) or reading.residual <= GRAD_RISE * strict.size:
+            return False
+        limit = signal.limit(reading.sd, strict.probability)
+        any_run = max(GRAD_ANY * strict.size, signal.normal_limit(reading.sd))
+        return reading.residual > min(limit, any_run)
+
+    def _is_out(
+        self, signal: Signal, x: float, reading: Reading, least: float, strict: Strictness
+    ) -> bool:
+        if reading.residual <= least * strict.size or not signal.takes_alarms(x):
+            return False
+        return reading.residual > signal.limit(reading.sd, strict.probability)
+
+    def _loss(self, loss: float, strict: Strictness) -> list[Finding]:
+        found = []
+        grows = self.scale.signed or self.scale.zeros >= FROM_ZERO
+        best = None if grows else self.start.update(loss)
+        if best is not None:
+            found.append(_finding("divergence", "loss", loss, best, None))
         fresh = [self.scale.to(value) for value in self.scale.take(loss)]
         if not fresh:
             return found
         if len(fresh) > 1:
             self._settle(fresh[:-1])
-        return self._judge_loss(loss, fresh[-1], grad_share, strictness) + found
+        return self._judge_loss(loss, fresh[-1], strict) + found
 
     def _settle(self, values: list[float]) -> None:
         """Learn the earlier losses on the scale, which is new or has changed."""
-        self.loss.relearn()
-        self.trend.relearn()
+        self.loss = Signal()
+        self.trend = Trend()
         for x in values:
             self.loss.learn(x, None)
             self.trend.take(x)
 
-    def _judge_loss(
-        self, loss: float, x: float, grad_share: float, strictness: float
-    ) -> list[Finding]:
+    def _judge_loss(self, loss: float, x: float, strict: Strictness) -> list[Finding]:
         reading = self.loss.read(x)
         found = []
-        spike = reading is not None and self._is_spike(x, reading, grad_share, strictness)
+        spike = reading is not None and self._is_out(
+            self.loss, x, reading, self._least_rise(reading.sd), strict
+        )
         if reading is not None and spike:
-            found.append(_loss_finding("spike", loss, self.scale.back(reading.level), reading.z))
-        lift = self.trend.update(x, None if reading is None else reading.sd, strictness)
+            level = self.scale.back(reading.level)
+            found.append(_finding("spike", "loss", loss, level, reading.z))
+        sd = None if reading is None else self.loss.wide_sd(reading.sd)
+        size = strict.size * (LINEAR_LIFT if self.scale.signed else 1)
+        lift = self.trend.update(x, sd, strict.probability / 3, size)
         if lift is not None:
-            level = self.scale.back(lift.level)
-            now = self.scale.back(lift.level + lift.size)
-            found.append(_loss_finding("divergence", now, level, lift.size / lift.sd))
+            level, now = self.scale.back(lift.level), self.scale.back(lift.level + lift.size)
+            found.append(_finding("divergence", "loss", now, level, lift.size / lift.sd))
         self.loss.learn(x, reading, alarmed=spike)
         return found
 
-    def _is_spike(self, x: float, reading: Reading, grad_share: float, strictness: float) -> bool:
-        support = SUPPORT_FACTOR if grad_share > SUPPORT_SHARE else 1.0
-        if reading.residual <= 0 or self.loss.quiet or not self.loss.rises(x):
-            return False
-        return reading.residual > support * reading.limit(LOSS_WAYS, strictness)
+    def _least_rise(self, sd: float) -> float:
+        if self.scale.signed:
+            return LINEAR_RISE
+        return max(min(LOSS_RISE, CLEAR_SD * sd), CLEAR_RISE)
 
-    def usual_up_to(self, strictness: float) -> float | None:
-        """Return the loss above which a record may be a spike, given a large gradient.
+    def usual_up_to(self, strict: Strictness) -> float | None:
+        """Return the loss above which a record may be a spike.
 
         None while the level is unknown, or if the limit is not finite.
         """
         reading = None if self.scale.unit is None else self.loss.read(0.0)
         if reading is None:
             return None
-        limit = SUPPORT_FACTOR * reading.limit(LOSS_WAYS, strictness)
+        limit = self.loss.limit(reading.sd, strict.probability)
         try:
-            return self.scale.back(reading.level + limit)
+            return self.scale.back(
+                reading.level + max(limit, self._least_rise(reading.sd) * strict.size)
+            )
         except OverflowError:
             return None
 
@@ -239,5 +236,5 @@ class Instability(msgspec.Struct):
         self.trend.relearn()
 
 
-def _loss_finding(kind: str, value: float, level: float, z: float | None) -> Finding:
-    return Finding(kind=kind, severity=ALARM, what="loss", value=value, level=level, z=z)
+def _finding(kind: str, what: str, value: float, level: float, z: float | None) -> Finding:
+    return Finding(kind=kind, severity=ALARM, what=what, value=value, level=level, z=z)

@@ -14,6 +14,8 @@ from ..sliding_window import SlidingWindow
 DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
 """Share of the usual gradient norm below which no weight moves."""
+DEAD_CHANCE = 1e-5
+"""Probability from which on a stretch without a gradient is no chance."""
 DEAD_LONGER = 2
 """Multiple of the longest stretch without a gradient that the run has recovered from."""
 FIRST_RECORDS = 10
@@ -25,15 +27,17 @@ NO_LEARNING_LOSS = 4.0
 A flat loss is normal if training starts from a good model; above about 4 nats it is near the loss
 of guessing, which is 10.4 to 12.5 for vocabularies of 32 k to 256 k.
 """
-FLAT_RECORDS = 60
-"""Records of the slope: enough to detect half a standard deviation, few enough to be useful."""
+FLAT_BLOCKS = 60
+"""Blocks of the slope: enough to detect half a standard deviation, few enough to be useful."""
+RUN_BLOCKS = 240
+"""Blocks of the whole run, at most twice as many: the slope is that of its last 25 to 50 %."""
 FLAT_EVERY = 10
+"""Blocks between two looks."""
 IMPROVING_T = -4.0
 FLAT_T = -1.0
 """t values of the slope of a loss that certainly falls, and of one that may be flat."""
-FLAT_AGAIN_RECORDS = 80
-FLAT_AGAIN_SHARE = 0.1
-"""A lasting plateau is reported again after 80 records or a tenth of the run, if that is more."""
+FLAT_AGAIN_RECORDS = 10_000
+"""Records between two hints at a plateau."""
 FLAT_LR_SHARE = 0.1
 """Share of the highest learning rate so far below which the run is ending and may be flat."""
 MIN_NOISE = 5e-4
@@ -47,11 +51,19 @@ class Dead(msgspec.Struct):
     """Counts records in a row without any gradient."""
 
     zeros: int = 0
+    seen: int = 0
+    """Records before, and those of them without a gradient."""
+    before: int = 0
     longest: int = 0
     """The longest such stretch that the run has recovered from.
 
     In reinforcement learning all rewards of a batch may be equal; such batches have no gradient.
     """
+    moved: bool = False
+    """Whether the loss changed in the present stretch."""
+    last_loss: float | None = None
+    positive: bool = False
+    """Whether any gradient norm was above 0; a logger that has no norm may write 0."""
 
     def update(self, loss: float | None, grad_norm: float | None, usual: float | None) -> bool:
         """Add a record; return True in the one where the run counts as dead.
@@ -62,11 +74,26 @@ class Dead(msgspec.Struct):
             usual: median gradient norm so far; None if unknown.
         """
         floor = DEAD_SHARE * (usual or 0.0)
+        self.positive = self.positive or (grad_norm is not None and grad_norm > 0)
+        moves = loss is not None and self.last_loss is not None and loss != self.last_loss
+        self.last_loss = loss
         if loss == 0.0 or (grad_norm is not None and grad_norm <= floor):
             self.zeros += 1
-            return self.zeros == max(DEAD_RECORDS, DEAD_LONGER * self.longest)
-        self.longest, self.zeros = max(self.longest, self.zeros), 0
+            self.moved = self.moved or moves
+            if self.moved and not self.positive:
+                return False
+            return self.zeros == self._many()
+        self.longest = max(self.longest, self.zeros)
+        self.seen += 1 + self.zeros
+        self.before += self.zeros
+        self.zeros, self.moved = 0, False
         return False
+
+    def _many(self) -> int:
+        """Return the length of a stretch that chance does not explain."""
+        share = (1 + self.before) / (2 + self.seen)
+        chance = math.ceil(math.log(DEAD_CHANCE) / math.log(share)) if share < 1 else 0
+        return max(DEAD_RECORDS, DEAD_LONGER * self.longest, chance)
 
 
 class NoLearning(msgspec.Struct):
@@ -100,18 +127,30 @@ class NoLearning(msgspec.Struct):
 class Plateau(msgspec.Struct):
     """Detects a loss that was falling and no longer is, by a t-test of its slope.
 
-    The slope is over the last `FLAT_RECORDS`; the noise comes from the differences of neighbours,
-    which a trend hardly changes. It is only a hint: most runs are flat in places.
+    The slope is over the last `FLAT_BLOCKS` blocks of records; blocks grow with the run, so that a
+    plateau is long in relation to it. The noise comes from the differences of neighbours, which a
+    trend hardly changes. It is only a hint: most runs are flat in places.
     """
 
-    last: list[float] = []
-    """Losses on the loss scale, oldest first."""
+    blocks: list[float] = []
+    """Mean losses of the last blocks on the loss scale, oldest first."""
+    size: int = 1
+    """Records of a block."""
+    total: float = 0.0
+    held: int = 0
+    """Records in the block that is not full yet."""
     count: int = 0
-    since: int = 0
-    """Records since the last report of a plateau."""
+    """Number of full blocks of this size in the run."""
+    since: int = FLAT_AGAIN_RECORDS
+    """Records since the last hint."""
     was_falling: bool = False
     told: bool = False
     top_lr: float = 0.0
+
+    @property
+    def records(self) -> int:
+        """Number of records that a plateau lasts."""
+        return FLAT_BLOCKS * self.size
 
     def update(self, x: float, lr: float | None) -> bool:
         """Add a loss; return whether a plateau is reported now.
@@ -120,28 +159,39 @@ class Plateau(msgspec.Struct):
             x: loss on the loss scale.
             lr: learning rate of the record.
         """
-        self.last.append(x)
-        if len(self.last) > FLAT_RECORDS:
-            del self.last[0]
         if lr is not None and lr > self.top_lr:
             self.top_lr = lr
-        self.count += 1
         self.since += 1
-        if self.count % FLAT_EVERY or len(self.last) < FLAT_RECORDS:
+        self.total += x
+        self.held += 1
+        if self.held < self.size:
             return False
-        t = _slope_t(self.last)
+        self._close_block()
+        if self.count % FLAT_EVERY or len(self.blocks) < FLAT_BLOCKS:
+            return False
+        t = _slope_t(self.blocks)
         self.was_falling = self.was_falling or t < IMPROVING_T
-        soon = self.since < max(FLAT_AGAIN_RECORDS, FLAT_AGAIN_SHARE * self.count)
-        if t < FLAT_T or soon or (lr or 0.0) < FLAT_LR_SHARE * self.top_lr:
+        ending = (lr or 0.0) < FLAT_LR_SHARE * self.top_lr
+        if t < FLAT_T or not self.was_falling or ending or self.since < FLAT_AGAIN_RECORDS:
             return False
-        flat = self.was_falling or self.told
-        if flat:
-            self.was_falling, self.told, self.since = False, True, 0
-        return flat
+        self.told, self.since = True, 0
+        return True
+
+    def _close_block(self) -> None:
+        self.blocks.append(self.total / self.held)
+        del self.blocks[:-FLAT_BLOCKS]
+        self.total, self.held = 0.0, 0
+        self.count += 1
+        if self.count >= 2 * RUN_BLOCKS:
+            pairs = zip(self.blocks[::2], self.blocks[1::2], strict=False)
+            self.blocks = [(a + b) / 2 for a, b in pairs]
+            self.size *= 2
+            self.count = RUN_BLOCKS
 
     def relearn(self) -> None:
         """Forget the losses so far."""
-        self.last = []
+        self.blocks = []
+        self.total, self.held = 0.0, 0
 
 
 def _slope_t(values: list[float]) -> float:

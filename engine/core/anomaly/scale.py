@@ -7,7 +7,9 @@ import math
 import msgspec
 
 SEEN_RECORDS = 12
-"""Losses before the unit is set; enough to see a change of sign, and a channel needs as many."""
+"""Newest losses that decide on the unit."""
+FIRST_RECORDS = 6
+"""Losses before the first unit is set."""
 NEAR_ZERO = 1e-3
 """Share of the first losses below which a loss counts as zero and the scale is linear."""
 FIRST_LOSSES = 1.0
@@ -22,39 +24,71 @@ SIGNED_LARGEST = 3.0
 """Unit of such a loss if most values are exactly 0: three times the largest one."""
 
 
+FROM_ZERO, GROWTH = 2, 30.0
+"""First losses of exactly 0, and growth after them, of a loss whose scale is linear.
+
+The objectives of on-policy learning begin at 0 and grow from there; ratios to their first values
+mean nothing.
+"""
+YOUNG_RECORDS = 40
+"""First records of such a loss, in which it finds its size."""
+
+
 class Scale(msgspec.Struct):
     """The scale asinh(loss / unit): a logarithm far above the unit, linear around zero, odd.
 
-    The unit comes from the run, so a constant factor on the loss changes nothing.
+    The unit comes from the run, so a constant factor on the loss changes nothing. A loss of exactly
+    0 has no place on it while the others are positive: short targets and rounding make such losses,
+    and all they say is that the loss was small.
     """
 
     seen: list[float] = []
-    """The newest losses, oldest first."""
+    """The newest losses other than 0, oldest first."""
     unit: float | None = None
     signed: bool = False
+    """Whether losses change sign or began at 0, so that their ratios mean nothing."""
     near_zero: float = NEAR_ZERO
     """Share of the first losses below which the scale is linear."""
+    records: int = 0
+    zeros: int = 0
+    """Losses of exactly 0 before any other."""
 
     def take(self, loss: float) -> list[float]:
         """Add a finite loss; return the losses that can be placed on the scale now.
 
         The list is empty at first, then has all losses so far, in order, then each new one. It has
-        all recent losses again if the first negative loss shows that the run needs another unit.
+        the newest losses again if the run turns out to need another unit.
         """
-        if self.unit is None and loss == 0:
-            return []
+        self.records += 1
+        if loss == 0:
+            self.zeros += not self.seen
+            return [loss] if self.linear and self.unit is not None else []
         self.seen.append(loss)
         del self.seen[:-SEEN_RECORDS]
-        settled = self.unit is not None and (self.signed or loss >= 0)
-        if settled or len(self.seen) < SEEN_RECORDS:
-            return [loss] if self.unit is not None else []
+        if self.unit is None:
+            if len(self.seen) < FIRST_RECORDS:
+                return []
+        elif not self._changes(loss):
+            return [loss]
         self._settle()
         return self.seen
+
+    @property
+    def linear(self) -> bool:
+        """Whether ratios of usual losses mean nothing, so that the scale is linear for them."""
+        return self.signed or self.near_zero == FIRST_LOSSES
+
+    def _changes(self, loss: float) -> bool:
+        """Return whether a loss shows that the run needs another unit."""
+        if not self.signed:
+            return loss < 0
+        return self.records <= YOUNG_RECORDS and abs(loss) > (self.unit or 0.0)
 
     def _settle(self) -> None:
         ordered = sorted(self.seen)
         quarter = len(ordered) // 4
-        self.signed = ordered[0] < 0
+        grown = self.zeros >= FROM_ZERO and ordered[-1] > GROWTH * ordered[0]
+        self.signed = self.signed or ordered[0] < 0 or grown
         spread = (ordered[-1 - quarter] - ordered[quarter]) / 1.349
         largest = max(-ordered[0], ordered[-1])
         if self.signed:

@@ -10,9 +10,9 @@ import msgspec
 
 from .alerts import Finding
 from .contrastive import Collapse
-from .instability import Instability
+from .instability import Instability, Strictness
 from .lr_checks import LossScale, LrZero, TopLr
-from .progress import FLAT_RECORDS, Dead, NoLearning, Overfit, Plateau
+from .progress import FLAT_BLOCKS, Dead, NoLearning, Overfit, Plateau
 from .system import SLOW_RANK, Memory, Straggler, Throughput
 from .verdicts import Verdicts, Yardstick
 
@@ -27,6 +27,12 @@ IMPROVED = 0.02
 """A plateau is over if the loss has fallen by 2 %, or by one standard deviation."""
 SCALE_BACK = math.log(4)
 """A loss scale within a factor of four of its old value counts as recovered."""
+
+
+USUAL_RATE = 5.0
+"""False alarms of instability per 10,000 steps."""
+RATE_POWER = 3.3
+"""Twice the sensitivity allows ten times as many false alarms."""
 
 
 def _by_value(finding: Finding) -> Yardstick:
@@ -49,8 +55,10 @@ class State(msgspec.Struct):
     """The state of all parts of the detector; all numbers are finite, so that JSON can hold it."""
 
     sensitivity: float = 1.0
+    rate: float = USUAL_RATE
+    """False alarms of instability per 10,000 steps, at a sensitivity of 1."""
     last_step: int = -1
-    unstable: Instability = msgspec.field(default_factory=Instability)
+    stability: Instability = msgspec.field(default_factory=Instability)
     dead: Dead = msgspec.field(default_factory=Dead)
     learning: NoLearning = msgspec.field(default_factory=NoLearning)
     plateau: Plateau = msgspec.field(default_factory=Plateau)
@@ -64,6 +72,11 @@ class State(msgspec.Struct):
     """Leak detectors by rank."""
     straggler: Straggler = msgspec.field(default_factory=Straggler)
     verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
+
+    def strict(self) -> Strictness:
+        """Return how much an alarm of instability takes."""
+        rate = self.rate * self.sensitivity**RATE_POWER
+        return Strictness(rate, 1 / math.sqrt(self.sensitivity))
 
     def yardstick(self, finding: Finding) -> Yardstick:
         """Return the yardstick that decides whether a finding is over."""
@@ -99,31 +112,31 @@ class State(msgspec.Struct):
         return by
 
     def _grad_back(self) -> Yardstick | None:
-        recent = self.unstable.grad.recent
+        recent = self.stability.grad.recent
         if not len(recent):
             return None
         margin = max(BACK_SD * self._sd("grad"), GRAD_BACK_RISE)
         return Yardstick(channel="grad", level=recent.median(), margin=margin)
 
     def _loss_back(self, kind: str) -> Yardstick | None:
-        source = self.unstable.loss.recent
-        if kind == "divergence" and len(self.unstable.trend.slow):
-            source = self.unstable.trend.slow
+        source = self.stability.loss.recent
+        if kind == "divergence" and len(self.stability.trend.best):
+            source = self.stability.trend.best
         if not len(source):
             return None
         margin = max(BACK_SD * self._sd("loss"), BACK_RISE)
         return Yardstick(channel="loss", level=source.median(), margin=margin)
 
     def _improved(self) -> Yardstick | None:
-        recent = self.unstable.loss.recent
+        recent = self.stability.loss.recent
         if not len(recent):
             return None
         level = recent.median() - max(IMPROVED, self._sd("loss"))
-        return Yardstick(channel="loss", level=level, records=FLAT_RECORDS)
+        return Yardstick(channel="loss", level=level, records=FLAT_BLOCKS)
 
     def _sd(self, channel: str) -> float:
-        residuals = getattr(self.unstable, channel).residuals
-        return residuals.spread() if len(residuals) else 0.0
+        signal = self.stability.loss if channel == "loss" else self.stability.grad
+        return signal.sd() if len(signal.bends) else 0.0
 
     def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the quantities of a record, on the scales of the yardsticks."""
@@ -136,8 +149,8 @@ class State(msgspec.Struct):
             "collapse": self.collapse.alike + self.collapse.guessing,
             "lr_zero": self.lr_zero.zeros,
         }
-        if loss is not None and self.unstable.scale.unit is not None:
-            found["loss"] = self.unstable.scale.to(loss) if math.isfinite(loss) else None
+        if loss is not None and self.stability.scale.unit is not None:
+            found["loss"] = self.stability.scale.to(loss) if math.isfinite(loss) else None
         if loss is not None:
             found["plain loss"] = loss if math.isfinite(loss) else None
         if norm is not None:
@@ -156,7 +169,7 @@ class State(msgspec.Struct):
         """Convert a value from the scale of a quantity to its own unit."""
         match channel:
             case "loss":
-                return self.unstable.scale.back(x)
+                return self.stability.scale.back(x)
             case "grad" | "lead":
                 return math.exp(x)
             case "rate" | "scale":

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from ..sliding_window import SlidingWindow
-from .channel import TAIL_RANK
+from .tail import Prior, Tail
 
-FAST_RECORDS = 8
-SLOW_RECORDS = 40
-OLDER_RECORDS = 100
-MIN_PAST = 12
-MIN_LIFTS = 20
-LAG_RECORDS = 24
-"""Delay in records before a lift enters the noise, so that a ramp does not widen its own limit."""
-LIFT_Z = 4.0
-LIFT_TAIL = 1.3
-"""A lift must exceed by 30 % the largest ones that this run has recovered from."""
-LIFT_RISE = math.log(1.2)
-"""A lift by a fifth is serious in any run."""
-LIFT_SD = 8.0
-LIFT_MIN = 0.025
-"""In a quiet run a lift of eight standard deviations of a record is serious, from 2.5 % on."""
-BEST_RECORDS = 60
+FAST_RECORDS = 20
+FAST_QUANTILE = 0.35
+"""12 of the last 20 records are above the present level, so a brief lift does not raise it.
+
+Length-grouped batches and correlated noise lift the loss for a few records.
+"""
+START_RECORDS = 8
+"""Least number of records of the present level while the run is young."""
+BEST_RECORDS = 100
 BEST_QUANTILE = 0.1
 """The level is the best that the run held lately, not its median.
 
 A loss that fell fast and turns is above its best long before it is above its median. It is a
-quantile because the minimum of many medians depends on chance.
+quantile because the minimum of many levels depends on chance.
 """
+LOOK_EVERY = 4
+"""Records between two lifts that enter the tail."""
+DEPENDENT = 5
+"""Such lifts share records with so many others, so that they count as one."""
+LAG = 6
+"""Number of such lifts that wait, so that a ramp does not widen its own limit."""
+LIFT_TAIL = Prior(threshold=0.9, excess=0.2, weight=8)
+"""Tail of lifts of independent normal noise, a little widened."""
+LEAST_LIFT = 0.18
+"""A lift by a fifth, as log ratio, is a divergence if it is out of the noise."""
+CLEAR_SD, CLEAR_LIFT = 12.0, 0.05
+"""In a quiet run, so is one of 12 standard deviations of a record, from 5 % on."""
 HOLD_RECORDS = 100
 """Records after which a raised level counts as the usual one."""
 
@@ -46,92 +49,92 @@ class Lift(msgspec.Struct, frozen=True):
 
 
 class Trend(msgspec.Struct):
-    """Compares the median of the last records with the best level before them."""
+    """Compares the level of the last records with the best one before them."""
 
-    fast: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(FAST_RECORDS))
-    slow: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(SLOW_RECORDS))
-    older: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(OLDER_RECORDS))
-    noise: list[float] = []
-    """Standard deviations of single records, oldest first."""
-    lifts: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(120))
-    waiting: list[float] = []
-    """The newest lifts, which are not in `lifts` yet."""
-    medians: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(BEST_RECORDS))
-    """Earlier medians of `fast`."""
+    last: list[float] = []
+    """The last values, oldest first."""
+    best: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(BEST_RECORDS))
+    """Earlier levels."""
     young: list[float] = []
-    """The newest medians, whose records still overlap with `fast`."""
+    """The newest levels, whose records overlap with the present one's."""
+    tail: Tail = msgspec.field(default_factory=Tail)
+    """Lifts that the run has recovered from, in standard deviations of a record."""
+    waiting: list[float] = []
+    count: int = 0
     held: int = 0
     """Records since the divergence began; 0 without one."""
+    highest: float = 0.0
+    """The largest lift of the present divergence, in standard deviations of a record."""
+    sds: list[float] = []
 
-    def update(self, x: float, sd: float | None, strictness: float) -> Lift | None:
+    def update(self, x: float, sd: float | None, probability: float, size: float) -> Lift | None:
         """Add a value; return the lift in the record where a divergence begins.
 
         Args:
             x: value on the scale of the channel.
             sd: standard deviation of a record; None while unknown.
-            strictness: factor on the limits.
+            probability: with which a record may begin a false divergence.
+            size: factor on the least lift.
         """
         now = self.take(x)
-        if sd is None or len(self.slow.ordered) < MIN_PAST:
+        if sd is None or now is None or not len(self.best):
             return None
-        self.noise.append(sd)
-        del self.noise[:-SLOW_RECORDS]
-        level = self._level()
-        size = now - level
+        self.sds.append(sd)
+        del self.sds[:-FAST_RECORDS]
+        level = self.best.quantile(BEST_QUANTILE)
+        lift, sd = now - level, self.sds[0]
         if self.held:
-            self._hold(size, strictness)
+            self._hold(lift, size)
             return None
-        self.waiting.append(size)
-        if len(self.waiting) > LAG_RECORDS:
-            self.lifts.push(self.waiting.pop(0))
-        if size <= LIFT_MIN * strictness or size <= self._limit(strictness):
+        if not self.count % LOOK_EVERY:
+            self.waiting.append(lift / sd)
+            if len(self.waiting) > LAG:
+                self.tail.push(self.waiting.pop(0))
+        if lift <= _least(sd) * size:
             return None
-        if now <= self.slow.quantile(0.98):
+        if lift <= sd * self.tail.limit(probability, LIFT_TAIL, DEPENDENT):
             return None
-        self.held = 1
-        return Lift(size, level, self.noise[0])
+        self.held, self.highest = 1, lift / sd
+        return Lift(lift, level, sd)
 
-    def take(self, x: float) -> float:
-        """Add a value without judging it; return the median of the last ones."""
-        fallen = self.fast.push(x)
-        now = self.fast.median()
-        if fallen is None or self.held:
-            return now
-        self.young.append(now)
-        if len(self.young) > FAST_RECORDS:
-            self.medians.push(self.young.pop(0))
-        fallen = self.slow.push(fallen)
-        if fallen is not None:
-            self.older.push(fallen)
+    def take(self, x: float) -> float | None:
+        """Add a value without judging it; return the present level, if there is one."""
+        self.count += 1
+        self.last.append(x)
+        del self.last[:-FAST_RECORDS]
+        records = min(FAST_RECORDS, max(START_RECORDS, self.count // 2))
+        if len(self.last) < records:
+            return None
+        now = sorted(self.last[-records:])[int(FAST_QUANTILE * records)]
+        if not self.held:
+            self.young.append(now)
+            if len(self.young) > records:
+                self.best.push(self.young.pop(0))
         return now
 
-    def _level(self) -> float:
-        level = self.slow.median()
-        if len(self.medians.ordered) >= MIN_LIFTS:
-            level = min(level, self.medians.quantile(BEST_QUANTILE))
-        return min(level, self.older.median()) if len(self.older.ordered) >= MIN_LIFTS else level
+    def _hold(self, lift: float, size: float) -> None:
+        """Keep the level from before the divergence until the loss is back, or up for too long.
 
-    def _limit(self, strictness: float) -> float:
-        sd = self.noise[0]
-        spread, tail = sd, 0.0
-        if len(self.lifts) >= MIN_LIFTS:
-            spread, tail = self.lifts.spread(), self.lifts.ordered[-TAIL_RANK]
-        rise = max(min(LIFT_RISE, LIFT_SD * sd), LIFT_MIN)
-        return max(max(LIFT_Z * spread, rise) * strictness, LIFT_TAIL * tail)
-
-    def _hold(self, size: float, strictness: float) -> None:
-        """Keep the level from before the divergence until the loss is back, or up for too long."""
+        A lift that the run has come back from belongs to its tail.
+        """
         self.held += 1
-        if size < 0.5 * self._limit(strictness):
+        sd = self.sds[0]
+        self.highest = max(self.highest, lift / sd)
+        if lift < 0.5 * _least(sd) * size:
             self.held = 0
+            self.tail.push(self.highest, alarmed=True)
         elif self.held > HOLD_RECORDS:
             self.relearn()
 
     def relearn(self) -> None:
         """Forget the learned level, so that the next records define a new one."""
-        self.fast.clear()
-        self.slow.clear()
-        self.older.clear()
-        self.medians.clear()
+        self.last.clear()
+        self.count = 0
+        self.best.clear()
         self.young.clear()
+        self.sds.clear()
         self.held = 0
+
+
+def _least(sd: float) -> float:
+    return max(min(LEAST_LIFT, CLEAR_SD * sd), CLEAR_LIFT)

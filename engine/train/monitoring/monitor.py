@@ -182,7 +182,11 @@ def build_monitor(
 ) -> TrainingMonitor:
     """Build the monitor of a run from its configuration."""
     planner = RecoveryPlanner(config.policy, checkpoints, event_log, agreement)
-    detector = Detector(config.guard.sensitivity, falls_to_zero=config.task in PREFERENCE_TASKS)
+    detector = Detector(
+        config.guard.sensitivity,
+        falls_to_zero=config.task in PREFERENCE_TASKS,
+        false_alarms=config.guard.false_alarms_per_10k_steps,
+    )
     anomalies = AnomalyMonitor(detector, event_log, reporter, leads=agreement.rank == 0)
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
     guard = Guard(budget=config.guard.nonfinite_budget)

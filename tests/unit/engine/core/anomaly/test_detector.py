@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Detector
+from fttui.engine.core.anomaly import ALARM, INFO, Detector
 
 from .series import Record, kinds, run, series
 
@@ -53,11 +53,6 @@ def test_a_loss_that_goes_from_chance_to_zero_is_left_alone(seed: int, hinge: bo
     records = judged(seed, lambda step: step / 80, hinge=hinge)
     alerts = run(records, Detector(falls_to_zero=True))
     assert {(a.kind, a.severity) for a in alerts} <= {("plateau", INFO)}
-
-
-def test_ratios_would_alarm_there() -> None:
-    found = [kinds(run(judged(seed, lambda step: step / 80, hinge=True))) for seed in range(6)]
-    assert any("spike" in some or "nonfinite" in some for some in found)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -123,27 +118,35 @@ def test_a_loss_that_is_no_number_alarms_at_once_and_only_once_in_a_row() -> Non
         assert (alert.kind, alert.severity, alert.step) == ("nonfinite", ALARM, 4)
 
 
-def test_a_single_bad_gradient_is_worth_a_line_and_two_are_an_alarm() -> None:
+def test_a_single_bad_gradient_is_an_alarm_and_more_of_them_no_further_one() -> None:
     records = series(100)
     records[60]["grad_norm"] = math.inf
-    assert [(a.kind, a.severity) for a in run(records)] == [("nonfinite", INFO)]
+    assert [(a.kind, a.severity, a.step) for a in run(records)] == [("nonfinite", ALARM, 61)]
     records[63]["grad_norm"] = math.nan
     assert kinds(run(records)) == ["nonfinite"]
+    records[90]["grad_norm"] = math.nan
+    assert [alert.step for alert in run(records)] == [61, 91]
 
 
-def test_a_loss_scaler_may_look_for_its_scale() -> None:
+def test_a_loss_scaler_may_look_for_its_scale_but_not_for_ever() -> None:
     records = series(60)
+    for record in records:
+        record["loss_scale"] = 1024.0
     for record in records[:4]:
         record["grad_norm"] = math.inf
-    assert kinds(run(records)) == []
+    assert [(a.kind, a.severity) for a in run(records)] == [("nonfinite", INFO)]
+    for record in records[:20]:
+        record["grad_norm"] = math.inf
+    assert [(a.severity, a.step) for a in run(records)] == [(INFO, 1), (ALARM, 8)]
 
 
-def test_a_loss_of_exactly_zero_is_a_collapse() -> None:
+@pytest.mark.parametrize("norm", [0.5, math.nan])
+def test_a_loss_of_exactly_zero_is_a_collapse(norm: float) -> None:
     records = series(100)
     for record in records[70:]:
-        record.update(loss=0.0, grad_norm=math.nan)
+        record.update(loss=0.0, grad_norm=norm)
     assert kinds(run(records))[0] == "nonfinite"
-    assert run(records)[0].step == 71
+    assert run(records)[0].step <= 73
 
 
 def test_a_gradient_explosion_is_seen_while_the_loss_is_normal() -> None:
@@ -152,25 +155,6 @@ def test_a_gradient_explosion_is_seen_while_the_loss_is_normal() -> None:
     (alert,) = run(records)
     assert (alert.kind, alert.severity, alert.step) == ("grad_explosion", ALARM, 101)
     assert "grad norm 12 is ×2" in alert.headline
-
-
-def test_a_climbing_gradient_is_watched_before_it_explodes() -> None:
-    records = series(150)
-    for at, norm in zip(range(100, 110), [1.7, 1.9, 2.1, 2.2] + [2.3] * 6, strict=True):
-        records[at]["grad_norm"] = norm
-    (alert,) = run(records)
-    assert (alert.kind, alert.severity) == ("grad_explosion", WATCH)
-    assert alert.step == 103
-    assert alert.headline.endswith("and climbing, loss still normal")
-
-
-def test_a_large_gradient_lowers_what_the_loss_needs() -> None:
-    calm = series(150)
-    calm[100]["loss"] = 1.25
-    assert run(calm) == []
-    shaken = series(150)
-    shaken[100].update(loss=1.25, grad_norm=2.4)
-    assert kinds(run(shaken)) == ["spike"]
 
 
 def test_a_slow_ramp_is_a_divergence() -> None:
@@ -186,11 +170,6 @@ def test_a_run_that_blows_up_in_its_first_records_is_seen() -> None:
     alarms = run([{"step": i, "loss": loss} for i, loss in enumerate(losses)])
     assert kinds(alarms) == ["divergence"]
     assert alarms[0].step == 4
-
-
-def test_a_run_that_never_returns_to_its_early_best_is_seen() -> None:
-    records = [{"step": i, "loss": loss} for i, loss in enumerate([9.0, 3.0, *([4.5, 4.4] * 8)])]
-    assert kinds(run(records)) == ["divergence"]
 
 
 @pytest.mark.parametrize("quantity", ["grad_norm", "loss"])
@@ -244,15 +223,6 @@ def test_one_step_of_a_rounded_loss_is_not_an_outlier() -> None:
     for i, record in enumerate(records):
         record["loss"] = 0.001 if i % 9 == 0 or i == 250 else 0.0009
     assert [a for a in run(records) if a.kind == "spike"] == []
-
-
-def test_a_gradient_that_climbs_beside_a_spike_is_not_said_to_leave_the_loss_normal() -> None:
-    records = series(120)
-    for record in records[100:103]:
-        record["grad_norm"] *= 4.5
-    assert "loss still normal" in run(records)[0].headline
-    records[102]["loss"] = 3.0
-    assert kinds(run(records)) == ["spike"]
 
 
 def test_a_slow_but_sure_fall_of_a_high_loss_is_learning() -> None:
@@ -349,7 +319,7 @@ def test_a_loss_is_judged_alike_in_any_unit() -> None:
 
 
 def test_a_run_that_turns_while_falling_is_seen_by_its_best() -> None:
-    falling = series(110, level=lambda i: 3.0 * 0.99 ** min(i, 70) * 1.008 ** max(0, i - 70))
+    falling = series(125, level=lambda i: 3.0 * 0.99 ** min(i, 70) * 1.008 ** max(0, i - 70))
     assert "divergence" in kinds(run(falling))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.core.anomaly.instability import COLLAPSE_UNITS, Instability
+from fttui.engine.core.anomaly.instability import COLLAPSE_UNITS, ZERO_RECORDS, Instability
 from fttui.engine.core.anomaly.progress import (
     DEAD_RECORDS,
     LAST_RECORDS,
@@ -32,6 +32,8 @@ def test_a_loss_that_fell_by_more_than_a_seventieth_was_learned(share: float, to
 
 def test_no_gradient_counts_after_five_records_and_then_twice_the_longest_stretch() -> None:
     dead = Dead()
+    for _ in range(100):
+        assert not dead.update(1.0, 1.0, 1.0)
     assert [dead.update(1.0, 0.0, 1.0) for _ in range(6)] == [False] * 4 + [True, False]
     assert not dead.update(1.0, 1.0, 1.0)
     assert dead.longest == 6
@@ -46,4 +48,19 @@ def test_a_loss_of_zero_is_a_collapse_only_from_far_above(
     state = Instability()
     state.scale.unit = 1.0
     monkeypatch.setattr(Instability, "loss_level", lambda _: level * COLLAPSE_UNITS)
-    assert (state._collapse(0.0, True) is not None) == found
+    found_at = [state._collapse(0.0) is not None for _ in range(ZERO_RECORDS)]
+    assert found_at == [False] * (ZERO_RECORDS - 1) + [found]
+
+
+def test_a_norm_that_is_always_zero_is_none_while_the_loss_moves() -> None:
+    dead = Dead()
+    assert not any(dead.update(1.0 - n / 100, 0.0, None) for n in range(40))
+    still = Dead()
+    assert any(still.update(1.0, 0.0, None) for _ in range(40))
+
+
+def test_losses_that_are_often_zero_make_a_stretch_of_them_no_news() -> None:
+    dead = Dead()
+    found = [dead.update(0.0 if n % 10 < 6 else 0.1, 0.5, 0.5) for n in range(200)]
+    assert not any(found)
+    assert any(dead.update(0.0, 0.5, 0.5) for _ in range(40))

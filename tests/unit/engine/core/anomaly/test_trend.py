@@ -1,50 +1,51 @@
-"""A divergence begins where the recent level is above the best one and above all but outliers."""
+"""A divergence is a level that stays above the best one, further than the run's own lifts."""
 
 from __future__ import annotations
 
 import pytest
 
-from fttui.engine.core.anomaly.trend import FAST_RECORDS, SLOW_RECORDS, Lift, Trend
+from fttui.engine.core.anomaly.trend import FAST_RECORDS, LEAST_LIFT, Lift, Trend
 
-SD = 0.01
+SD, CHANCE = 0.05, 1e-4
 
 
-def settled(top: float) -> Trend:
-    """A loss at 0 for long, with two records at `top` among the last forty."""
+def settled() -> Trend:
+    """A loss at 0 for long."""
     trend = Trend()
-    for n in range(120):
-        assert trend.update(top if n in (100, 105) else 0.0, SD, 1.0) is None
+    for _ in range(200):
+        assert trend.update(0.0, SD, CHANCE, 1.0) is None
     return trend
 
 
-def lift_at(trend: Trend, value: float) -> Lift | None:
-    """The lift that is found while the loss stays at a value."""
-    found = [trend.update(value, SD, 1.0) for _ in range(FAST_RECORDS)]
-    lifts = [lift for lift in found if lift is not None]
-    return lifts[0] if lifts else None
+def lifts(trend: Trend, values: list[float]) -> list[Lift]:
+    """The lifts that are found in values."""
+    found = (trend.update(x, SD, CHANCE, 1.0) for x in values)
+    return [lift for lift in found if lift is not None]
 
 
-@pytest.mark.parametrize(("value", "found"), [(0.9, False), (1.0, False), (1.1, True)])
-def test_a_level_that_single_records_had_before_is_no_divergence(value: float, found: bool) -> None:
-    lift = lift_at(settled(top=1.0), value)
-    assert (lift is not None) == found
-    if lift is not None:
-        assert lift.size == pytest.approx(1.1)
-        assert (lift.level, lift.sd) == (0.0, SD)
+@pytest.mark.parametrize(("records", "found"), [(10, False), (12, False), (13, True), (30, True)])
+def test_a_lift_counts_once_it_has_lasted(records: int, found: bool) -> None:
+    assert bool(lifts(settled(), [1.0] * records)) == found
 
 
-def test_a_rise_counts_from_eight_standard_deviations_on() -> None:
-    assert lift_at(settled(top=0.0), 7.9 * SD) is None
-    assert lift_at(settled(top=0.0), 8.1 * SD) is not None
+def test_a_lift_that_lasts_is_told_once() -> None:
+    (lift,) = lifts(settled(), [1.0] * 60)
+    assert (lift.size, lift.level, lift.sd) == (1.0, 0.0, SD)
 
 
-def test_a_strict_detector_wants_more() -> None:
-    trend = settled(top=0.0)
-    found = [trend.update(8.1 * SD, SD, 2.0) for _ in range(FAST_RECORDS)]
-    assert found == [None] * FAST_RECORDS
+@pytest.mark.parametrize(("share", "found"), [(0.95, False), (1.3, True)])
+def test_a_smaller_lift_is_none_in_the_calmest_run(share: float, found: bool) -> None:
+    assert bool(lifts(settled(), [share * LEAST_LIFT] * FAST_RECORDS)) == found
 
 
-def test_nothing_is_judged_before_the_level_is_known() -> None:
+def test_a_second_lift_after_the_return_is_told_and_a_habit_is_not() -> None:
+    trend = settled()
+    habit = [1.0] * FAST_RECORDS + [0.0] * 60
+    counts = [len(lifts(trend, habit)) for _ in range(12)]
+    assert counts[:2] == [1, 1]
+    assert counts[-2:] == [0, 0]
+
+
+def test_nothing_is_judged_before_there_is_a_level() -> None:
     trend = Trend()
-    found = [trend.update(0.0 if n < 8 else 5.0, SD, 1.0) for n in range(8 + SLOW_RECORDS // 4)]
-    assert found == [None] * len(found)
+    assert lifts(trend, [0.0] * 4 + [5.0] * 11) == []

@@ -17,15 +17,15 @@ def finding(kind: str, what: str = "loss", value: float = 9.0, level: float | No
     return Finding(kind=kind, severity="alarm", what=what, value=value, level=level, rank=rank)
 
 
-def learned(channel: str, *values: float, residuals: tuple[float, ...] = ()) -> State:
+def learned(channel: str, *values: float, bends: tuple[float, ...] = ()) -> State:
     """A state that has learned these values of a channel, and this noise."""
     state = State()
-    state.unstable.scale.unit = 1.0
-    signal = getattr(state.unstable, channel)
+    state.stability.scale.unit = 1.0
+    signal = getattr(state.stability, channel)
     for x in values:
         signal.recent.push(x)
-    for x in residuals:
-        signal.residuals.push(x)
+    for x in bends:
+        signal.bends.push(x)
     return state
 
 
@@ -75,20 +75,20 @@ def test_a_gradient_norm_is_back_within_a_factor_of_two(
 
 
 def test_noise_widens_the_way_back() -> None:
-    noise = tuple(n / 10 for n in range(-60, 61))
-    quiet, noisy = learned("loss", 1.0), learned("loss", 1.0, residuals=noise)
+    noise = tuple(n / 10 for n in range(100))
+    quiet, noisy = learned("loss", 1.0), learned("loss", 1.0, bends=noise)
     narrow = quiet.yardstick(finding("spike", level=1.0))
     assert narrow == Yardstick(channel="loss", level=1.0, margin=0.03)
-    sd = noisy.unstable.loss.residuals.spread()
+    sd = noisy.stability.loss.sd()
     assert noisy.yardstick(finding("spike", level=1.0)).margin == 2 * sd
-    grad = learned("grad", 0.0, residuals=noise).yardstick(finding("grad_explosion", "grad norm"))
+    grad = learned("grad", 0.0, bends=noise).yardstick(finding("grad_explosion", "grad norm"))
     assert grad.margin == 2 * sd > math.log(2)
 
 
 def test_a_divergence_is_compared_with_the_level_before_it() -> None:
     state = learned("loss", 3.0, 3.0, 3.0)
     assert state.yardstick(finding("divergence", level=2.0)).level == 3.0
-    state.unstable.trend.slow.push(2.0)
+    state.stability.trend.best.push(2.0)
     assert state.yardstick(finding("divergence", level=2.0)).level == 2.0
     assert state.yardstick(finding("spike", level=2.0)).level == 3.0
 
@@ -96,10 +96,10 @@ def test_a_divergence_is_compared_with_the_level_before_it() -> None:
 def test_a_plateau_is_over_where_the_loss_has_improved() -> None:
     by = learned("loss", 1.0).yardstick(finding("plateau", level=1.0))
     assert by == Yardstick(channel="loss", level=0.98, records=60)
-    noise = tuple(n / 10 for n in range(-60, 61))
-    state = learned("loss", 1.0, residuals=noise)
+    noise = tuple(n / 10 for n in range(100))
+    state = learned("loss", 1.0, bends=noise)
     by = state.yardstick(finding("plateau", level=1.0))
-    assert by.level == 1.0 - state.unstable.loss.residuals.spread()
+    assert by.level == 1.0 - state.stability.loss.sd()
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_verdict_takes_half_of_its_last_values() -> None:
 
 def test_values_come_back_in_their_own_units() -> None:
     state = State()
-    state.unstable.scale.unit = 0.5
-    assert state.back("loss", state.unstable.scale.to(3.0)) == pytest.approx(3.0)
+    state.stability.scale.unit = 0.5
+    assert state.back("loss", state.stability.scale.to(3.0)) == pytest.approx(3.0)
     assert state.back("grad", math.log(3.0)) == pytest.approx(3.0)
     assert state.back("lead", math.log(3.0)) == pytest.approx(3.0)
     assert state.back("rate", -math.log(3.0)) == pytest.approx(3.0)

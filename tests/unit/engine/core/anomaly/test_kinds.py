@@ -1,0 +1,215 @@
+"""Kinds of weakness that detectors have on logs they were not made for, each with its control."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fttui.engine.core.anomaly import INSTABILITY, Detector
+
+from .series import Record, kinds, run
+
+SEEDS = range(4)
+Noise = Callable[[random.Random], float]
+
+
+def logged(losses: list[float], norms: list[float | None] | None = None) -> list[Record]:
+    """A log of losses, and of norms if there are any."""
+    norms = norms or [None] * len(losses)
+    return [
+        {"step": step, "loss": loss, "grad_norm": norm, "lr": 1e-4}
+        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), 1)
+    ]
+
+
+def unstable(records: list[Record]) -> list[int]:
+    """Steps of the alerts of instability."""
+    return [alert.step for alert in run(records) if alert.kind in INSTABILITY]
+
+
+def around(level: float, noise: float, count: int, seed: int) -> list[float]:
+    """Log-normal noise around a level."""
+    rng = random.Random(seed)
+    return [level * math.exp(rng.gauss(0, noise)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.6])
+def test_losses_that_are_rounded_to_zero_now_and_then_are_quiet(share: float) -> None:
+    told = 0
+    for seed in range(8):
+        rng = random.Random(seed)
+        losses = [0.0 if rng.random() < share else round(x, 3) for x in around(0.3, 1.0, 600, seed)]
+        told += len(unstable(logged(losses)))
+    assert told <= 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_loss_far_above_values_that_are_often_zero_is_found(share: float) -> None:
+    rng = random.Random(1)
+    losses = [0.0 if rng.random() < share else x for x in around(0.3, 0.3, 300, 1)]
+    losses[250] = 30.0
+    assert unstable(logged(losses)) == [251]
+
+
+@pytest.mark.parametrize(("length", "period"), [(6, 60), (10, 120)])
+def test_a_group_of_long_batches_is_no_divergence(length: int, period: int) -> None:
+    for seed in SEEDS:
+        losses = around(0.5, 0.2, 900, seed)
+        for i in range(len(losses)):
+            losses[i] *= 1.8 if i % period >= period - length else 1
+        assert len(unstable(logged(losses))) <= 1
+
+
+def test_a_lift_that_stays_is_a_divergence() -> None:
+    for seed in SEEDS:
+        losses = around(0.5, 0.2, 400, seed)
+        losses[300:] = [2.2 * loss for loss in losses[300:]]
+        assert any(300 < step <= 330 for step in unstable(logged(losses)))
+
+
+@pytest.mark.parametrize("memory", [0.3, 0.6])
+def test_noise_with_a_memory_is_quiet(memory: float) -> None:
+    told = 0
+    for seed in SEEDS:
+        rng, x, losses = random.Random(seed), 0.0, []
+        for _ in range(2000):
+            x = memory * x + math.sqrt(1 - memory**2) * rng.gauss(0, 0.2)
+            losses.append(0.4 * math.exp(x))
+        told += len(unstable(logged(losses)))
+    assert told <= 4
+
+
+@pytest.mark.parametrize("fall", [0.0, 40.0])
+def test_a_steep_start_hides_no_later_spike(fall: float) -> None:
+    for seed in SEEDS:
+        losses = around(0.02, 0.2, 90, seed)
+        losses = [x * (1 + fall * math.exp(-i / 4)) for i, x in enumerate(losses)]
+        losses[60] *= 15
+        assert 61 in unstable(logged(losses))
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_rise_right_after_the_fall_is_found(falls: bool) -> None:
+    for seed in SEEDS:
+        noise = around(1.0, 0.01, 100, seed)
+        course = [(30 * math.exp(-i / 30) if falls else 8.0) for i in range(40)]
+        course += [course[-1] * (1 + 0.8 * (1 - math.exp(-i / 15))) for i in range(60)]
+        steps = unstable(logged([a * b for a, b in zip(course, noise, strict=True)]))
+        assert any(40 < step <= 85 for step in steps)
+
+
+def test_a_second_blow_up_after_the_return_is_told() -> None:
+    losses = around(1.0, 0.03, 400, 1)
+    for start in (150, 300):
+        for i in range(30):
+            losses[start + i] *= 1 + 3 * math.exp(-i / 8)
+    steps = unstable(logged(losses))
+    assert 151 in steps
+    assert 301 in steps
+
+
+@pytest.mark.parametrize("at", [9, 14, 45])
+def test_a_blow_up_is_seen_in_the_warm_up_too(at: int) -> None:
+    for seed in SEEDS:
+        losses = around(1.0, 0.05, 60, seed)
+        norms: list[float | None] = list(around(1.0, 0.1, 60, seed + 50))
+        calm = logged(losses, norms)
+        assert unstable(calm) == []
+        calm[at]["grad_norm"] *= 20
+        assert unstable(calm) == [at + 1]
+        lost = logged(losses)
+        lost[at]["loss"] *= 100
+        assert at + 1 in unstable(lost)
+
+
+def test_a_norm_that_is_high_where_the_loss_is_changes_no_limit() -> None:
+    """Hard batches have both, so that one says nothing about the other."""
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        hard = [rng.gauss(0, 1) for _ in range(800)]
+        losses = [0.5 * math.exp(0.35 * x) for x in hard]
+        norms: list[float | None] = [math.exp(0.6 * x + 0.4 * rng.gauss(0, 1)) for x in hard]
+        both, alone = logged(losses, norms), logged(losses)
+        spikes = [a.step for a in run(both) if a.kind == "spike"]
+        assert spikes == [a.step for a in run(alone) if a.kind == "spike"]
+        assert len(unstable(both)) <= 1
+
+
+def test_noise_that_grows_while_the_loss_is_memorised_is_quiet() -> None:
+    told = 0
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        told += len(
+            unstable(
+                logged(
+                    [
+                        math.exp(-7 * i / 1000 + (0.2 + i / 1000) * rng.gauss(0, 1))
+                        for i in range(1000)
+                    ]
+                )
+            )
+        )
+    assert told <= 1
+
+
+def test_a_norm_that_is_logged_as_zero_is_not_dead_while_the_loss_falls() -> None:
+    falling = [8 * math.exp(-i / 40 + 0.02 * random.Random(i).gauss(0, 1)) for i in range(80)]
+    assert "dead" not in kinds(run(logged(falling, [0.0] * 80)))
+    assert "dead" in kinds(run(logged([8.0] * 80, [0.0] * 80)))
+
+
+def test_records_that_are_logged_twice_are_no_quiet_run() -> None:
+    for seed in SEEDS:
+        once = around(0.6, 0.04, 300, seed)
+        assert unstable(logged([x for x in once for _ in range(2)])) == []
+
+
+def heavy(rng: random.Random) -> float:
+    """Noise with exponential tails."""
+    return 0.05 * rng.choice((-1, 1)) * rng.expovariate(1)
+
+
+NOISES: dict[str, Noise] = {
+    "normal": lambda rng: rng.gauss(0, 0.1),
+    "wide": lambda rng: rng.gauss(0, 0.5),
+    "exponential": heavy,
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_false_alarms_keep_to_the_rate_that_was_asked_for(name: str) -> None:
+    """Of noise as heavy as the tail that is assumed, and of lighter noise."""
+    records, told = 0, 0
+    for seed in range(6):
+        rng = random.Random(seed)
+        losses = [2.0 * math.exp(NOISES[name](rng)) for _ in range(2500)]
+        told += len(unstable_at(logged(losses), rate=10.0))
+        records += len(losses)
+    assert told <= 2 * 10.0 * records / 10_000
+
+
+def unstable_at(records: list[Record], rate: float) -> list[int]:
+    """Steps of the alerts of instability at a rate of false alarms per 10,000 steps."""
+    detector = Detector(false_alarms=rate)
+    return [a.step for record in records for a in detector.update(record) if a.kind in INSTABILITY]
+
+
+def _sizes() -> Iterator[float]:
+    yield from (1.35, 1.6, 2.2, 4.0)
+
+
+def test_a_lower_rate_tells_no_more_and_a_higher_one_no_less() -> None:
+    for size in _sizes():
+        losses = around(2.0, 0.08, 300, 3)
+        losses[250] *= size
+        counts = [len(unstable_at(logged(losses), rate)) for rate in (0.01, 0.1, 1.0, 10.0, 100.0)]
+        assert counts == sorted(counts)
+
+
+def test_hints_at_a_plateau_are_rare() -> None:
+    losses = [math.exp(max(0.0, 1 - i / 300)) * x for i, x in enumerate(around(1, 0.05, 9000, 1))]
+    hints = [alert for alert in run(logged(losses)) if alert.kind == "plateau"]
+    assert len(hints) == 1
