@@ -16,6 +16,8 @@ from ..errors import ConfigError
 
 MOST_BYTES = 2**18
 """Largest size of a configuration."""
+MOST_LINES = 10_000
+"""Most lines of a configuration; PyYAML needs seconds for a text of many short lines."""
 MOST_VALUES = 5_000
 """Most values of a configuration, each use of an alias counted as what it stands for."""
 MOST_DEPTH = 40
@@ -56,6 +58,11 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     """
     if len(text) > MOST_BYTES:
         raise ConfigError(too_large(name, len(text)))
+    if (lines := text.count("\n")) > MOST_LINES:
+        raise ConfigError(
+            f"{name}: got {lines:,} lines, expected a configuration of at most {MOST_LINES:,}; "
+            "name the YAML file of a run, such as those in configs/"
+        )
     try:
         node = yaml.compose(text, Loader=_BoundedLoader)
         if node is None:

@@ -193,7 +193,7 @@ def _positions(found: Recording, box: Box) -> Iterator[tuple[int, int, Mode]]:
         for mode in Mode
         if not (mode is Mode.TORN and operation.kind is not Kind.WRITE)
     ]
-    yield from every if box.long else sorted(box.rng.sample(every, 60), key=str)
+    yield from every if box.long else sorted(box.rng.sample(every, 30), key=str)
 
 
 def _at(found: Recording, half: int, index: int) -> str:
@@ -300,7 +300,7 @@ def cut_power(box: Box) -> Figures:
         for index in range(len(log) + 1)
         for loss in Loss
     ]
-    chosen = every if box.long else sorted(box.rng.sample(every, 40), key=str)
+    chosen = every if box.long else sorted(box.rng.sample(every, 30), key=str)
     outcomes: Counter[str] = Counter()
     broken: list[str] = []
     for number, (half, index, loss) in enumerate(chosen):
