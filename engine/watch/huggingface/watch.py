@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -205,9 +204,6 @@ def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:
     return plan_for(trainer.model, options.keep, options.checkpoint_every)
 
 
-_watches: weakref.WeakKeyDictionary[Any, HfWatch] = weakref.WeakKeyDictionary()
-
-
 def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) -> None:
     """Watch a trainer; one that cannot be watched trains as before, and a line says why.
 
@@ -216,12 +212,21 @@ def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) 
         options: what the caller has chosen.
         at_once: whether the run is opened now; otherwise when the trainer trains.
     """
-    if trainer in _watches:
+    if _watch_over(trainer) is not None:
         return
     try:
-        _watches[trainer] = HfWatch(trainer, options, at_once=at_once)
+        HfWatch(trainer, options, at_once=at_once)
     except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's script
         _say_unwatched(error)
+
+
+def _watch_over(trainer: Any) -> HfWatch | None:
+    """Return the watch over a trainer, which holds it by its method `train`; None without one.
+
+    Nothing else refers to a watch, so that a trainer that the script drops is freed.
+    """
+    owner = getattr(vars(trainer).get("train"), "__self__", None)
+    return owner if isinstance(owner, HfWatch) else None
 
 
 def _say_unwatched(error: Exception) -> None:
@@ -231,6 +236,6 @@ def _say_unwatched(error: Exception) -> None:
 
 def unwatch_trainer(trainer: Any) -> None:
     """Put a watched trainer back as it was."""
-    watch = _watches.pop(trainer, None)
+    watch = _watch_over(trainer)
     if watch is not None:
         watch.remove()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +332,22 @@ def test_a_trained_trainer_holds_nothing_of_fttui(tmp_path: Path, monkeypatch: P
     assert not any("fttui" in type(c).__module__ for c in trainer.callback_handler.callbacks)
     trainer.train()
     assert not torch.equal(weights_of(trainer), watched.weights)
+
+
+def test_a_watched_trainer_is_freed_with_its_last_reference(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr("fttui.engine.watch.script_run.launch_hub", lambda run: None)
+    trainer, _ = build(lambda folder: plain(folder, num_train_epochs=1), tmp_path)
+    watch_trainer(trainer, WatchOptions())
+    watch_trainer(trainer, WatchOptions())
+    trainer.train()
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    model = weakref.ref(trainer.model)
+    del trainer
+    gc.collect()
+    assert model() is None
 
 
 def test_a_second_training_is_a_second_run(tmp_path: Path, monkeypatch: Patch) -> None:
