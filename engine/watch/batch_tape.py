@@ -208,6 +208,10 @@ class BatchTape:
             self.size_bytes += RNG_BYTES
         self._new_epoch = self._new_epoch and not new
 
+    def note_generators(self) -> None:
+        """Keep the present random generators with the newest batch instead of those after it."""
+        self._taped[-1].rng = capture_rng()
+
     def _append(self, batch: Any) -> None:
         held = _mapped(batch, _Held.of)
         named = list(_tensors(held))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..config.schema import RunConfig
+from ..protocol.commands import SaveCheckpoint
 from ..run.checkpoint_store import CheckpointStore
 from ..run.journal_summary import summarize_journal
 from ..run.run_dir import RunDirectory
@@ -58,6 +59,10 @@ def control_trainer(
     monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
     queue = CommandQueue(run, agreement, StopSignals(launched=False))
     start = SessionStart(run, summarize_journal(()))
+    control = open_control(start, config, queue, event_log, monitor)
+    if config.checkpoint.at_start and event_log.step:
+        reason = "the script resumed by its own means"
+        control.demand(SaveCheckpoint(), "fttui", reason)
     session = ControlledSession(
         SessionParts(
             config=config,
@@ -67,7 +72,7 @@ def control_trainer(
             event_log=event_log,
             monitor=monitor,
             queue=queue,
-            control=open_control(start, config, queue, event_log, monitor),
+            control=control,
             trainer=trainer,
             device=place.device,
             flow=GradientFlow(model),

@@ -307,10 +307,10 @@ def build(make: Callable[[Path], Any], folder: Path) -> tuple[Any, _Logged]:
     return trainer, logged
 
 
-def train_alone(make: Callable[[Path], Any], folder: Path) -> Trained:
+def train_alone(make: Callable[[Path], Any], folder: Path, resume: str | None = None) -> Trained:
     """Train without fttui."""
     trainer, logged = build(make, folder)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return Trained(trainer, weights_of(trainer), logged.entries)
 
 
@@ -323,6 +323,7 @@ def play_watched(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     script: Script | None = None,
+    resume: str | None = None,
     **options: Any,
 ) -> Trained:
     """Train under watch, with commands at chosen steps."""
@@ -338,7 +339,7 @@ def play_watched(
     trainer, logged = build(make, folder)
     watch_trainer(trainer, WatchOptions(make_event_log=scripted, **options))
     try:
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
     finally:
         unwatch_trainer(trainer)
         for writer in writers:

@@ -90,6 +90,8 @@ class HfLoop:
         """Arguments of the epoch that the trainer has entered."""
         self._entered_again = False
         self._dropping = False
+        self._restores_rng = False
+        """Whether a trainer that resumes sets the random generators after the fetch."""
         self.original: dict[str, Callable[..., Any]] = {}
         """The methods of the trainer, by name."""
 
@@ -207,6 +209,7 @@ class HfLoop:
             and epoch["epoch"] == epoch["epochs_trained"]
         )
         offset = epoch["steps_trained_in_current_epoch"] if resumed else 0
+        self._restores_rng = resumed and epoch_iterator is not self._tape.live
         self._tape.open(epoch["epoch"], epoch_iterator, epoch["steps_in_epoch"], offset)
         return True
 
@@ -231,6 +234,9 @@ class HfLoop:
         if self._drops and not self._shield.run(hooks.may_continue, True):
             self._dropping = True
             raise LoopLeft
+        if self._restores_rng:
+            self._restores_rng = False
+            self._shield.run(self._tape.note_generators, None)
         with hooks.tally.time("compute"):
             loss = self.original["training_step"](*arguments, **named)
         self._shield.run(lambda: hooks.record_loss(loss.detach()), None)

@@ -10,7 +10,7 @@ import torch
 
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, RolledBack, RunEnded
 from fttui.engine.protocol.states import RunState
-from tests.support.foreign import BUILDERS, Trained, play_watched, train_alone
+from tests.support.foreign import BUILDERS, Trained, plain, play_watched, train_alone
 from tests.support.matrix import in_part
 from tests.support.training import Script
 
@@ -48,3 +48,22 @@ def test_a_rolled_back_run_ends_like_an_uninterrupted_one(
     assert watched.trainer.state.log_history[:-1] == alone.trainer.state.log_history[:-1]
     (ended,) = watched.played.events(RunEnded)
     assert ended.state is RunState.FINISHED
+
+
+@pytest.mark.slow
+def test_a_training_that_the_script_resumes_rolls_back_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def saving(folder: Path) -> Any:
+        return plain(folder, save_strategy="steps", save_steps=8)
+
+    train_alone(saving, tmp_path / "first")
+    saved = str(tmp_path / "first" / "out" / "checkpoint-8")
+    alone = train_alone(BUILDERS["Trainer"], tmp_path / "alone", resume=saved)
+    script = Script({10: ["rollback 8"], 14: ["rollback 8"]})
+    watched = play_watched(BUILDERS["Trainer"], tmp_path / "back", monkeypatch, script, saved)
+    assert complaints(watched) == []
+    assert watched.played is not None
+    assert len(watched.played.events(RolledBack)) == 2
+    assert torch.equal(watched.weights, alone.weights)
+    assert last_of_each_step(watched.logged) == last_of_each_step(alone.logged)
