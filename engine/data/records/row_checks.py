@@ -43,6 +43,8 @@ _SCORE = re.compile(r"score|rating|reward|grade|quality", re.I)
 _INSTRUCTIONS = ("prompt", "instruction")
 _TEXTS = frozenset({"text", "messages", *CONVERSATIONS, *ANSWERS, *_INSTRUCTIONS})
 """Columns that may hold a second conversation, answer or prompt."""
+_SAID = frozenset({*CONTENT_KEYS, *REASONING_KEYS})
+"""Keys of messages that hold texts."""
 _LONGEST_WORD = 16
 """Characters of a word for a missing value with white space around it."""
 _SHORTEST_PROMPT = 12
@@ -201,8 +203,8 @@ def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key in (*CONTENT_KEYS, *REASONING_KEYS):
-            yield from _texts_in(value.get(key))
+        for key in filter(_SAID.__contains__, value):
+            yield from _texts_in(value[key])
     elif isinstance(value, Sequence):
         for part in value:
             yield from _texts_in(part)
