@@ -87,6 +87,8 @@ class _CommandWait:
         self._applying_since = 0.0
         self._detail = ""
         self._dead_beats = 0
+        self._held = False
+        """Training is paused or halted already, so no further event says that it holds."""
 
     async def run(self, timeout_s: float) -> CommandOutcome:
         self._outcome: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
@@ -125,6 +127,7 @@ class _CommandWait:
                 if not accepted:
                     self._finish(self._result("rejected", reason=reason))
             case BeatArrived(beat=beat):
+                self._held = beat.state.held
                 self._on_beat(beat.engine_alive)
             case RecordsArrived(records=records):
                 for record in records:
@@ -155,7 +158,7 @@ class _CommandWait:
         )
         # A journal of an older version has the settings before a command only as text.
         paused = event.previous.paused if event.previous else event.old.startswith("paused")
-        if holds(self._command) and not paused:
+        if holds(self._command) and not paused and not self._held:
             self._applying, self._applying_since = applied, record.time
         else:
             self._finish(applied)

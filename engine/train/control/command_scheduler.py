@@ -51,9 +51,6 @@ _HOLD_TICK_S = 0.1
 """Seconds between two looks at the queue while training is held; keeps the gloo group alive."""
 
 
-_HELD = frozenset({RunState.PAUSED, RunState.HALTED})
-
-
 class Impossible(Exception):
     """A one-shot command could not be carried out; nothing was changed."""
 
@@ -291,7 +288,7 @@ class CommandScheduler:
         if spec_of(command).resumes:
             control.lift_halt()
             self._overtake(f"{describe_command(command)} came before the step had ended")
-        if isinstance(command, Pause) and self._event_log.state not in _HELD:
+        if isinstance(command, Pause) and not self._event_log.state.held:
             self._overtake("another pause came before the step had ended")
             self._holding = entry, previous, change
         else:

@@ -8,11 +8,13 @@ import pytest
 
 from fttui.engine.protocol.commands import COMMANDS, Pause, SetClip, describe_command, parse_command
 from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, RunEnded, StateChanged
+from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.tui.cli.control import sentence
 from fttui.tui.cli.headless import HeadlessLog
 from fttui.tui.connection.command_outcome import CommandOutcome, _CommandWait
 from fttui.tui.view_model.command_effect import effect
+from fttui.tui.view_model.connection_port import BeatArrived
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -144,6 +146,20 @@ def test_ctl_waits_for_the_boundary_that_holds() -> None:
     assert outcome.seconds > 0
     at_once = _asked(_StepUnderWay(old="paused"))
     assert (at_once.status, at_once.step) == ("applied", BOUNDARY)
+
+
+class _Halted(_StepUnderWay):
+    """Is halted already, so that no event says that a pause holds training."""
+
+    def _work(self) -> None:
+        beat = Beat(time=0.0, last_seq=1, engine_alive=True, state=RunState.HALTED)
+        self.deliver(BeatArrived(beat))
+        super()._work()
+
+
+def test_ctl_does_not_wait_for_a_run_that_is_halted_already() -> None:
+    outcome = _asked(_Halted())
+    assert (outcome.status, outcome.step) == ("applied", BOUNDARY)
 
 
 def test_ctl_says_when_somebody_else_goes_on_first() -> None:
