@@ -20,6 +20,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import (
+    EarlyStoppingCallback,
     GPT2Config,
     GPT2ForSequenceClassification,
     GPT2LMHeadModel,
@@ -151,6 +152,14 @@ def workers(folder: Path) -> Any:
     return plain(folder, dataloader_num_workers=1)
 
 
+def evaluating(folder: Path) -> Any:
+    """A trainer that evaluates, saves, keeps its best model and might stop early."""
+    often = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    trainer = plain(folder, load_best_model_at_end=True, **often)
+    trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=20))
+    return trainer
+
+
 def sft(folder: Path, **changed: Any) -> Any:
     """TRL's supervised trainer."""
     from trl import SFTConfig, SFTTrainer
@@ -258,6 +267,7 @@ BUILDERS: dict[str, Callable[[Path], Any]] = {
     "Trainer": plain,
     "Trainer streaming": streaming,
     "Trainer workers": workers,
+    "Trainer evaluating": evaluating,
     "SFT": sft,
     "SFT packed": sft_packed,
     "DPO": dpo,
