@@ -21,6 +21,8 @@ from .folder.open_folder import OpenFolder, open_plain
 MAGIC = b"FTTUIJ1\n"
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 _HEAD = struct.Struct("<II")
+_VAIN_FACTOR, _VAIN_BYTES = 64, 64 * 2**20
+"""Bytes of checksums computed in vain: as a multiple of the bytes searched, and in addition."""
 
 
 class JournalLocked(RuntimeError):
@@ -49,14 +51,32 @@ def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, b
 
 def frames_after_damage(tail: bytes) -> Iterator[bytes]:
     """Yield the payloads of whole frames that follow a damaged part."""
-    at = 0
+    for _, _, payload in _found_frames(tail):
+        yield payload
+
+
+def _found_frames(tail: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Search bytes for whole frames, and yield each as (start, end, payload).
+
+    A length in a damaged part may be any number, and the checksum of that many bytes is computed
+    in vain. Their total is limited, because a journal from elsewhere could make it grow with the
+    square of its size; what comes after the limit counts as damaged.
+    """
+    view = memoryview(tail)
+    at, left_bytes = 0, _VAIN_FACTOR * len(tail) + _VAIN_BYTES
     while at + _HEAD.size < len(tail):
-        found = next(valid_frames(tail, at), None)
-        if found is None:
-            at += 1
+        length, crc = _HEAD.unpack_from(tail, at)
+        start, end = at, at + _HEAD.size + length
+        at += 1
+        if not 0 < length <= MAX_PAYLOAD_BYTES or end > len(tail):
             continue
-        at = found[0]
-        yield found[1]
+        if zlib.crc32(view[start + _HEAD.size : end]) == crc:
+            at = end
+            yield start, end, bytes(view[start + _HEAD.size : end])
+            continue
+        left_bytes -= length
+        if left_bytes < 0:
+            return
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -79,16 +99,12 @@ def read_past_damage(path: Path, offset: int) -> Iterator[bytes | DamagedPart]:
     with _opened(path) as file:
         file.seek(offset)
         tail = file.read()
-    at = whole = 0
-    while at + _HEAD.size < len(tail):
-        found = next(valid_frames(tail, at), None)
-        if found is None:
-            at += 1
-            continue
-        if at > whole:
-            yield DamagedPart(offset + whole, at - whole)
-        at = whole = found[0]
-        yield found[1]
+    whole = 0
+    for start, end, payload in _found_frames(tail):
+        if start > whole:
+            yield DamagedPart(offset + whole, start - whole)
+        whole = end
+        yield payload
     if whole < len(tail):
         yield DamagedPart(offset + whole, len(tail) - whole)
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from hypothesis import strategies as st
 
 from fttui.engine.run.journal import (
     MAGIC,
+    DamagedPart,
     FrameReader,
     FrameWriter,
     JournalLocked,
     frame,
     frames_after_damage,
+    read_past_damage,
 )
 
 PAYLOADS = [b"a", b"bc" * 40, b"\x00" * 30, b"last"]
@@ -226,3 +230,16 @@ def test_frames_are_found_again_after_damage() -> None:
     data = b"broken" + frame(b"one") + frame(b"two") + b"\x00" * 9 + frame(b"three") + b"tail"
     assert list(frames_after_damage(data)) == [b"one", b"two", b"three"]
     assert list(frames_after_damage(frame(b"one")[:-1])) == []
+
+
+def test_a_tail_made_to_take_long_does_not(tmp_path: Path) -> None:
+    """Every fourth byte begins a length of which the checksum would be computed in vain."""
+    hostile = struct.pack("<I", 900_000) * 500_000
+    path = tmp_path / "j.log"
+    path.write_bytes(MAGIC + frame(b"one") + hostile + frame(b"two"))
+    started = time.process_time()
+    found = list(read_past_damage(path, len(MAGIC)))
+    assert time.process_time() - started < 30.0  # 500 s without a limit
+    assert found[0] == b"one"
+    damaged = [part.size_bytes for part in found if isinstance(part, DamagedPart)]
+    assert sum(damaged) >= len(hostile)
