@@ -51,6 +51,8 @@ from .sockets import HubSockets
 from .viewers import Viewer, Viewers
 
 BEAT_S = 1.0
+LOCKED_OUT_BEATS = 3
+"""Heartbeats without the lock of the control journal after which a hub ends."""
 FOLDER_GONE_S = 5.0
 """Seconds without a run folder after which the hub of a live engine ends."""
 BUSY_POLL_S = 0.01
@@ -87,8 +89,8 @@ class Hub:
         self._next_beat = 0.0
         self._busy_until = 0.0
         self._folder_seen_at = time.monotonic()
-        self._replaced = False
-        """Whether another hub has taken the lock of the control journal."""
+        self._beats_locked_out = 0
+        """Heartbeats in a row in which another hub held the lock of the control journal."""
         self._signalled: int | None = None
         """The incarnation of the engine that was told to stop by a signal."""
         self.counters = ErrorCounts()
@@ -118,7 +120,8 @@ class Hub:
             self._folder_seen_at = now
         # A live engine makes a removed folder again within a heartbeat.
         patience_s = FOLDER_GONE_S if self._status.engine.alive else 0.0
-        return idle or self._replaced or now - self._folder_seen_at > patience_s
+        replaced = self._beats_locked_out > LOCKED_OUT_BEATS
+        return idle or replaced or now - self._folder_seen_at > patience_s
 
     def _publish_new(self) -> None:
         records = self._index.advance()
@@ -143,12 +146,17 @@ class Hub:
 
     def _keep_control_journal(self) -> None:
         try:
-            if self._control.keep_in_place():
-                _log.error("control.log was removed, and is written again with all its entries")
+            written = self._control.keep_in_place()
         except JournalLocked:
-            self._replaced = True
+            # A hub that starts takes the lock until it finds this one; one that serves keeps it.
+            self._beats_locked_out += 1
+            return
         except OSError as error:
             _log.error("the control journal is not in its place: %s", error)
+            return
+        self._beats_locked_out = 0
+        if written:
+            _log.error("control.log was removed, and is written again with all its entries")
 
     def _beat(self) -> None:
         now = time.monotonic()
