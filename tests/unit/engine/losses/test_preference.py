@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fttui.engine.config.schema import PreferenceConfig
+from fttui.engine.config.schema import AdapterConfig, PreferenceConfig
 from fttui.engine.data.batches.collate import collate_preferences, collate_rated
 from fttui.engine.data.tokens.examples import PreferenceExample, RatedExample, TextExample
 from fttui.engine.losses.preference import means, pair_losses, rated_losses
@@ -126,7 +126,8 @@ def trl_loss(kind: str, folder: Path, out: Path, inputs: dict[str, Tensor], **op
 
 
 def ours(task: str, model: Any, batch: dict[str, Any], divergence: Tensor, **options: Any) -> float:
-    config = SimpleNamespace(task=task, preference=PreferenceConfig(beta=0.3, **options))
+    preference = PreferenceConfig(beta=0.3, **options)
+    config = SimpleNamespace(task=task, preference=preference, adapter=AdapterConfig())
     objective = PreferenceObjective(config, model)  # type: ignore[arg-type]  # what it reads of it
     if task == "kto":
         divergence = (objective.divergence_sum(batch) / len(batch["input_ids"])).clamp_min(0)
