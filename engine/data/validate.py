@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterator
 
 from ..config.load import parse_resolved
+from ..config.memory.architecture import MixtureOfExperts, read_architecture
+from ..config.memory.estimate import GIB
+from ..config.memory.hardware import probe_hardware
+from ..config.memory.planning import settings_of
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import FttuiError, ModelError, SourceUnreachable
@@ -158,6 +162,7 @@ def _messages(
     except ModelError as error:
         limits = UNLIMITED
         yield _line(f"limits of the model: not checked: {error}")
+    yield from map(_line, _expert_memory(config, tokenizer.name_or_path))
     if remark := check_weight_files(tokenizer.name_or_path, config.model.revision):
         yield _line(f"weights: {remark}; a run refuses the model if it needs them")
     if config.data.special_tokens:
@@ -171,6 +176,38 @@ def _messages(
         cache=TokenCache(),
         limits=limits,
     )
+
+
+def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
+    """Yield what is known of the memory of a mixture of experts, whose steps are not predicted."""
+    from ..model.files.weight_bytes import weight_bytes
+
+    try:
+        settings = settings_of(config, local=True)
+        read_architecture(settings)
+        return
+    except MixtureOfExperts:
+        pass
+    except FttuiError:
+        return
+    model = config.model
+    auto = "bf16" if probe_hardware().kind == "cuda" else "fp32"
+    number = 4 if (auto if model.precision == "auto" else model.precision) == "fp32" else 2
+    found = weight_bytes(
+        source,
+        model.revision,
+        settings,
+        quantize=model.quantize,
+        double_quant=model.double_quant,
+        number=number,
+    )
+    if found is not None:
+        gib = f"{found.held / GIB:,.1f} GiB"
+        more = f", and {found.loading / GIB:,.1f} GiB while they are loaded"
+        yield (
+            f"memory: the weights need {gib} on the device{more * (found.loading > found.held)}; "
+            "the rest of a step is not predicted for mixtures of experts"
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from peft.utils import transformers_weight_conversion as weight_conversion
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -36,7 +37,7 @@ def untargeted(base: nn.Module) -> list[str]:
 
 def targeted_by_all_linear(base: nn.Module) -> set[str]:
     """Return the names of the layers of a model on which `all-linear` puts an adapter."""
-    excluded = set(untargeted(base))
+    excluded = set(untargeted(base)) | _moved_to_experts(base)
     head: Any = getattr(base, "get_output_embeddings", lambda: None)()
     return {
         name
@@ -45,6 +46,16 @@ def targeted_by_all_linear(base: nn.Module) -> set[str]:
         and module is not head
         and name.rpartition(".")[2] not in excluded
     }
+
+
+def _moved_to_experts(base: Any) -> set[str]:
+    """Return the parts of names that peft takes for stacked experts or routers of this model.
+
+    It reads them as names of earlier versions of transformers, in which experts were linear layers.
+    """
+    kind = getattr(getattr(base, "config", None), "model_type", None)
+    pattern = weight_conversion._MODEL_TO_CONVERSION_PATTERN.get(kind)
+    return set(weight_conversion._MOE_TARGET_MODULE_MAPPING.get(pattern) or {})
 
 
 def _trainable_modules(base: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -81,8 +92,15 @@ def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
     if adapter.targets == "all-linear":
         chosen = targeted_by_all_linear(base)
         _require_patterns_used(chosen, adapter)
-        return sorted(chosen) if _sees_images(base) else "all-linear"
+        full = _sees_images(base) or bool(_moved_to_experts(base))
+        return sorted(chosen) if full else "all-linear"
     chosen = _chosen(base, adapter.targets)
+    moved = sorted(_moved_to_experts(base).intersection(last_parts(chosen)))
+    if moved:
+        raise ModelError(
+            f"adapter.targets: {', '.join(moved)} cannot have an adapter in this model, because "
+            f"peft takes these names for its stacked experts. Leave them out, or set all-linear."
+        )
     fused = sorted(_fused(base).intersection(last_parts(chosen)))
     if fused:
         raise ModelError(

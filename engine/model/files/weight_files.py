@@ -65,6 +65,21 @@ def check_adapter_weights(start: str) -> None:
         raise ModelError(f"adapter.start: {path} holds no LoRA weights. Set another folder.")
 
 
+def headers_of(source: str, revision: str | None = None) -> list[Mapping[str, Any]] | None:
+    """Return the headers of a model's safetensors files.
+
+    None if the model is not on this machine, or stored in another format.
+
+    Raises:
+        ModelError: A file is missing or damaged.
+    """
+    folder = _folder_of(source, revision)
+    files = [] if folder is None else list(_listed(folder))
+    if folder is None or not files or any(not file.endswith(".safetensors") for file in files):
+        return None
+    return [_header(folder / file) for file in files]
+
+
 def _folder_of(source: str, revision: str | None) -> Path | None:
     """Return the folder of a model on this machine; None if it has not been downloaded."""
     if (folder := Path(source)).is_dir():

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import safetensors.torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fttui.engine.config.schema import AdapterConfig, RunConfig
@@ -72,8 +73,8 @@ def test_experts_in_one_tensor_are_counted_in_the_facts() -> None:
     assert sum(p.numel() for *_, p in stacked_experts(model)) == 2 * 4 * 3 * 64 * 128
     text = experts_fact(model, SFT)["experts"]
     assert text.startswith("4 per layer; their 0.2 M weights are not quantized and get no adapters")
-    dpo = experts_fact(model, msgspec.structs.replace(SFT, task="dpo"))["experts"]
-    assert dpo.endswith("; no load balancing loss in task dpo")
+    pairs = experts_fact(model, msgspec.structs.replace(SFT, task="contrastive"))["experts"]
+    assert pairs.endswith("; no load balancing loss in task contrastive")
 
 
 @pytest.mark.parametrize("architecture", ["mixtral", "gpt_oss", "deepseek_v3"])
@@ -104,6 +105,18 @@ def test_a_layer_that_kernels_read_past_an_adapter_is_refused_as_a_target(tmp_pa
     with pytest.raises(ModelError, match="out_proj cannot have an adapter in this model"):
         play(new_run(tmp_path, "sft", **sets))
     assert AdapterConfig().targets == "all-linear"
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "qwen2_moe"])
+def test_neither_routers_nor_stacked_experts_get_adapters(tmp_path: Path, family: str) -> None:
+    model = tiny_model(family, tmp_path)
+    sets = {**settings(model, "off"), "train__steps": 1, "adapter__dropout": 0.05}
+    run = new_run(tmp_path, "sft", **sets)
+    assert play(run).losses()
+    checkpoint = next(run.checkpoints.glob("step-000001"))
+    names = set(safetensors.torch.load_file(checkpoint / "adapter_model.safetensors"))
+    assert names
+    assert not [name for name in names if ".experts." in name or ".gate." in name]
 
 
 def test_the_loss_includes_the_balance_and_shows_it(tmp_path: Path) -> None:
