@@ -151,12 +151,16 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         ModelError: the run does not fit in memory; the text says what to change.
     """
     from fttui.engine.config.fast_mode import fast_fact, why_not_fast
+    from fttui.engine.config.memory.architecture import MixtureOfExperts
     from fttui.engine.config.memory.fit import advice, fit, too_large
     from fttui.engine.config.memory.planning import known_architecture
 
     config, architecture = loaded.config, known_architecture(loaded)
     if isinstance(architecture, FttuiError):
-        yield f"memory: cannot be estimated without {config.model.id}'s config.json: {architecture}"
+        why = f"without {config.model.id}'s config.json: {architecture}"
+        if isinstance(architecture, MixtureOfExperts):
+            why = f"for this model: {architecture}"
+        yield f"memory: cannot be estimated {why}"
         return
     found = fit(config, architecture, hardware)
     estimate = found.estimate
