@@ -13,7 +13,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
-from .run.control_log import ControlEntry, ControlReader, decision_lock
+from .run.control_log import ControlReader
 from .run.files import last_lines
 from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.folder_keeper import sweep_temporary
@@ -39,6 +39,7 @@ from .run.processes.marks import EngineMark, ProcessMark, write_mark
 from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
+from .train.control.run_end import accepted_since, end_run
 from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
@@ -173,13 +174,6 @@ def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) ->
     return "last" if attempt.repeated and CheckpointStore(run).all() else asked
 
 
-def _commands_since(start: SessionStart) -> list[ControlEntry]:
-    """Return the accepted commands since the start of this engine."""
-    reader = ControlReader(start.run)
-    reader.take(start.control_seq)
-    return reader.take(reader.waiting())
-
-
 def _end(
     start: SessionStart,
     journal_writer: JournalWriter,
@@ -187,36 +181,22 @@ def _end(
     ended: RunEnded,
     unanswered: UnansweredCommands,
 ) -> RunEnded:
-    """Record the end and close the journal; return the end, which is not better than what is saved.
+    """End the run, or only this engine if torchrun will restart it; return the end recorded."""
 
-    A run whose last events are not on disk has not finished, although its checkpoint is complete.
-    """
-    fault = journal_writer.settle()
-    ended = _unsaved(ended, fault)
-    with suppress(OSError), decision_lock(start.run):
+    def conclude(ended: RunEnded) -> None:
         if not _restarts(ended, start.attempt):
-            unanswered.conclude(_commands_since(start), f"the run ended ({ended.state.value})")
+            entries = accepted_since(start.run, start.control_seq)
+            unanswered.conclude(entries, f"the run ended ({ended.state.value})")
+
+    def record(ended: RunEnded) -> None:
         _record_end(event_log, ended, start.attempt)
-        journal_writer.settle()
-    late = journal_writer.settle()
-    if late and not fault and ended.exit_code == 0:
-        ended = _unsaved(ended, late)
-        _record_end(event_log, ended, start.attempt)
-    journal_writer.close()
-    return ended
+
+    return end_run(start.run, journal_writer, ended, record, conclude)
 
 
 def _restarts(ended: RunEnded, attempt: LaunchAttempt) -> bool:
     """Whether torchrun will start the ranks again, so that the run has not ended."""
     return ended.exit_code == TrainingFailed.exit_code and attempt.may_repeat
-
-
-def _unsaved(ended: RunEnded, fault: str) -> RunEnded:
-    if not fault or ended.exit_code != 0:
-        return ended
-    return msgspec.structs.replace(
-        ended, state=RunState.UNSAVED, exit_code=StateNotSaved.exit_code, error=fault
-    )
 
 
 def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
@@ -282,7 +262,7 @@ def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEn
     """Answer the commands that wait, and return the end of a run that was stopped while loading."""
     if int(os.environ.get("RANK", "0")) == 0:
         unanswered.conclude(
-            _commands_since(start),
+            accepted_since(start.run, start.control_seq),
             "the run was stopped while it loaded",
             "stopped while loading, so there was nothing to save",
         )

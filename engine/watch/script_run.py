@@ -27,6 +27,8 @@ from ..run.files import free_bytes
 from ..run.processes.marks import EngineMark, ProcessMark, write_mark
 from ..run.run_dir import RunDirectory, create_run, require_runs_folder, runs_root
 from ..telemetry.logs import CallbackHandler, log_file
+from ..train.control.run_end import accepted_since, end_run
+from ..train.control.unanswered import UnansweredCommands
 from ..train.event_log import EventLog
 from ..train.journal_writer import JournalWriter
 from ..train.monitoring.notify import Notifier, start_notifier
@@ -69,6 +71,8 @@ class ScriptRun:
         self._writer = JournalWriter(self.run, launch_hub)
         self.event_log = make_event_log(self.run, self._writer)
         self.started = _started(config, trainer)
+        self._unanswered = UnansweredCommands(frozenset(), self.event_log.record)
+        self.event_log.listen(self._unanswered.observe)
         self._ended = False
         self._handlers = [
             CallbackHandler(self.event_log.log, logging.WARNING),
@@ -91,21 +95,28 @@ class ScriptRun:
             (Path(folder) / self.run.id).write_text(str(self.run.path), encoding="utf-8")
 
     def end(self, state: RunState, *, error: str = "", checkpoint: str | None = None) -> None:
-        """Record the end of the run and close its journal; a second end changes nothing."""
+        """Record the end of the run and close its journal; a second end changes nothing.
+
+        Commands without an outcome get one, and a success whose last events could not be written
+        is recorded as `unsaved`.
+        """
         if self._ended:
             return
         self._ended = True
         atexit.unregister(self._end_unfinished)
         code = 0 if state in (RunState.FINISHED, RunState.STOPPED) else TrainingFailed.exit_code
-        self.event_log.record(
-            RunEnded(state=state, exit_code=code, error=error, checkpoint=checkpoint)
-        )
+        ended = RunEnded(state=state, exit_code=code, error=error, checkpoint=checkpoint)
+        end_run(self.run, self._writer, ended, self.event_log.record, self._conclude)
         for handler in self._handlers:
             logging.getLogger("fttui").removeHandler(handler)
             handler.close()
-        self._writer.close()
         if self._notifier is not None:
             self._notifier.close()
+
+    def _conclude(self, ended: RunEnded) -> None:
+        """Give an outcome to commands that the trainer has not answered."""
+        reason = f"the run ended ({ended.state.value})"
+        self._unanswered.conclude(accepted_since(self.run, 0), reason)
 
     def _end_unfinished(self) -> None:
         self.end(RunState.STOPPED, error="the script ended before it had trained")

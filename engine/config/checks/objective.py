@@ -176,8 +176,8 @@ def _check_preference_data(config: RunConfig) -> Iterator[Problem]:
     if _uses_stdlib(config):
         yield Problem(
             "task",
-            f"got {config.task}, but {STDLIB_PAIRS} holds pairs; set task: contrastive, or name "
-            "other data",
+            f"got {config.task}, but {STDLIB_PAIRS} holds pairs of docstring and function, without "
+            "preferences or ratings; set task: contrastive, or name other data",
         )
     elif config.data.format not in ("auto", *forms):
         yield Problem(

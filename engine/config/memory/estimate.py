@@ -197,7 +197,10 @@ def estimate_memory(
 
 
 def _works_beside(config: RunConfig, graphs: bool) -> bool:
-    """Whether matrices are also multiplied outside the graphs, which have their own stream."""
+    """Whether matrix products also run outside the CUDA graphs, on another stream.
+
+    Each stream has a workspace of the matrix library of its own.
+    """
     return graphs and (config.task == "contrastive" or config.contrastive.kind == "simctg")
 
 

@@ -61,11 +61,13 @@ def deduplicated(records: SourceRecords, dedup: Dedup, *, own_eval: bool) -> Sou
     for record in records.eval:
         repeats(record)
     train = [list(_first_ones(part, repeats, findings)) for part in records.train]
-    if any(before and not after for before, after in zip(records.train, train, strict=True)):
-        raise DataError(
-            "every training record of a source repeats another one or is evaluation data, so none "
-            f"is left (data.dedup: {dedup}); remove the source, or set data.dedup: off"
-        )
+    for before, after in zip(records.train, train, strict=True):
+        if before and not after:
+            raise DataError(
+                f"every training record of the source that begins at {place_of(before[0])} repeats "
+                f"another one or is evaluation data, so none is left (data.dedup: {dedup}); remove "
+                "this source from data.train, or set data.dedup: off"
+            )
     return replace(records, train=train, findings=findings)
 
 

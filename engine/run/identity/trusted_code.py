@@ -54,7 +54,10 @@ class ModelCode:
 
 
 def code_of(config: RunConfig) -> ModelCode | None:
-    """Return the Python code that loading the model would run; None if the model brings none."""
+    """Return the Python code that loading the model may run; None if it runs none.
+
+    A model on this machine without Python files, whose files name no code elsewhere, runs none.
+    """
     model = config.model
     if not model.trust_remote_code or model.id.startswith(PACKAGE_PREFIX):
         return None
@@ -65,10 +68,14 @@ def code_of(config: RunConfig) -> ModelCode | None:
     files = sorted(file for file in folder.rglob("*.py") if file.is_file())
     names = tuple(str(file.relative_to(folder)) for file in files)
     parts = {name: hash_file(file) for name, file in zip(names, files, strict=True)}
+    brings_code = bool(files)
     for name in _NAMING_CODE:
         with suppress(OSError, ValueError, AttributeError):
             named = json.loads((folder / name).read_bytes()).get("auto_map")
             parts[f"auto_map of {name}"] = json.dumps(named, sort_keys=True)
+            brings_code = brings_code or bool(named)
+    if not brings_code:
+        return None
     return ModelCode(model.id, revision, names, hash_parts(parts), folder)
 
 

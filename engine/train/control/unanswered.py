@@ -1,4 +1,4 @@
-"""Commands without an outcome at the end of an engine: each one gets its outcome before the end.
+"""Gives every command that is open at the end of an engine an outcome, before the end is recorded.
 
 The hub accepts commands until it reads the end of the run in the journal. So the last look at the
 control journal and the record of the end happen while the hub cannot decide.

@@ -167,9 +167,10 @@ class StaticForward:
 
     @contextmanager
     def _in(self, way: Way) -> Iterator[None]:
-        """Put the model into the state that `way` names, for the block.
+        """Run the block with the model in the state that `way` names.
 
-        Fused layers stay in training mode, so that all forms to be compared use the same kernels.
+        Fused layers stay in training mode, in which alone they use their fused kernels, so that log
+        probabilities with and without dropout or adapter differ by no change of kernel.
         """
         if way == "trained":
             yield

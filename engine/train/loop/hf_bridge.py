@@ -1,4 +1,4 @@
-"""The hooks of the Hugging Face training loop and the step hooks that they call.
+"""Connects the Hugging Face training loop to the step loop: a mixin of its trainer, and a callback.
 
 The hooks of one optimizer step, in order:
 

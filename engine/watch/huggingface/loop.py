@@ -111,7 +111,11 @@ class HfLoop:
         }
 
     def run_epoch(self, **entry: Any) -> None:
-        """Run an epoch of the trainer; after a rollback, run what then follows up to its end."""
+        """Run an epoch of the trainer.
+
+        After a rollback, first the epoch to which it led is finished, and those after it; after
+        skipped data, a pass is added at the end of the run.
+        """
         self._epoch, self._entered_again = entry, False
         following: dict[str, Any] | None = entry
         while following is not None:

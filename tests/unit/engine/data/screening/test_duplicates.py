@@ -98,7 +98,9 @@ def test_near_duplicates_share_most_of_their_words() -> None:
 
 
 def test_a_source_of_which_nothing_is_left_is_refused() -> None:
-    with pytest.raises(DataError, match=r"none is left \(data.dedup: exact\)"):
+    with pytest.raises(
+        DataError, match=r"begins at d\.jsonl:2 repeats .*none is left \(data.dedup: exact\)"
+    ):
         found([[text(1, "a")], [text(2, "a")]], [], "exact")
 
 

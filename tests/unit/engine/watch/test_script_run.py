@@ -1,0 +1,80 @@
+"""How the run of a watched script ends: what its journal says of commands, and of lost events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.commands import parse_command
+from fttui.engine.protocol.events import AnyEvent, CommandApplied, CommandFailed, RunEnded
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.control_log import ControlEntry, ControlWriter
+from fttui.engine.run.journal import FrameReader
+from fttui.engine.watch import script_run
+from fttui.engine.watch.script_run import ScriptRun
+
+CONFIG = msgspec.convert(
+    {"name": "mine", "model": {"id": "m"}, "data": {"train": "d"}, "train": {"steps": 9}}, RunConfig
+)
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptRun]:
+    """A run of a script, with no hub of its own process."""
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    monkeypatch.setattr(script_run, "launch_hub", lambda run: None)
+    found = ScriptRun(CONFIG, "", "Trainer")
+    yield found
+    found.end(RunState.FAILED)
+
+
+def journal(run: ScriptRun) -> list[AnyEvent]:
+    records = [decode_record(payload) for payload in FrameReader(run.run.journal)]
+    return [record.event for record in records if record is not None]
+
+
+def accept(run: ScriptRun, *texts: str) -> None:
+    """Accept commands as a hub does that the trainer has not looked at."""
+    writer = ControlWriter(run.run)
+    for seq, text in enumerate(texts, 1):
+        command = parse_command(text)
+        writer.append(ControlEntry(seq=seq, time=0.0, id=f"c{seq}", command=command, issuer="me"))
+    writer.close()
+
+
+def test_every_accepted_command_has_one_outcome_before_the_end(opened: ScriptRun) -> None:
+    accept(opened, "lr scale 0.5", "checkpoint")
+    opened.event_log.record(CommandApplied(id="c1", command="lr scale 0.5", old="1", new="0.5"))
+    opened.end(RunState.FINISHED)
+    events = journal(opened)
+    outcomes = [(e.id, type(e)) for e in events if isinstance(e, CommandApplied | CommandFailed)]
+    assert outcomes == [("c1", CommandApplied), ("c2", CommandFailed)]
+    (failed,) = [event for event in events if isinstance(event, CommandFailed)]
+    assert failed.reason == "the run ended (finished)"
+    assert isinstance(events[-1], RunEnded)
+    assert events[-1].state is RunState.FINISHED
+
+
+def test_a_success_whose_last_events_are_not_on_disk_is_unsaved(
+    opened: ScriptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[RunEnded] = []
+    opened.event_log.listen(lambda e: ended.append(e) if isinstance(e, RunEnded) else None)
+    settle = opened._writer.settle
+    monkeypatch.setattr(opened._writer, "settle", lambda: settle() or "the disk is full")
+    opened.end(RunState.FINISHED)
+    assert [(end.state, end.exit_code, end.error) for end in ended] == [
+        (RunState.UNSAVED, 13, "the disk is full")
+    ]
+
+
+def test_a_second_end_changes_nothing(opened: ScriptRun) -> None:
+    opened.end(RunState.STOPPED)
+    opened.end(RunState.FINISHED)
+    (end,) = [event for event in journal(opened) if isinstance(event, RunEnded)]
+    assert end.state is RunState.STOPPED
