@@ -19,7 +19,10 @@ def config_schema() -> dict[str, Any]:
     """Return the JSON Schema of `RunConfig`, each key described by its docstring."""
     (reference,), definitions = msgspec.json.schema_components((RunConfig,))
     for struct in _sections(RunConfig):
-        properties = definitions[struct.__name__]["properties"]
+        definition = definitions[struct.__name__]
+        # Only later versions of Python remove the indentation of docstrings by themselves.
+        definition["description"] = inspect.cleandoc(definition["description"])
+        properties = definition["properties"]
         for name, text in field_docs(struct).items():
             properties[name]["description"] = text
         for name in (name for name, prop in properties.items() if "$ref" in prop):

@@ -59,8 +59,8 @@ class HeldFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._descriptor: int | None = None
+        self._path = path
         self.replaced()
 
     def replaced(self) -> bool:
@@ -87,6 +87,10 @@ class HeldFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = None
+
+    def __del__(self) -> None:
+        """Release the file with its last reader, which no process has to close."""
+        self.close()
 
 
 def place_of_file(path: Path) -> tuple[int, int] | None:

@@ -41,7 +41,8 @@ def as_preference(
         DataError: A rating is ambiguous, or a conversation has no place for an answer.
     """
     values = _compared(values)
-    values = _with_sides(values)
+    if ratings is None or not _is_rated(values):
+        values = _with_sides(values)
     values = _with_transcripts(values)
     if "rejected" not in values:
         if ratings is None:
@@ -70,6 +71,12 @@ def _with_sides(values: Values) -> Values:
         return values
     names = {rejected: "rejected"} | ({} if chosen is None else {chosen: "chosen"})
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def _is_rated(values: Values) -> bool:
+    """Whether a row has an answer with a rating, beside which two other answers are not read."""
+    labels = [name for name in RATED_LABELS if not is_missing(values.get(name))]
+    return bool(labels) and any(name in values for name in COMPLETIONS)
 
 
 def _rated(values: Values, ratings: YesNoLabels, place: str) -> Values:

@@ -220,7 +220,9 @@ async def test_read_only_holds_on_either_side(
     assert session.read_only
     id_ = session.submit(AddNote(text="x"))
     await eventually(lambda: id_ in watcher.answers)
-    assert "only watch" in watcher.answers[id_].reason or "read-only" in watcher.answers[id_].reason
+    assert (
+        "only to watch" in watcher.answers[id_].reason or "read-only" in watcher.answers[id_].reason
+    )
     assert await session.take_control() is not None
     assert list(FrameReader(run.control)) == []
     await session.close()
@@ -351,7 +353,7 @@ def test_what_cannot_be_is_explained(
 def test_a_bridge_refuses_to_talk_to_a_person() -> None:
     import pexpect
 
-    child = pexpect.spawn(sys.executable, ["-m", "fttui.tui", "bridge"], timeout=30)
+    child = pexpect.spawn(sys.executable, ["-m", "fttui.tui", "bridge"], timeout=30, use_poll=True)
     child.expect("with: fttui attach")
     child.expect(pexpect.EOF)
     child.close()

@@ -133,7 +133,7 @@ async def test_a_forced_command_limits_a_key_to_watching(
         await back_again(watcher)
         id_ = watcher.session.submit(Pause())
         await eventually(lambda: id_ in watcher.answers)
-        assert "only watch" in watcher.answers[id_].reason
+        assert "only to watch" in watcher.answers[id_].reason
     refused = fttui("ctl", "box:other", "pause")
     assert refused.returncode == 3
     assert f"may only open {run.id}" in refused.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -69,3 +70,14 @@ def test_an_entry_that_cannot_be_synced_never_reaches_the_engine(
     assert reader.take(2) == [replacement]
     writer.close()
     assert [e.seq for e in ControlWriter(run).entries] == [1, 2]
+
+
+def test_readers_that_are_gone_leave_no_open_file(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    writer = ControlWriter(run)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        ControlReader(run)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    writer.close()
