@@ -22,7 +22,7 @@ def test_what_would_end_the_client_stops_the_engine_instead(
     engine = subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE)
     assert engine.stdout is not None
     engine.stdout.readline()
-    before = signal.getsignal(ending)
+    inherited = signal.signal(ending, signal.SIG_DFL)
     interrupts = Interrupts(StartedEngine(make_run(tmp_path), engine, None))
     try:
         os.kill(os.getpid(), ending)
@@ -31,4 +31,5 @@ def test_what_would_end_the_client_stops_the_engine_instead(
     finally:
         engine.kill()
         interrupts.restore()
-    assert signal.getsignal(ending) is before
+        left = signal.signal(ending, inherited)
+    assert left is signal.SIG_DFL
