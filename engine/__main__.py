@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command line asks for."""
+    """The arguments of the command line."""
 
     resume: str | None
     profile_steps: int

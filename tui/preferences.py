@@ -17,7 +17,7 @@ from .actions import key_faults, textual_key
 
 @dataclass(frozen=True)
 class Preferences:
-    """How the app draws and which keys it binds."""
+    """Settings of the app: drawing and key bindings."""
 
     ascii: bool = False
     """Whether to draw with ASCII only, for terminals without UTF-8."""

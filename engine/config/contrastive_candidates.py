@@ -1,4 +1,4 @@
-"""How many candidates an anchor is compared with, and whether GradCache is used to get more."""
+"""The number of candidates per anchor, and the decision whether GradCache is used to get more."""
 
 from __future__ import annotations
 

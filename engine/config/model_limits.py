@@ -27,7 +27,7 @@ _STRETCHED = ("linear", "dynamic", "yarn")
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """What the input of a model must not exceed; None: not limited or not known."""
+    """Limits on the input of a model; None where there is none or it is not known."""
 
     vocab_rows: int | None = None
     """Rows of the input embedding; token ids must be smaller."""

@@ -419,7 +419,7 @@ class GuardConfig(Section, frozen=True, kw_only=True):
 
 
 class PolicyConfig(Section, frozen=True, kw_only=True):
-    """What the autopilot may do about an anomaly."""
+    """Limits of what the autopilot may do about an anomaly."""
 
     autopilot: Literal["off", "propose", "act"] = "propose"
     """propose: write the proposed recovery to the journal; act: carry it out."""

@@ -1,4 +1,4 @@
-"""How many optimizer steps a run takes, and when evaluations and checkpoints are due."""
+"""The number of optimizer steps of a run, and the steps of evaluations and checkpoints."""
 
 from __future__ import annotations
 

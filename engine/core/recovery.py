@@ -76,7 +76,7 @@ class RecoveryAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What `recover` would do about an anomaly at this moment."""
+    """The effect that `recover` would have on an anomaly at this moment."""
 
     attempt: RecoveryAttempt | None = None
     """The planned recovery; None if it would be refused or does not apply to the anomaly."""

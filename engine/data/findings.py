@@ -19,7 +19,7 @@ from ..protocol.events import DataFinding
 
 @dataclass(frozen=True)
 class CountedReason:
-    """How often one reason applied, and where first."""
+    """A reason with the number of times it applied and its first place."""
 
     reason: Reason
     count: int

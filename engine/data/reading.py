@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """What was read from one source."""
+    """The path, use, format and number of records of one source."""
 
     path: str
     use: Literal["train", "eval"]

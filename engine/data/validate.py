@@ -58,7 +58,7 @@ def check_data(
     cache: TokenCache | None = None,
     limits: ModelLimits = UNLIMITED,
 ) -> Iterator[AnyDataMessage]:
-    """Yield what is known about the data of a run: sources, lengths, findings, records.
+    """Yield the lines about the data of a run: sources, lengths, findings, records.
 
     Args:
         config: The run.
@@ -179,7 +179,7 @@ def _messages(
 
 
 def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
-    """Yield what is known of the memory of a mixture of experts, whose steps are not predicted."""
+    """Yield the planned weight memory of a mixture of experts, whose steps are not predicted."""
     from ..model.files.weight_bytes import weight_bytes
 
     try:

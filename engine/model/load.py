@@ -322,7 +322,7 @@ def _adapter_fact(base: Any, config: RunConfig) -> str:
 
 
 def _vision_fact(base: Any) -> dict[str, str]:
-    """Return what is frozen beside the language model as {"vision": line}; empty for others."""
+    """Return {"vision": line about the frozen parts} for a vision-language model, else {}."""
     if not sees_images(base.config):
         return {}
     frozen = beside_language_model(base)

@@ -17,7 +17,7 @@ from ..errors import ModelError
 
 @dataclass(frozen=True)
 class NewRows:
-    """How the rows of new tokens are trained; empty if there are no new tokens."""
+    """The settings of peft that train the rows of new tokens; empty without new tokens."""
 
     indices: dict[str, list[int]] = field(default_factory=dict)
     """Rows to train by module, as PEFT's `trainable_token_indices`."""

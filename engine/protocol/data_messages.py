@@ -36,7 +36,7 @@ class ShownRecords(DataMessage, frozen=True, kw_only=True, tag="records"):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """How long records are."""
+    """Statistics of the lengths of records."""
 
     least: int
     median: int
@@ -46,7 +46,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
-    """What a file or another source contains."""
+    """The summary of a data file or another source."""
 
     source: str
     records: int

@@ -50,7 +50,7 @@ def _writes_here(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """What one check of a run folder found and put back."""
+    """The result of one check of a run folder: the files put back, or its new place."""
 
     put_back: list[str] = field(default_factory=list)
     """The files and folders that were missing and are there again."""

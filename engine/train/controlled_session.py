@@ -40,7 +40,7 @@ from .session_start import SessionStart
 
 @dataclass(frozen=True)
 class SessionOutcome:
-    """How a session ended: the final state of the run, and what is saved of it."""
+    """The result of a session: the final state of the run, and its newest checkpoint."""
 
     state: RunState
     checkpoint: str | None

@@ -24,7 +24,7 @@ TrainingStep = Callable[[Any, Any, Any], Tensor]
 
 
 class Forward(Protocol):
-    """How the micro-batches of a trainer pass through its model, forward and backward."""
+    """A strategy for the forward and backward pass of micro-batches."""
 
     @property
     def fact(self) -> str:

@@ -1,4 +1,4 @@
-"""What a training session starts from; known before the training stack is imported."""
+"""The inputs of a training session, known before the training stack is imported."""
 
 from __future__ import annotations
 

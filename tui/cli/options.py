@@ -1,4 +1,4 @@
-"""What subcommands share: common options, finding the run, checking host names, safe printing."""
+"""Functions of all subcommands: common options, finding the run, host names, safe printing."""
 
 from __future__ import annotations
 

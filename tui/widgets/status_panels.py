@@ -23,12 +23,12 @@ LOG_LINES = 6
 
 
 class StartPanel(TextLine):
-    """Shows, before the first step, what is being loaded, the progress, and the log."""
+    """The panel before the first step: the part that is being loaded, its progress, and the log."""
 
     BORDER_TITLE = "starting"
 
     def show(self, state: AppState) -> None:
-        """Draw what is being loaded, until the first step."""
+        """Draw the loading of model and data, until the first step."""
         width = max(20, self.content_size.width)
         room = max(1, self.content_size.height - 6)
         rows = [*_facts(state), Content(""), _stage(state, width), Content("")]

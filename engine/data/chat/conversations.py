@@ -28,7 +28,7 @@ ASSISTANT = "assistant"
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """Which turns of conversations are learned."""
+    """Settings that choose the turns of conversations that are learned."""
 
     train_on: str = "all"
     """`all` assistant turns, the `last` one, or the turns of the role with this name."""

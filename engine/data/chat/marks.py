@@ -44,7 +44,7 @@ class MarkedString:
 
 @dataclass(frozen=True)
 class PlacedString:
-    """Where a string of a message stands in the rendered text."""
+    """The position of a string of a message in the rendered text."""
 
     string: int
     """Number of the string in the conversation."""

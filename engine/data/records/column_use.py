@@ -1,4 +1,4 @@
-"""Which columns of a source are read, and which are not."""
+"""Follows which columns of a source are read, to report the others."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _MEDIA_KEY = re.compile(
 
 @dataclass(frozen=True)
 class MessageRules:
-    """Which roles messages may have; changes made to messages are counted here."""
+    """Rules for roles of messages, and counts of the changes made to messages."""
 
     roles: Mapping[str, str] = field(default_factory=dict)
     """Roles by their names in the data (`data.roles`)."""
@@ -318,7 +318,7 @@ class _Messages:
         )
 
     def wrong(self, value: Any, expected: str) -> DataError:
-        """Return the error for a value that is not what is expected."""
+        """Return the error for a value of an unexpected form."""
         got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
         return DataError(
             f"{self.place}: column '{self.column}': got {got}, expected {expected}; correct this "

@@ -63,7 +63,7 @@ class CheckedRow:
 
 
 def check_row(row: CheckedRow, findings: Findings) -> None:
-    """Count what the columns of a row say against the record that is made of it."""
+    """Count contradictions between the columns of a row and the record made of it."""
     if word := _missing_word(row):
         findings.note(MISSING_WORDS, row.place, word)
     if not isinstance(row.record, MessagesRecord):

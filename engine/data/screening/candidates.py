@@ -28,7 +28,7 @@ def anchors_without_negatives(
 
 
 class _Counts:
-    """How often each text and label occurs among the candidates.
+    """The frequency of each text and label among the candidates.
 
     Texts are represented by hashes of their token ids, as in the loss.
     """

@@ -137,7 +137,7 @@ class Encoding:
 
     @property
     def described(self) -> str:
-        """Its name, with those that fit as well."""
+        """The name of the encoding, with other encodings that fit as well."""
         others = f", as likely as {', '.join(self.others)}" if self.others else ""
         return f"{self.name}{others}" + (f"; {self.first}" if self.first else "")
 

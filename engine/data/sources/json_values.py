@@ -79,7 +79,7 @@ def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pas
 
 
 def error_text(error: Exception, text: str = "") -> str:
-    """Return what is wrong with a JSON text; the column is named if the text is one line."""
+    """Return the description of a syntax error in a JSON text, with its column in a single line."""
     if isinstance(error, RecursionError):
         return _NESTED
     if not isinstance(error, json.JSONDecodeError):

@@ -58,7 +58,7 @@ class PreferenceExample:
 
     @property
     def place(self) -> str:
-        """Where the record is stored; empty if built in memory."""
+        """Place of the record, such as `data.jsonl:3`; empty if built in memory."""
         return self.chosen.place
 
     @property
@@ -85,7 +85,7 @@ class RatedExample:
 
     @property
     def place(self) -> str:
-        """Where the record is stored; empty if built in memory."""
+        """Place of the record, such as `data.jsonl:3`; empty if built in memory."""
         return self.text.place
 
     @property
@@ -112,7 +112,7 @@ class PackedExample:
 
     @property
     def place(self) -> str:
-        """Where the record of its first document is stored; empty if built in memory."""
+        """Place of the record of its first document; empty if built in memory."""
         return self.documents[0].place
 
     @property

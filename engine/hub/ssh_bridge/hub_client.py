@@ -52,7 +52,7 @@ class HubClient:
         return [s for s in (self._requests, self._beats) if s is not None]
 
     def maintain(self, now: float) -> None:
-        """Do what is due: look for a new hub or engine, start a missing hub, ping the hub."""
+        """Look for a new hub or engine, start a missing hub and ping it, each when it is due."""
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._look(now)

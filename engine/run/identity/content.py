@@ -58,7 +58,7 @@ NO_CONTENT = Content(hash=hash_parts({}))
 
 
 class ContentIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is made of: one content per kind."""
+    """The content of a run by hash, one entry per kind."""
 
     base: Content
     """Weights and configuration of the base model."""

@@ -30,7 +30,7 @@ _BLOB = re.compile(r"[0-9a-f]{64}")
 
 
 class FileStamp(msgspec.Struct, frozen=True):
-    """What tells two versions of a file apart without reading them."""
+    """Inode, size and times, which tell two versions of a file apart without reading them."""
 
     inode: int
     size: int

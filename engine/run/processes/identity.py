@@ -41,7 +41,7 @@ class Liveness(Enum):
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What identifies a process: when it started, during which boot, and on which machine."""
+    """The identity of a process: start time, boot and machine."""
 
     start: str
     """Its start: clock ticks since boot on Linux, the start time that `ps` prints on macOS."""

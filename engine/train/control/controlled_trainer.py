@@ -70,7 +70,7 @@ class MicroBatchSource(Protocol):
 
 
 class ControlledTrainer(Protocol):
-    """What control, checkpoints and monitoring may ask of a trainer."""
+    """The operations that control, checkpoints and monitoring need of a trainer."""
 
     @property
     def position(self) -> Position:

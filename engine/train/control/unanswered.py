@@ -14,7 +14,7 @@ from ...run.control_log import ControlEntry
 
 
 class UnansweredCommands:
-    """Follows the outcomes of commands, and makes up for those that are missing at the end."""
+    """Follows the outcomes of commands, and records the missing ones at the end."""
 
     def __init__(self, answered: Set[str], record: Callable[[AnyEvent], None]) -> None:
         """Begin to follow.

@@ -1,4 +1,4 @@
-"""How ssh starts fttui on a remote host, and what its failures mean.
+"""The ssh command that starts fttui on a remote host, and explanations of its failures.
 
 Keys, agents, known hosts, jump hosts and passwords are left to the user's ssh. Nothing here reads,
 stores or asks for a secret, and no option weakens the user's ssh configuration.

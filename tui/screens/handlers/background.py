@@ -1,4 +1,4 @@
-"""What the app does in background workers: fetch reports, files and other runs, change control."""
+"""Work of the app in background workers: fetch reports, files and other runs, change control."""
 
 from __future__ import annotations
 
