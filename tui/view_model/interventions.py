@@ -87,7 +87,10 @@ class Intervention:
 
 
 def overtaken_by(command: str) -> str:
-    """Return why a pause failed: a command that resumes training was applied before it."""
+    """Return why a pause failed: a command that resumes training was applied before it.
+
+    The engine records such pauses as failed; journals of earlier versions leave that to the viewer.
+    """
     return f"{command} came before training had paused"
 
 

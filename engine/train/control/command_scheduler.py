@@ -159,7 +159,7 @@ class CommandScheduler:
             self.perform_due(executor)
         self._hold(executor)
         if control.ending:
-            self._overtake("the run was stopped before the step had ended")
+            self._overtake("the run was stopped before training had paused")
             return False
         self._event_log.enter(RunState.RUNNING)
         self._queue.ask()
@@ -287,9 +287,9 @@ class CommandScheduler:
         control.change(change.settings)
         if spec_of(command).resumes:
             control.lift_halt()
-            self._overtake(f"{describe_command(command)} came before the step had ended")
+            self._overtake(f"{describe_command(command)} came before training had paused")
         if isinstance(command, Pause) and not self._event_log.state.held:
-            self._overtake("another pause came before the step had ended")
+            self._overtake("another pause came before training had paused")
             self._holding = entry, previous, change
         else:
             self._applied(entry, previous, change.old, change.new)
