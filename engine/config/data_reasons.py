@@ -302,7 +302,8 @@ PROMPT_IGNORED = Reason(
     "prompt-ignored",
     "records",
     "have a prompt that no turn of their conversation contains, so that it is not read",
-    "write the text of a user turn as the prompt, or set data.columns: {prompt: null}",
+    "add the prompt to the conversation as a user turn, or ignore the column with "
+    "data.columns: {prompt: null}",
     limit=0.0,
 )
 SYSTEM_UNUSED = Reason(

@@ -58,14 +58,14 @@ def check_data(
     cache: TokenCache | None = None,
     limits: ModelLimits = UNLIMITED,
 ) -> Iterator[AnyDataMessage]:
-    """Yield the lines about the data of a run: sources, lengths, findings, records.
+    """Yield the messages about the data of a run: records to show, sources, lengths, findings.
 
     Args:
-        config: The run.
+        config: The configuration of the run.
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
         show: Number of records of each training source to show.
-        tokens: Show every token of them.
+        tokens: Show every token of the shown records.
         cache: Keeps the tokenized data for the run.
         limits: Limits of the model for its input.
 

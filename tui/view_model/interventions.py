@@ -120,7 +120,7 @@ class Interventions:
         return Interventions((*self.items, entry)[-LIMIT:])
 
     def held(self, step: int, time: float) -> Interventions:
-        """Return the list after the run has paused or halted, which applies pauses in progress."""
+        """Return the list with pauses in progress marked as applied: training is paused or halted."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))

@@ -225,9 +225,9 @@ def _events(taken: profile) -> Iterator[Any]:
 def useful_flops_per_token(model: nn.Module, length: float) -> float:
     """Return the floating-point operations per token that training needs at least.
 
-    Counted are all matrix products in the forward pass and for the gradients of their inputs, for
-    the gradients of weights only if these are trained, and causal attention, which covers half of
-    the tokens.
+    Counted are the products of linear layers in the forward pass and for the gradients of their
+    inputs, for the gradients of weights only if these are trained, and causal attention over half
+    of the token pairs. Stacked experts are not counted.
 
     Args:
         model: the model with its adapter.
