@@ -122,7 +122,7 @@ class ModelCard:
         """Yield code that loads the adapter on the base model, quantized as in training."""
         model = self.config.model
         if self.config.adapter.merge_first:
-            yield from _merged_usage(self.base.name, shown_start(self.config.adapter.start))
+            yield from self._merged_usage()
             return
         more = "" if model.quantize == "none" else ", quantization_config=quantized"
         if self.vision:
@@ -136,6 +136,18 @@ class ModelCard:
         yield from ["from transformers import BitsAndBytesConfig"] if more else []
         yield from _quantized_usage(model)
         yield f'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER"{more})'
+
+    def _merged_usage(self) -> Iterator[str]:
+        """Yield code that merges the start adapter into the base before it loads the adapter."""
+        kind = _VISION if self.vision else "AutoModelForCausalLM"
+        start = shown_start(self.config.adapter.start)
+        yield "from peft import PeftModel"
+        yield f"from transformers import {kind}"
+        if self.config.model.quantize != "none":
+            yield f"# Training quantized the merged base to {self.config.model.quantize}."
+        yield f'base = {kind}.from_pretrained("{self.base.name}")'
+        yield f'base = PeftModel.from_pretrained(base, "{start}").merge_and_unload()'
+        yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
 
     def _data(self) -> Iterator[tuple[str, str]]:
         data = self.config.data
@@ -160,15 +172,6 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
         yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
         yield f"    bnb_4bit_use_double_quant={model.double_quant},"
     yield ")"
-
-
-def _merged_usage(base: str, start: str) -> Iterator[str]:
-    """Yield code that merges the start adapter into the base before it loads the adapter."""
-    yield "from peft import PeftModel"
-    yield "from transformers import AutoModelForCausalLM"
-    yield f'base = AutoModelForCausalLM.from_pretrained("{base}")'
-    yield f'base = PeftModel.from_pretrained(base, "{start}").merge_and_unload()'
-    yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
 
 
 def shown_start(start: str | None) -> str:

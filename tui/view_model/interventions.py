@@ -120,7 +120,7 @@ class Interventions:
         return Interventions((*self.items, entry)[-LIMIT:])
 
     def held(self, step: int, time: float) -> Interventions:
-        """Return the list with pauses in progress marked as applied: training is paused or halted."""
+        """Return the list with pauses in progress marked as applied, now that training is held."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -96,9 +97,16 @@ def test_the_card_lists_what_changed_the_training(command: str, listed: bool) ->
     assert [one.what for one in found.interventions] == ([command] if listed else [])
 
 
-def card(*, merged: bool = True, base: BaseModel | None = None) -> str:
+def card(
+    *,
+    merged: bool = True,
+    base: BaseModel | None = None,
+    config: RunConfig = CONFIG,
+    vision: bool = False,
+) -> str:
     return ModelCard(
-        config=CONFIG,
+        config=config,
+        vision=vision,
         config_text=dump_config(without_folders(CONFIG)),
         manifest=MANIFEST,
         lineage=lineage(),
@@ -137,3 +145,19 @@ def test_an_adapter_is_loaded_onto_the_base_it_was_trained_on() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     compile(code, "card", "exec")
     assert "4bit" not in card(merged=True).split("## Configuration")[0]
+
+
+@pytest.mark.parametrize("vision", [False, True])
+@pytest.mark.parametrize("quantize", ["nf4", "none"])
+def test_an_adapter_after_merge_first_comes_with_the_code_that_merges(
+    vision: bool, quantize: Any
+) -> None:
+    adapter = replace(CONFIG.adapter, start="org/start", merge_first=True)
+    config = replace(CONFIG, adapter=adapter, model=replace(CONFIG.model, quantize=quantize))
+    (code,) = re.findall(
+        r"```python\n(.*?)```", card(merged=False, config=config, vision=vision), re.DOTALL
+    )
+    compile(code, "card", "exec")
+    assert ("AutoModelForImageTextToText" in code) is vision
+    assert '"org/start").merge_and_unload()' in code
+    assert ("# Training quantized the merged base to nf4." in code) is (quantize == "nf4")
