@@ -39,6 +39,7 @@ from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
 from .styles.themes import THEMES
+from .terminal_driver import TerminalDriver
 from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
 from .view_model.connection_port import Delivery, Session
@@ -85,7 +86,7 @@ class FttuiApp(AppBase):
         `clock` returns Unix seconds.
         """
         self.preferences = preferences or Preferences()
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self.session = session
         self.run_directory = run
         self.clock = clock
