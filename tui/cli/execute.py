@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
+import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -12,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.protocol.codec import decode_record
@@ -19,6 +23,7 @@ from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.watch import startup
+from fttui.engine.watch.startup import switched_off
 
 from ..text.control_characters import one_line
 from .attach import open_app, require_terminal
@@ -29,6 +34,15 @@ EXEC_FOLDER = "FTTUI_EXEC"
 """Environment variable with the folder in which each watched run writes a file with its path."""
 _POLL_S = 0.1
 _LOG_LINES = 40
+_PREFIX = ".exec-"
+_OUTPUT = "output.log"
+"""Output of a command, until its first run has a folder for it."""
+_KEPT_DAYS = 7
+_STARTING_S = 60.0
+"""Age from which a folder that nobody holds is taken for one that is left over."""
+_LONGEST_NOTICE_BYTES = 4096
+_NOTICE = re.compile(rb"fttui: ([^\r\n]*)[\r\n]")
+"""A line that fttui itself has printed into the output of the command."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -52,14 +66,33 @@ def _exec(options: argparse.Namespace) -> int:
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:
         raise ConfigError("no command given; use: fttui exec -- python train.py")
+    if switched_off():
+        _replace_by(words)
     if not options.headless:
         require_terminal("without one, use --headless")
-    script = StartedScript.start(words, runs_root(options.runs_dir), options.name)
-    say(f"starting {words[0]}; its output goes to {script.log}")
+    root = runs_root(options.runs_dir)
+    removed = remove_left_over(root)
+    if removed:
+        say(f"removed the output of {removed} earlier commands that watched nothing")
+    script = StartedScript.start(words, root, options.name)
+    then = "" if options.headless else "; the app opens with its first trainer"
+    say(f"starting {words[0]}; its output goes to {script.log}{then}")
     try:
         return _follow(script) if options.headless else _show(script)
     finally:
         script.tidy()
+
+
+def _replace_by(words: list[str]) -> NoReturn:
+    """Go on as the command itself, unwatched, with its output in the terminal."""
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise _not_started(words, error) from None
+
+
+def _not_started(words: list[str], error: OSError) -> FttuiError:
+    return FttuiError(f"{words[0]} cannot be started: {(error.strerror or str(error)).lower()}")
 
 
 def _show(script: StartedScript) -> int:
@@ -67,8 +100,10 @@ def _show(script: StartedScript) -> int:
 
     Without a run, wait for the end of the command and print the end of its output.
     """
-    with _Forwarded(script):
+    with _Forwarded(script) as forwarded:
         while not script.runs() and script.running:
+            _say_all(script.notices())
+            _say_all(forwarded.news())
             time.sleep(_POLL_S)
     runs = script.runs()
     if not runs:
@@ -80,18 +115,24 @@ def _show(script: StartedScript) -> int:
 def _follow(script: StartedScript) -> int:
     """Print every run of the command as lines until the command ends; return its exit code."""
     lines: dict[RunDirectory, tuple[FrameReader, HeadlessLog]] = {}
-    with _Forwarded(script):
+    with _Forwarded(script) as forwarded:
         ended = False
         while not ended:
             ended = not script.running
+            _say_all(script.notices())
+            _say_all(forwarded.news())
             for run in script.runs():
                 if run not in lines:
-                    say(f"run {run.id} in {run.path}")
+                    say(f"the output of the command is in {script.log}")
                     lines[run] = FrameReader(run.journal), HeadlessLog()
-                for line in _new_lines(*lines[run]):
-                    say(one_line(line))
+                _say_all(_new_lines(*lines[run]))
             time.sleep(_POLL_S)
     return script.exit_code if lines else _report_end(script)
+
+
+def _say_all(lines: Iterator[str]) -> None:
+    for line in lines:
+        say(one_line(line))
 
 
 def _new_lines(reader: FrameReader, log: HeadlessLog) -> Iterator[str]:
@@ -102,21 +143,30 @@ def _new_lines(reader: FrameReader, log: HeadlessLog) -> Iterator[str]:
 
 
 def _report_end(script: StartedScript) -> int:
-    """Print that no trainer was watched, and the end of the output; return the exit code."""
+    """Print that nothing was watched, and the end of the output; return the exit code."""
     code = script.exit_code
-    tail = "\n".join(last_lines(script.log, _LOG_LINES)) or "(it printed nothing)"
-    say(f"the command ended with exit code {code} and no Hugging Face trainer was watched;")
-    say(f"the end of its output:\n{tail}")
+    _say_all(script.notices())
+    say(f"the command ended with exit code {code}; it trained with no trainer that fttui watches")
+    tail = last_lines(script.log, _LOG_LINES)
+    if not tail:
+        say("it printed nothing")
+        return code
+    say("the end of its output:\n" + "\n".join(tail))
+    say(f"all of its output is in {script.log}, kept for {_KEPT_DAYS} days")
     return code
 
 
 class StartedScript:
     """A command that runs in a process session of its own, so that it outlives this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, held: int) -> None:
         self._process = process
         self._folder = folder
-        self._log = log
+        self._held = held
+        """Descriptor of the folder, which is locked while this process uses it."""
+        self._log = folder / _OUTPUT
+        self._output = open(self._log, "rb")  # noqa: SIM115 -- read while the command writes
+        self._unread = b""
         self._kept: RunDirectory | None = None
 
     @classmethod
@@ -128,10 +178,12 @@ class StartedScript:
         """
         require_runs_folder(root, writing=True)
         root.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".exec-", dir=root))
-        log = folder / "output.log"
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        held = os.open(folder, os.O_RDONLY)
+        _hold(held)
         try:
-            with open(log, "wb") as output:
+            with open(folder / _OUTPUT, "wb") as output:
+                _hold(output.fileno())  # inherited, so held until the last process has ended
                 process = subprocess.Popen(
                     words,
                     stdin=subprocess.DEVNULL,
@@ -141,11 +193,10 @@ class StartedScript:
                     env=_environment(folder, root, name),
                 )
         except OSError as error:
-            log.unlink()
-            folder.rmdir()
-            why = (error.strerror or str(error)).lower()
-            raise FttuiError(f"{words[0]} cannot be started: {why}") from None
-        return cls(process, folder, log)
+            os.close(held)
+            shutil.rmtree(folder)
+            raise _not_started(words, error) from None
+        return cls(process, folder, held)
 
     @property
     def log(self) -> Path:
@@ -162,6 +213,14 @@ class StartedScript:
         """The exit code of the command, waiting for its end; 128 + N if signal N ended it."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
+
+    def notices(self) -> Iterator[str]:
+        """Yield the lines that fttui itself has printed into the output since the last call."""
+        self._unread += self._output.read()
+        while found := _NOTICE.search(self._unread):
+            self._unread = self._unread[found.end() :]
+            yield found[1].decode(errors="replace")
+        self._unread = self._unread[-_LONGEST_NOTICE_BYTES:]
 
     def runs(self) -> list[RunDirectory]:
         """Return the runs that have announced themselves, oldest first."""
@@ -185,15 +244,53 @@ class StartedScript:
             os.killpg(self._process.pid, number)
 
     def tidy(self) -> None:
-        """Remove the folder in which runs announce themselves, once the command has ended.
+        """Remove the folder in which runs announce themselves, unless it holds output."""
+        self._output.close()
+        os.close(self._held)
+        holds = self._log.exists() and (self.running or self._log.stat().st_size > 0)
+        if not holds:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
-        Without a run it is kept, because it holds the output of the command.
-        """
-        if self.running or self._kept is None:
-            return
-        for file in self._folder.iterdir():
-            file.unlink()
-        self._folder.rmdir()
+
+def _hold(descriptor: int) -> None:
+    """Lock a file for as long as a process has it open that has opened or inherited it here."""
+    with suppress(OSError):  # a file system without locks; then nothing is removed either
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:  # such as the folder of another user
+        return True
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(opened)
+    return False
+
+
+def remove_left_over(root: Path) -> int:
+    """Remove the folders of ended commands that hold no output, or output of many days ago.
+
+    Returns:
+        number of outputs that were removed.
+    """
+    removed = 0
+    for folder in root.glob(f"{_PREFIX}*"):
+        log = folder / _OUTPUT
+        if _is_held(folder) or _is_held(log):
+            continue
+        holds = log.exists() and log.stat().st_size > 0
+        age_s = time.time() - (log if holds else folder).stat().st_mtime
+        if age_s > (_KEPT_DAYS * 86_400 if holds else _STARTING_S):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += holds and not folder.exists()
+    return removed
 
 
 def _environment(folder: Path, root: Path, name: str | None) -> dict[str, str]:
@@ -217,12 +314,22 @@ class _Forwarded:
         self._script = script
         self._before: dict[int, object] = {}
 
-    def __enter__(self) -> None:
+        self._received: list[int] = []
+
+    def __enter__(self) -> _Forwarded:
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._pass_on)
+        return self
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._received.append(number)
         self._script.signal(number)
+
+    def news(self) -> Iterator[str]:
+        """Yield a line for each signal since the last call; its handler may interrupt a print."""
+        while self._received:
+            name = signal.Signals(self._received.pop(0)).name
+            yield f"{name} is passed on to the command; waiting for its end"
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
