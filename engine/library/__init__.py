@@ -39,6 +39,7 @@ def watch(
     model: Any,
     optimizer: Any,
     scheduler: Any = None,
+    scaler: Any = None,
     steps: int | None = None,
     accumulate: int = 1,
     name: str | None = None,
@@ -52,6 +53,7 @@ def watch(
     model: Any = None,
     optimizer: Any = None,
     scheduler: Any = None,
+    scaler: Any = None,
     **options: Any,
 ) -> Any:
     """Put a Hugging Face trainer, or the objects of a plain loop, under the control of fttui.
@@ -65,6 +67,7 @@ def watch(
         model: the model of a plain loop.
         optimizer: its optimizer.
         scheduler: its learning rate schedule; None without one.
+        scaler: its loss scaler, such as `torch.amp.GradScaler`; None without one.
         **options: `name` of the run (default: the `run_name` of the trainer, else the name of the
             script); `checkpoint_every` steps (default: planned by their size; 0: on command only);
             `keep`, the number of newest checkpoints kept (3); `tape_mib`, host memory for the
@@ -74,7 +77,7 @@ def watch(
     if trainer is None and (model is None or optimizer is None):
         raise TypeError("fttui.watch needs a trainer, or model=… and optimizer=…")
     if os.environ.get("FTTUI", "").lower() in ("off", "0", "false"):
-        return UnwatchedRun() if trainer is None else trainer
+        return UnwatchedRun(optimizer) if trainer is None else trainer
     from fttui.engine.watch.watch_options import WatchOptions
 
     chosen = WatchOptions(**options)
@@ -85,13 +88,23 @@ def watch(
         return trainer
     from fttui.engine.watch.plain.loop import watch_loop
 
-    return watch_loop(model, optimizer, scheduler, chosen) or UnwatchedRun()
+    run = watch_loop(model, optimizer, scheduler, chosen, scaler=scaler)
+    return run or UnwatchedRun(optimizer)
 
 
 class UnwatchedRun:
     """Stands for the run of a plain loop that is not watched: passes batches on."""
 
     stopped = False
+
+    def __init__(self, optimizer: Any) -> None:
+        self.step = 0
+        """Updates so far."""
+        own = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        own.register_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.step += 1
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the batches of the loader."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
 from ..protocol.events import AnomalyResolved, RolledBack
 from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
-from ..run.checkpoint_store import Manifest
+from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.identity.run_identity import RunIdentity
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
@@ -34,8 +36,11 @@ from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
 from .loop.step_conclusion import Flow, StepConclusion
 from .loop.step_loop import StepLoop
-from .monitoring.monitor import TrainingMonitor
+from .monitoring.anomaly_reporter import AnomalyReporter
+from .monitoring.gradient_flow import GradientFlow
+from .monitoring.monitor import TrainingMonitor, build_monitor
 from .session_start import SessionStart
+from .signals import StopSignals
 
 
 @dataclass(frozen=True)
@@ -216,3 +221,58 @@ def open_control(
         reason = "the engine ended before the command was applied; send it again"
         event_log.record(command_failed(entry, reason))
     return control
+
+
+class Controlled(NamedTuple):
+    """A controlled session, and the parts of it that its maker still needs."""
+
+    session: ControlledSession
+    monitor: TrainingMonitor
+    control: ControlState
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlSetup:
+    """What control needs to know before there is a trainer; the same kind on every rank."""
+
+    start: SessionStart
+    """Run folder, history and launch options."""
+    config: RunConfig
+    agreement: Agreement
+    event_log: EventLog
+    signals: StopSignals
+    device: torch.device
+    """Device of this rank."""
+    incarnation: int = 1
+    """Number of the process in the run."""
+    finishes: bool = True
+    """Whether the run ends with an evaluation and a checkpoint."""
+
+    def over(self, trainer: ControlledTrainer, model: nn.Module, tokenizer: Any) -> Controlled:
+        """Build control, monitor and checkpoints around a trainer; every rank calls it together.
+
+        Args:
+            trainer: the trainer to control.
+            model: the model whose gradients are measured.
+            tokenizer: decodes the rows that a report shows.
+        """
+        run, event_log, agreement = self.start.run, self.event_log, self.agreement
+        reporter = AnomalyReporter(run, event_log, tokenizer, agreement)
+        monitor = build_monitor(self.config, CheckpointStore(run), event_log, reporter, agreement)
+        queue = CommandQueue(run, agreement, self.signals, event_log.folder_losses)
+        control = open_control(self.start, self.config, queue, event_log, monitor)
+        parts = SessionParts(
+            config=self.config,
+            run=run,
+            incarnation=self.incarnation,
+            agreement=agreement,
+            event_log=event_log,
+            monitor=monitor,
+            queue=queue,
+            control=control,
+            trainer=trainer,
+            device=self.device,
+            flow=GradientFlow(model),
+            finishes=self.finishes,
+        )
+        return Controlled(ControlledSession(parts), monitor, control)

@@ -109,7 +109,7 @@ class EpochPlace:
     start: int
     """Position of its first micro-batch."""
     size: int
-    """Micro-batches in it, by the count of the trainer."""
+    """Micro-batches in it, by the count of the trainer; 0 if that is not known."""
 
 
 class BatchTape:
@@ -169,13 +169,13 @@ class BatchTape:
         Args:
             epoch: number of the epoch.
             live: iterator over its micro-batches.
-            size: micro-batches in the epoch.
+            size: micro-batches in the epoch; 0 if that is not known.
             offset: micro-batches of the epoch that an earlier process consumed.
         """
         if live is self._live or epoch <= self._live_epoch:
             return
         self._live, self._live_epoch, self._new_epoch = live, epoch, True
-        self._places[epoch] = EpochPlace(self._end - offset, max(1, size))
+        self._places[epoch] = EpochPlace(self._end - offset, size)
         self.serving = epoch
 
     @property
@@ -208,7 +208,7 @@ class BatchTape:
             self.size_bytes += RNG_BYTES
         self._new_epoch = self._new_epoch and not new
 
-    def note_generators(self) -> None:
+    def recapture_rng(self) -> None:
         """Keep the present random generators with the newest batch instead of those after it."""
         self._taped[-1].rng = capture_rng()
 
@@ -300,7 +300,9 @@ class BatchTape:
     def epoch(self) -> float:
         """Passes over the data so far, as a fraction."""
         place = self._places.get(self.serving)
-        return self.serving + (self.consumed(self.serving) / place.size if place else 0.0)
+        if place is None or not place.size:
+            return float(self.serving)
+        return self.serving + self.consumed(self.serving) / place.size
 
     def forget_before(self, position: int) -> None:
         """Free the micro-batches before a position, to which no checkpoint returns any more."""

@@ -10,6 +10,8 @@ _BYTES_PER_STEP = 1_200_000
 _SHARE_OF_DISK = 0.5
 _VALUES_PER_WEIGHT = 2
 """Values of the optimizer per weight, such as the two moments of Adam."""
+_BESIDES_NEWEST = 2
+"""Checkpoints kept besides the newest: the best one, and the newest one without an alert."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,15 @@ def plan_checkpoints(
         asked: steps between checkpoints that the user asked for; None lets them be planned.
     """
     size = weight_bytes + _VALUES_PER_WEIGHT * 4 * weights
-    each = f"about {size / 1e6:.3g} MB each, newest {keep} kept"
-    needed = (keep + 2) * size
+    most = keep + _BESIDES_NEWEST
+    needed = most * size
     if asked is None and free_bytes is not None and needed > _SHARE_OF_DISK * free_bytes:
-        text = f"on command only: {each} would need {needed / 1e9:.3g} GB of disk"
+        text = (
+            f"on command only: {most} of them, {size / 1e9:.3g} GB each, would take "
+            f"{needed / 1e9:.3g} GB, more than half of the free disk"
+        )
         return CheckpointPlan(0, False, text)
     every = max(_EVERY, -(-size // _BYTES_PER_STEP)) if asked is None else asked
     often = f"every {every} steps and " if every else ""
-    return CheckpointPlan(every, True, f"{often}before the first step, {each}")
+    each = f"about {size / 1e6:.3g} MB each, at most {most} kept"
+    return CheckpointPlan(every, True, f"{often}before the first step; {each}")

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from msgspec.structs import replace
 from torch import nn
 
 from ..config.schema import RunConfig
-from ..protocol.commands import SaveCheckpoint
-from ..run.checkpoint_store import CheckpointStore
+from ..protocol.commands import Command, SaveCheckpoint
 from ..run.journal_summary import summarize_journal
 from ..run.run_dir import RunDirectory
-from ..train.control.command_queue import CommandQueue
 from ..train.control.controlled_trainer import ControlledTrainer
-from ..train.controlled_session import ControlledSession, SessionParts, open_control
+from ..train.controlled_session import Controlled, ControlSetup
 from ..train.distributed.agreement import Agreement
 from ..train.distributed.place import RankPlace
 from ..train.event_log import EventLog
-from ..train.monitoring.anomaly_reporter import AnomalyReporter
-from ..train.monitoring.gradient_flow import GradientFlow
-from ..train.monitoring.monitor import TrainingMonitor, build_monitor
 from ..train.session_start import SessionStart
 from ..train.signals import StopSignals
-from .refusals import Unwatchable
-from .script_run import ScriptRun, shared_run
-
-
-class ForeignSession(NamedTuple):
-    """A controlled session and the monitor in it."""
-
-    session: ControlledSession
-    monitor: TrainingMonitor
+from .foreign_state import ForeignState
+from .refusals import Unwatchable, refused_verbs
+from .script_run import ScriptRun
 
 
 def control_trainer(
@@ -42,7 +34,7 @@ def control_trainer(
     trainer: ControlledTrainer,
     model: nn.Module,
     tokenizer: Any,
-) -> ForeignSession:
+) -> Controlled:
     """Build the control around a trainer; every rank calls this together.
 
     Args:
@@ -55,34 +47,23 @@ def control_trainer(
         model: the model whose gradients are measured.
         tokenizer: tokenizer for reports; None shows token ids.
     """
-    reporter = AnomalyReporter(run, event_log, tokenizer or _Ids(), agreement)
-    monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
-    queue = CommandQueue(run, agreement, StopSignals(launched=False))
-    start = SessionStart(run, summarize_journal(()))
-    control = open_control(start, config, queue, event_log, monitor)
+    setup = ControlSetup(
+        start=SessionStart(run, summarize_journal(())),
+        config=config,
+        agreement=agreement,
+        event_log=event_log,
+        signals=StopSignals(launched=False),
+        device=place.device,
+        finishes=False,
+    )
+    found = setup.over(trainer, model, tokenizer or _Ids())
     if config.checkpoint.at_start and event_log.step:
         reason = "the script resumed by its own means"
-        control.demand(SaveCheckpoint(), "fttui", reason)
-    session = ControlledSession(
-        SessionParts(
-            config=config,
-            run=run,
-            incarnation=1,
-            agreement=agreement,
-            event_log=event_log,
-            monitor=monitor,
-            queue=queue,
-            control=control,
-            trainer=trainer,
-            device=place.device,
-            flow=GradientFlow(model),
-            finishes=False,
-        )
-    )
-    return ForeignSession(session, monitor)
+        found.control.demand(SaveCheckpoint(), "fttui", reason)
+    return found
 
 
-def run_of_all(script_run: ScriptRun | None, agreement: Agreement) -> RunDirectory:
+def broadcast_run(script_run: ScriptRun | None, agreement: Agreement) -> RunDirectory:
     """Return the run folder that rank 0 has opened, on every rank.
 
     Raises:
@@ -90,13 +71,52 @@ def run_of_all(script_run: ScriptRun | None, agreement: Agreement) -> RunDirecto
     """
     path = agreement.share(str(script_run.run.path).encode() if script_run else b"").decode()
     if not path:
-        raise Unwatchable("rank 0 has no run folder")
-    return script_run.run if script_run else shared_run(path)
+        raise Unwatchable("rank 0 could not open a run folder; its own line says why")
+    return script_run.run if script_run else RunDirectory(Path(path))
+
+
+def record_start(
+    script_run: ScriptRun | None,
+    agreement: Agreement,
+    place: RankPlace,
+    model: nn.Module,
+    state: ForeignState,
+    facts: Mapping[str, str],
+    refused: Mapping[type[Command], str],
+    **known: int,
+) -> None:
+    """Record the start again, with what is known once everything is loaded; on every rank.
+
+    Args:
+        script_run: the open run; None on every rank but 0.
+        agreement: agreement of the ranks.
+        place: rank and device of this process.
+        model: the model that is trained.
+        state: its exact state.
+        facts: what the start of the run lists, besides the refused commands.
+        refused: commands that the trainer cannot obey, with the reason.
+        **known: further fields of `RunStarted`.
+    """
+    devices = [one.decode() for one in agreement.gather(place.description.encode())]
+    if script_run is None:
+        return
+    verbs = refused_verbs(refused)
+    script_run.event_log.record(
+        replace(
+            script_run.started,
+            devices=devices,
+            trainable_params=state.trained,
+            total_params=sum(one.numel() for one in model.parameters()),
+            facts={**facts, **{f"no {verb}": reason for verb, reason in verbs.items()}},
+            refused=verbs,
+            **known,
+        )
+    )
 
 
 class _Ids:
-    """Stands for a tokenizer where the trainer has none: shows token ids."""
+    """Decodes token ids as their numbers, for a trainer without a tokenizer."""
 
     def decode(self, ids: list[int], **options: Any) -> str:
-        """Return the ids as text."""
+        """Return the ids, separated by spaces."""
         return " ".join(map(str, ids))

@@ -176,7 +176,7 @@ class ForeignState:
         if kept.position < self._tape.oldest:
             raise CheckpointError(
                 f"checkpoint {folder.name}: the batches since then are no longer held; choose a "
-                "later one, or give the tape more memory with fttui.watch(…, tape_mib=N)"
+                "later one, or raise the host memory for batches with fttui.watch(…, tape_mib=N)"
             )
         read = CheckpointReader(folder)
         staged = (

@@ -29,7 +29,7 @@ class LrScale:
                 own = float(group["lr"])
                 set_group_lr(group, lr if own == scheduled else own * (lr / scheduled))
 
-    def put_back(self) -> None:
+    def restore_lr(self) -> None:
         """Put the learning rates of the schedule back, before the schedule moves them on."""
         groups = bare(self._optimizer).param_groups
         for group, lr in zip(groups, self._scheduled, strict=False):

@@ -13,8 +13,10 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
@@ -92,7 +94,8 @@ class ScriptRun:
         )
         write_mark(self.run.engine, mark)
         if folder := os.environ.get(EXEC_FOLDER):
-            (Path(folder) / self.run.id).write_text(str(self.run.path), encoding="utf-8")
+            with suppress(FileNotFoundError):  # the viewer has ended and removed the folder
+                (Path(folder) / self.run.id).write_text(str(self.run.path), encoding="utf-8")
 
     def end(self, state: RunState, *, error: str = "", checkpoint: str | None = None) -> None:
         """Record the end of the run and close its journal; a second end changes nothing.
@@ -166,6 +169,35 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def shared_run(path: str) -> RunDirectory:
-    """Return the run folder that rank 0 has opened."""
-    return RunDirectory(Path(path))
+class ScriptEnd(NamedTuple):
+    """How an error of the script ends its run."""
+
+    state: RunState
+    error: str
+
+
+def script_end(error: BaseException) -> ScriptEnd:
+    """Return the end of a run whose script has raised an error while it trained."""
+    if isinstance(error, KeyboardInterrupt):
+        return ScriptEnd(RunState.STOPPED, "interrupted from the keyboard")
+    if isinstance(error, SystemExit) and not error.code:
+        return ScriptEnd(RunState.STOPPED, "the script has ended itself")
+    return ScriptEnd(RunState.FAILED, f"{type(error).__name__}: {error} (raised in the script)")
+
+
+def abandon(script_run: ScriptRun | None, error: Exception) -> None:
+    """Say that watching ends because of an error of fttui itself, and end the run.
+
+    Args:
+        script_run: the run; None on every rank but 0.
+        error: the error.
+    """
+    text = f"an error of fttui itself ({type(error).__name__}: {error})"
+    if script_run is None:
+        say(f"{text}; this rank trains on unwatched")
+        return
+    file = script_run.keep_error(error)
+    say(f"{text}; training goes on unwatched, details in {file}")
+    script_run.end(
+        RunState.FAILED, error=f"{text}; the script trains on unwatched, details in {file}"
+    )

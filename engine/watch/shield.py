@@ -19,7 +19,7 @@ class Shield:
         self.broken = False
         """Whether watching has ended because of an error."""
 
-    def run(self, action: Callable[[], T], otherwise: T) -> T:
+    def call(self, action: Callable[[], T], otherwise: T) -> T:
         """Return the result of an action, or `otherwise` after an error, now or earlier."""
         if self.broken:
             return otherwise
@@ -40,12 +40,12 @@ class ShieldedUpdates:
 
     def may_backward(self) -> bool:
         """Return False, before a backward pass, if the step is being dropped."""
-        return self._shield.run(self._hooks.may_backward, True)
+        return self._shield.call(self._hooks.may_backward, True)
 
     def may_update(self) -> bool:
         """Return False if the optimizer must not change the weights."""
-        return self._shield.run(self._hooks.may_update, True)
+        return self._shield.call(self._hooks.may_update, True)
 
     def gated(self) -> AbstractContextManager[None]:
         """Return a context in which the device itself can refuse the optimizer step."""
-        return self._shield.run(self._hooks.gated, nullcontext())
+        return self._shield.call(self._hooks.gated, nullcontext())

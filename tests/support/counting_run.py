@@ -34,20 +34,15 @@ from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.folder.open_folder import write_all
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.checkpoint.counters import Counters
-from fttui.engine.train.control.command_queue import CommandQueue
 from fttui.engine.train.control.controlled_trainer import EvalResult, StepHooks
 from fttui.engine.train.controlled_session import (
     ControlledSession,
+    ControlSetup,
     SessionOutcome,
-    SessionParts,
-    open_control,
 )
 from fttui.engine.train.distributed.agreement import Agreement, SingleRank
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
-from fttui.engine.train.monitoring.gradient_flow import GradientFlow
-from fttui.engine.train.monitoring.monitor import build_monitor
 from fttui.engine.train.position import Position
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
@@ -355,21 +350,13 @@ def build_session(
     """Build a controlled session around a counter."""
     config = parse_once(run.config.read_text())
     counter = Counter(event_log.position)
-    reporter = AnomalyReporter(run, event_log, Words(), agreement)
-    monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
-    queue = CommandQueue(run, agreement, signals, event_log.folder_losses)
-    control = open_control(start, config, queue, event_log, monitor)
-    parts = SessionParts(
+    setup = ControlSetup(
+        start=start,
         config=config,
-        run=run,
-        incarnation=incarnation,
         agreement=agreement,
         event_log=event_log,
-        monitor=monitor,
-        queue=queue,
-        control=control,
-        trainer=counter,
+        signals=signals,
         device=torch.device("cpu"),
-        flow=GradientFlow(torch.nn.Module()),
+        incarnation=incarnation,
     )
-    return ControlledSession(parts), counter
+    return setup.over(counter, torch.nn.Module(), Words()).session, counter

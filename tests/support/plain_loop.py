@@ -20,7 +20,6 @@ from fttui.engine.data.batches.batch_source import Batch, BatchSource, InMemoryB
 from fttui.engine.data.batches.sampler import BatchStream
 from fttui.engine.data.tokens.examples import Example, TextExample
 from fttui.engine.protocol.commands import Command, GenerateSample
-from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory
@@ -32,14 +31,10 @@ from fttui.engine.train.checkpoint.rng import (
     rng_to_tensors,
 )
 from fttui.engine.train.checkpoint.training_state import Boundary
-from fttui.engine.train.control.command_queue import CommandQueue
 from fttui.engine.train.control.controlled_trainer import EvalResult, StepHooks
-from fttui.engine.train.controlled_session import ControlledSession, SessionParts, open_control
+from fttui.engine.train.controlled_session import ControlSetup
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
-from fttui.engine.train.monitoring.gradient_flow import GradientFlow
-from fttui.engine.train.monitoring.monitor import build_monitor
 from fttui.engine.train.position import Position
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
@@ -210,28 +205,15 @@ def play_plain(
     history = summarize_journal(writer.recovered)
     event_log = ScriptedEventLog(writer, control_log, script or Script(), history.timeline)
     loop = make(event_log.position)
-    agreement = SingleRank()
-    reporter = AnomalyReporter(run, event_log, Words(), agreement)
-    monitor = build_monitor(config, CheckpointStore(run), event_log, reporter, agreement)
-    queue = CommandQueue(run, agreement, StopSignals())
-    start = SessionStart(run, history, resume, control_log.last_seq)
-    control = open_control(start, config, queue, event_log, monitor)
-    device = torch.device("cpu")
-    session = ControlledSession(
-        SessionParts(
-            config=config,
-            run=run,
-            incarnation=1,
-            agreement=agreement,
-            event_log=event_log,
-            monitor=monitor,
-            queue=queue,
-            control=control,
-            trainer=loop,
-            device=device,
-            flow=GradientFlow(loop.model),
-        )
+    setup = ControlSetup(
+        start=SessionStart(run, history, resume, control_log.last_seq),
+        config=config,
+        agreement=SingleRank(),
+        event_log=event_log,
+        signals=StopSignals(),
+        device=torch.device("cpu"),
     )
+    session = setup.over(loop, loop.model, Words()).session
     try:
         session.resume(resume, history, STEPS)
         loop.train(session.step_loop)

@@ -23,7 +23,7 @@ class WatchCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin the session: optimizer and schedule have been made."""
-        self._shield.run(self._begin, None)
+        self._shield.call(self._begin, None)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

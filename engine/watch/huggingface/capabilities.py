@@ -66,6 +66,13 @@ def capabilities_of(trainer: Any) -> Capabilities:
 
 
 def _require_watchable(trainer: Any) -> None:
+    kind = type(trainer)
+    bases = [one for one in kind.__mro__ if one.__module__ == "transformers.trainer"]
+    if not bases:
+        raise Unwatchable(
+            f"{kind.__module__}.{kind.__name__} is no transformers.Trainer; for a loop of your "
+            "own, use: fttui.watch(model=…, optimizer=…)"
+        )
     if trainer.args.auto_find_batch_size:
         raise Unwatchable("auto_find_batch_size starts the loop again with another batch size")
     if not hasattr(trainer, "_run_epoch"):
@@ -74,10 +81,9 @@ def _require_watchable(trainer: Any) -> None:
         raise Unwatchable(
             f"transformers {__version__} has another training loop; expected 5.24 or newer"
         )
-    base = next(one for one in type(trainer).__mro__ if one.__module__ == "transformers.trainer")
-    own = getattr(type(trainer), "_inner_training_loop", None)
-    if own is not None and own is not getattr(base, "_inner_training_loop", None):
-        raise Unwatchable(f"{type(trainer).__name__} has a training loop of its own")
+    own = getattr(kind, "_inner_training_loop", None)
+    if own is not None and own is not getattr(bases[0], "_inner_training_loop", None):
+        raise Unwatchable(f"{kind.__name__} has a training loop of its own")
 
 
 def why_not_back(trainer: Any) -> str:

@@ -48,7 +48,7 @@ class LoopEvents(Protocol):
     def stepped(self) -> None:
         """The counters of the trainer have moved."""
 
-    def put_back_lr(self) -> None:
+    def restore_lr(self) -> None:
         """The update is done, so the scheduled learning rate can be put back."""
 
     def add_figures(self, tally: StepMetrics) -> None:
@@ -188,19 +188,19 @@ class HfLoop:
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Handle the boundary before a step, then return its micro-batches."""
         hooks, trainer = self._hooks, self._trainer
-        if hooks is None or not self._shield.run(lambda: self._open(epoch_iterator), False):
+        if hooks is None or not self._shield.call(lambda: self._open(epoch_iterator), False):
             if not self._entered_again:
                 return self.original["get_batch_samples"](epoch_iterator, num_batches, device)
             return self._unwatched(epoch_iterator, num_batches, device)
         before = (trainer.state.global_step, self._tape.position)
-        if not self._shield.run(hooks.begin_step, True):
+        if not self._shield.call(hooks.begin_step, True):
             trainer.control.should_training_stop = True
             return [], None
         if (trainer.state.global_step, self._tape.position) != before:
             raise LoopLeft
         with hooks.tally.time("data"):
             self._tape.load(num_batches)
-        served = self._shield.run(lambda: hooks.fetch(num_batches), None)
+        served = self._shield.call(lambda: hooks.fetch(num_batches), None)
         if served is None:
             return self._unwatched(epoch_iterator, num_batches, device)
         batches = iter([one["batch"] for one in served])
@@ -235,15 +235,15 @@ class HfLoop:
         hooks = self._hooks
         if hooks is None:
             return self.original["training_step"](*arguments, **named)
-        if self._drops and not self._shield.run(hooks.may_continue, True):
+        if self._drops and not self._shield.call(hooks.may_continue, True):
             self._dropping = True
             raise LoopLeft
         if self._restores_rng:
             self._restores_rng = False
-            self._shield.run(self._tape.note_generators, None)
+            self._shield.call(self._tape.recapture_rng, None)
         with hooks.tally.time("compute"):
             loss = self.original["training_step"](*arguments, **named)
-        self._shield.run(lambda: hooks.record_loss(loss.detach()), None)
+        self._shield.call(lambda: hooks.record_loss(loss.detach()), None)
         return loss
 
     def clip_grad_norm(self, model: Any) -> Any:
@@ -278,8 +278,8 @@ class HfLoop:
 
         if hooks is None:
             return clip(model) if args.max_grad_norm else None
-        self._shield.run(self._add_figures, None)
-        self._shield.run(lambda: hooks.check_update(clip_to), None)
+        self._shield.call(self._add_figures, None)
+        self._shield.call(lambda: hooks.check_update(clip_to), None)
         if found:
             return found[0]
         return clip(model) if args.max_grad_norm else None
@@ -292,21 +292,21 @@ class HfLoop:
         """Pass on what the trainer logs."""
         events = self._events
         if events is not None:
-            self._shield.run(lambda: events.logged(figures), None)
+            self._shield.call(lambda: events.logged(figures), None)
 
     def evaluated(self, figures: Mapping[str, Any]) -> None:
         """Pass on the figures of an evaluation."""
         events = self._events
         if events is not None:
-            self._shield.run(lambda: events.evaluated(figures), None)
+            self._shield.call(lambda: events.evaluated(figures), None)
 
     def optimizer_stepped(self, *, skipped: bool) -> None:
         """Report that the weights have changed, unless the guard or the loss scaler refused it."""
         hooks, events = self._hooks, self._events
         if events is not None:
-            events.put_back_lr()
+            events.restore_lr()
         if hooks is not None and not skipped:
-            self._shield.run(hooks.optimizer_stepped, None)
+            self._shield.call(hooks.optimizer_stepped, None)
 
     def step_ended(self) -> None:
         """Journal the step after the counters of the trainer have moved."""
@@ -316,5 +316,5 @@ class HfLoop:
         if hooks is None or events is None:
             return
         last = state.global_step >= state.max_steps
-        self._shield.run(events.stepped, None)
-        self._shield.run(lambda: hooks.end_step(last=last), None)
+        self._shield.call(events.stepped, None)
+        self._shield.call(lambda: hooks.end_step(last=last), None)

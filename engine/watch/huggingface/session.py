@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from ...config.schema import RunConfig
 from ...protocol.events import EvalFinished
@@ -22,15 +21,14 @@ from ...train.monitoring.monitor import TrainingMonitor
 from ...train.patches import guard_optimizer, poison_nonfinite
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
-from ..foreign_session import control_trainer, run_of_all
+from ..foreign_session import broadcast_run, control_trainer, record_start
 from ..foreign_state import ForeignState, Parts
-from ..refusals import refused_verbs
 from ..script_run import ScriptRun
 from ..shield import Shield, ShieldedUpdates
 from ..undo import Undo
 from .capabilities import Capabilities
 from .memory import HfMemory
-from .trainer import HfTrainer, plain_metrics, tokenizer_of
+from .trainer import HfControlledTrainer, plain_metrics, tokenizer_of
 
 _OWN_FIGURES = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "num_tokens"})
 """Logged figures that every step of a run has anyway."""
@@ -64,7 +62,7 @@ class HfSession:
     def __init__(
         self,
         session: ControlledSession,
-        trainer: HfTrainer,
+        trainer: HfControlledTrainer,
         memory: HfMemory,
         event_log: EventLog,
         monitor: TrainingMonitor,
@@ -91,9 +89,9 @@ class HfSession:
         """Take note that the counters of the trainer have moved."""
         self._memory.stepped()
 
-    def put_back_lr(self) -> None:
+    def restore_lr(self) -> None:
         """Put the learning rates of the schedule back."""
-        self._trainer.put_back_lr()
+        self._trainer.restore_lr()
 
     def add_figures(self, tally: StepMetrics) -> None:
         """Add what the trainer has logged, and the size of the tape, to the step being judged.
@@ -134,14 +132,14 @@ def begin_session(watched: Watched) -> HfSession:
     trainer, config, event_log = watched.trainer, watched.config, watched.event_log
     place = watched.place
     agreement = agreement_of(place.rank, place.world_size)
-    run = run_of_all(watched.script_run, agreement)
+    run = broadcast_run(watched.script_run, agreement)
     memory = HfMemory(trainer, event_log.position)
     memory.stepped()
     state = ForeignState(_parts(trainer), memory, watched.tape, event_log.position)
-    controlled = HfTrainer(
+    controlled = HfControlledTrainer(
         trainer, event_log.position, state, watched.tape, watched.capabilities.refused
     )
-    session, monitor = control_trainer(
+    session, monitor, _ = control_trainer(
         config,
         run,
         event_log,
@@ -152,7 +150,7 @@ def begin_session(watched: Watched) -> HfSession:
         tokenizer_of(trainer),
     )
     _patch(watched, session.step_loop)
-    _announce(watched, agreement, state)
+    _record_start(watched, agreement, state)
     return HfSession(
         session, controlled, memory, event_log, monitor, watched.tape, alone=agreement.alone
     )
@@ -179,28 +177,21 @@ def _patch(watched: Watched, step_loop: StepLoop) -> None:
     poison_nonfinite(trainer.accelerator, hooks)
 
 
-def _announce(watched: Watched, agreement: Agreement, state: ForeignState) -> None:
-    """Record the start again, with what is known now that everything has been loaded."""
-    devices = [one.decode() for one in agreement.gather(watched.place.description.encode())]
-    if watched.script_run is None:
-        return
+def _record_start(watched: Watched, agreement: Agreement, state: ForeignState) -> None:
     trainer, kind = watched.trainer, type(watched.trainer)
-    refused = refused_verbs(watched.capabilities.refused)
     facts = {
         "trainer": f"{kind.__module__}.{kind.__qualname__}",
         "checkpoints": watched.plan.fact,
         "batches kept": watched.tape.limit_text,
-        **{f"no {verb}": reason for verb, reason in refused.items()},
     }
-    watched.event_log.record(
-        replace(
-            watched.script_run.started,
-            devices=devices,
-            total_steps=int(trainer.state.max_steps),
-            start_step=int(trainer.state.global_step),
-            trainable_params=state.trained,
-            total_params=sum(one.numel() for one in trainer.model.parameters()),
-            facts=facts,
-            refused=refused,
-        )
+    record_start(
+        watched.script_run,
+        agreement,
+        watched.place,
+        trainer.model,
+        state,
+        facts,
+        watched.capabilities.refused,
+        total_steps=int(trainer.state.max_steps),
+        start_step=int(trainer.state.global_step),
     )

@@ -16,13 +16,13 @@ from ...train.control.controlled_trainer import EvalResult, EvaluationInterrupte
 from ...train.position import Position
 from ..batch_tape import BatchTape
 from ..foreign_state import ForeignState
-from ..lr_scale import LrScale
+from ..foreign_trainer import ForeignTrainer
 
 SAMPLE_TOKENS = 48
 _TIMING = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
-class HfTrainer:
+class HfControlledTrainer(ForeignTrainer):
     """Implements `ControlledTrainer` for a trainer that the user's script has built."""
 
     def __init__(
@@ -33,22 +33,10 @@ class HfTrainer:
         data: BatchTape,
         refuses: Mapping[type[Command], str],
     ) -> None:
+        super().__init__(trainer.optimizer, position, state, data, refuses)
         self._trainer = trainer
-        self._scale = LrScale(trainer.optimizer, position)
-        self.position = position
-        self.state = state
-        self.data = data
-        self.refuses = refuses
         self.evaluating = False
         """Whether an evaluation of fttui is under way, whose figures the executor records."""
-
-    def set_lr(self, lr: float) -> None:
-        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
-        self._scale.set_lr(lr)
-
-    def put_back_lr(self) -> None:
-        """Put the learning rates of the schedule back, before the schedule moves them on."""
-        self._scale.put_back()
 
     @property
     def can_evaluate(self) -> bool:
@@ -115,13 +103,6 @@ class HfTrainer:
             pad_token_id=tokenizer.pad_token_id,
         )
         return str(tokenizer.decode(output[0, length:], skip_special_tokens=True))
-
-    def release_memory(self) -> int:
-        """Release nothing: the script may hold tensors of its own that fttui does not know."""
-        return 0
-
-    def reclaim_memory(self) -> None:
-        """Nothing was released."""
 
 
 def _in_script(what: str, error: Exception) -> str:

@@ -12,7 +12,7 @@ from ...protocol.states import RunState
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
 from ..refusals import Unwatchable
-from ..script_run import ScriptRun, plan_for, say
+from ..script_run import ScriptRun, abandon, plan_for, say, script_end
 from ..shield import Shield
 from ..undo import Undo
 from ..watch_options import WatchOptions
@@ -154,13 +154,11 @@ class WatchedTraining:
         handler.callbacks.insert(0, self._callback)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._script_run is not None and isinstance(error, KeyboardInterrupt):
-            self._script_run.end(RunState.STOPPED, error="interrupted from the keyboard")
-        elif self._script_run is not None and error is not None:
-            text = f"{type(error).__name__}: {error} (raised in the script)"
-            self._script_run.end(RunState.FAILED, error=text)
-        elif error is None:
-            self._shield.run(self._conclude, None)
+        if error is None:
+            self._shield.call(self._conclude, None)
+        elif self._script_run is not None:
+            state, text = script_end(error)
+            self._script_run.end(state, error=text)
 
     def close(self) -> None:
         """Take the watch out of the trainer."""
@@ -188,16 +186,8 @@ class WatchedTraining:
     def _abandon(self, error: Exception) -> None:
         """Stop watching after an error of our own; the training of the script goes on."""
         if self._session is not None:
-            self._session.put_back_lr()
-        text = f"an error of fttui itself ({type(error).__name__}: {error})"
-        if self._script_run is None:
-            say(f"{text}; this rank trains on unwatched")
-            return
-        file = self._script_run.keep_error(error)
-        say(f"{text}; training goes on unwatched, details in {file}")
-        self._script_run.end(
-            RunState.FAILED, error=f"{text}; the script trains on unwatched, details in {file}"
-        )
+            self._session.restore_lr()
+        abandon(self._script_run, error)
 
 
 def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:

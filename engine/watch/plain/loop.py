@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from ...config.schema import RunConfig, TrainConfig
+from ...protocol.commands import Recover, Rollback, SkipBatches
 from ...protocol.states import RunState
 from ...train.checkpoint.optimizer_state import bare
 from ...train.controlled_session import ControlledSession
@@ -36,15 +36,14 @@ from ...train.distributed.rank_agreement import agreement_of
 from ...train.loop.step_loop import StepLoop
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
-from ..foreign_session import control_trainer, run_of_all
+from ..foreign_session import broadcast_run, control_trainer, record_start
 from ..foreign_state import ForeignState, Parts, group_lrs
-from ..lr_scale import LrScale
-from ..refusals import refused_verbs
 from ..script_config import LEAST_LR, command_line, model_name, script_config, script_path
-from ..script_run import ScriptRun, plan_for, say
+from ..script_run import ScriptEnd, ScriptRun, abandon, plan_for, say, script_end
 from ..shield import Shield
 from ..watch_options import WatchOptions
-from .trainer import REFUSED, LoopMemory, PlainTrainer
+from .prepared_loader import Marked, PreparedLoader
+from .trainer import PREFETCHING, REFUSED, LoopMemory, PlainTrainer
 
 B = TypeVar("B")
 
@@ -57,9 +56,11 @@ class PlainRun:
         model: nn.Module,
         optimizer: Any,
         scheduler: Any,
+        scaler: Any,
         options: WatchOptions,
     ) -> None:
         self._model = model
+        self._scaler = scaler
         self._optimizer = optimizer
         self._schedules = [] if scheduler is None else [scheduler]
         self._shield = Shield(self._abandon)
@@ -75,7 +76,7 @@ class PlainRun:
             options.accumulate, limit_bytes=options.tape_mib * 2**20, log=self._event_log.log
         )
         self._memory = LoopMemory(optimizer, self._event_log.position)
-        self._scale = LrScale(optimizer, self._event_log.position)
+        self._trainer: PlainTrainer | None = None
         self._session: ControlledSession | None = None
         self._epoch = -1
         self._in_step = False
@@ -83,12 +84,22 @@ class PlainRun:
         self._told = False
         self.stopped = False
         """Whether the run was stopped; `batches` then yields nothing more."""
+        self._refused = dict(REFUSED)
+        self._record_start: Callable[[], None] = lambda: None
+        self._forward_passed = False
+        """Whether a forward pass for training has begun since the last update."""
         own = bare(optimizer)
         self._hooks = [
             own.register_step_pre_hook(self._before_update),
             own.register_step_post_hook(self._after_update),
+            model.register_forward_pre_hook(self._note_forward),
         ]
         atexit.register(self._at_exit)
+
+    @property
+    def step(self) -> int:
+        """Updates so far; after a rollback those up to the step that it led to."""
+        return self._event_log.position.step
 
     def _open(self) -> ScriptRun | None:
         if self._place.rank:
@@ -104,13 +115,19 @@ class PlainRun:
         Args:
             loader: makes the batches; anything that can be iterated over.
         """
+        prepared = PreparedLoader(loader)
+        try:
+            for one in self._served(loader, prepared.marked()):
+                yield prepared.serve(one)
+        finally:
+            prepared.close()
+
+    def _served(self, loader: Iterable[Any], live: Iterator[Marked]) -> Iterator[Marked]:
         self._epoch += 1
-        size = len(loader) if isinstance(loader, Sized) else 1
-        live = iter(loader)
-        self._tape.open(self._epoch, live, size)
         epoch, tape = self._epoch, self._tape
+        tape.open(epoch, live, len(loader) if isinstance(loader, Sized) else 0)
         while not self.stopped:
-            if not self._in_step and not self._shield.run(self._begin_step, True):
+            if not self._in_step and not self._shield.call(self._begin_step, True):
                 self.stopped = True
                 return
             if not self._shield.broken:
@@ -121,16 +138,16 @@ class PlainRun:
             elif tape.serving < epoch:
                 tape.serving += 1
             elif self._shield.broken:
-                for batch in live:  # noqa: UP028 -- the loader is not closed with this generator
-                    yield batch
+                for one in live:  # noqa: UP028 -- the loader is not closed with this generator
+                    yield one
                 return
             else:
                 return
 
-    def _fetch(self) -> list[Any]:
+    def _fetch(self) -> list[Marked]:
         """Return the next batch, counted for the step; empty at the end of the pass."""
         hooks = self._step_loop
-        served = self._shield.run(lambda: hooks.fetch(1), None) if hooks is not None else None
+        served = self._shield.call(lambda: hooks.fetch(1), None) if hooks is not None else None
         if served is None:
             served = self._tape.fetch(1)
         return [one["batch"] for one in served]
@@ -146,7 +163,7 @@ class PlainRun:
             loss: loss of this batch; the loss of a step is the mean over its batches.
             figures: further numbers by name, which become curves of their own.
         """
-        self._shield.run(lambda: self._log(loss, figures), None)
+        self._shield.call(lambda: self._log(loss, figures), None)
 
     def _log(self, loss: Tensor | float | None, figures: dict[str, float]) -> None:
         if loss is not None:
@@ -159,54 +176,59 @@ class PlainRun:
         """Handle the boundary between two steps; False if the run ends here."""
         if self._session is None:
             self._session = self._begin()
+        if self._forward_passed and self.step:
+            self._refuse_going_back()
         step_loop = self._session.step_loop
-        self._memory.move_to(self._event_log.position.step)
+        self._memory.move_to(self.step)
         goes_on = step_loop.begin_step()
         self._in_step = goes_on
         return goes_on
 
+    def _refuse_going_back(self) -> None:
+        """Refuse what would change weights between a forward pass and its backward pass."""
+        if Rollback in self._refused:
+            return
+        self._refused.update(dict.fromkeys((Rollback, Recover, SkipBatches), PREFETCHING))
+        self._record_start()
+        self._event_log.log("warning", f"no rollback, recover or skip: {PREFETCHING}")
+
     def _begin(self) -> ControlledSession:
         agreement = agreement_of(self._place.rank, self._place.world_size)
-        run = run_of_all(self._script_run, agreement)
+        run = broadcast_run(self._script_run, agreement)
         position, optimizer = self._event_log.position, self._optimizer
-        parts = Parts(model=self._model, optimizer=optimizer, schedules=self._schedules)
+        scaler = self._scaler or getattr(optimizer, "scaler", None)  # accelerate keeps it there
+        parts = Parts(
+            model=self._model, optimizer=optimizer, schedules=self._schedules, scaler=scaler
+        )
         self._memory.move_to(0)
         state = ForeignState(parts, self._memory, self._tape, position)
-        trainer = PlainTrainer(self._scale, position, state, self._tape)
+        trainer = PlainTrainer(optimizer, position, state, self._tape, self._refused)
         place, log = self._place, self._event_log
-        session, _ = control_trainer(
+        session = control_trainer(
             self._config, run, log, agreement, place, trainer, self._model, None
-        )
+        ).session
         session.step_loop.begin_training(None, None)
-        devices = [d.decode() for d in agreement.gather(place.description.encode())]
-        if self._script_run is not None:
-            self._announce(self._script_run, devices, state)
+        facts = {"checkpoints": self._plan.fact, "batches kept": self._tape.limit_text}
+        self._record_start = lambda: record_start(
+            self._script_run, agreement, place, self._model, state, facts, self._refused
+        )
+        self._record_start()
+        self._trainer = trainer
         return session
 
-    def _announce(self, script_run: ScriptRun, devices: list[str], state: ForeignState) -> None:
-        refused = refused_verbs(REFUSED)
-        facts = {"checkpoints": self._plan.fact, "batches kept": self._tape.limit_text}
-        facts |= {f"no {verb}": reason for verb, reason in refused.items()}
-        started = replace(
-            script_run.started,
-            devices=devices,
-            trainable_params=state.trained,
-            total_params=sum(one.numel() for one in self._model.parameters()),
-            facts=facts,
-            refused=refused,
-        )
-        self._event_log.record(started)
+    def _note_forward(self, model: nn.Module, *_: Any) -> None:
+        self._forward_passed |= model.training and torch.is_grad_enabled()
 
     def _before_update(self, *_: Any) -> None:
         """Scale the learning rate, clip and judge the update; a refused one has no gradients."""
-        if self._in_step and not self._shield.run(self._judge, True):
+        if self._in_step and not self._shield.call(self._judge, True):
             for parameter in self._parameters():
                 parameter.grad = None
 
     def _judge(self) -> bool:
         step_loop = self._step_loop
         assert step_loop is not None, "a step begins with a batch"
-        self._memory.move_to(self._event_log.position.step)
+        self._memory.move_to(self.step)
         if not self._losses and not self._told:
             self._told = True
             self._event_log.log(
@@ -227,17 +249,24 @@ class PlainRun:
         for group in bare(self._optimizer).param_groups:
             yield from group["params"]
 
+    def _restore_lr(self) -> None:
+        if self._trainer is not None:
+            self._trainer.restore_lr()
+
     def _after_update(self, *_: Any) -> None:
-        self._scale.put_back()
-        if self._in_step:
+        self._restore_lr()
+        self._forward_passed = False
+        if self._in_step and not self._shield.broken:
             self._in_step = False
-            self._shield.run(self._end_step, None)
+            self._shield.call(self._end_step, None)
+        else:
+            self._memory.move_to(self.step + 1)
 
     def _end_step(self) -> None:
         step_loop = self._step_loop
         assert step_loop is not None, "a step begins with a batch"
         step_loop.optimizer_stepped()
-        self._memory.move_to(self._event_log.position.step + 1)
+        self._memory.move_to(self.step + 1)
         step_loop.end_step()
 
     def end(self, error: str = "") -> None:
@@ -246,21 +275,25 @@ class PlainRun:
         Args:
             error: why the training failed; empty if it did not.
         """
+        self._end(ScriptEnd(RunState.FAILED, error) if error else None)
+
+    def _end(self, ended: ScriptEnd | None) -> None:
+        """End the run as the script has ended it; None if the loop has come to its end."""
         for hook in self._hooks:
             hook.remove()
         atexit.unregister(self._at_exit)
         session, run = self._session, self._script_run
         outcome = None
-        if session is not None and not error:
-            outcome = self._shield.run(session.conclude, None)
-        if run is not None:
-            state = outcome.state if outcome else RunState.FINISHED
-            newest = outcome.checkpoint if outcome else None
-            run.end(RunState.FAILED if error else state, error=error, checkpoint=newest)
+        if session is not None and ended is None:
+            outcome = self._shield.call(session.conclude, None)
+        if run is None:
+            return
+        state, error = ended or (outcome.state if outcome else RunState.FINISHED, "")
+        run.end(state, error=error, checkpoint=outcome.checkpoint if outcome else None)
 
     def _at_exit(self) -> None:
         failed = getattr(sys, "last_value", None)
-        self.end(f"{type(failed).__name__}: {failed} (raised in the script)" if failed else "")
+        self._end(script_end(failed) if failed else None)
 
     def __enter__(self) -> PlainRun:
         return self
@@ -268,17 +301,12 @@ class PlainRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self.end(f"{type(error).__name__}: {error} (raised in the script)" if error else "")
+        self._end(script_end(error) if error else None)
 
     def _abandon(self, error: Exception) -> None:
         """Stop watching after an error of our own; the loop goes on."""
-        self._scale.put_back()
-        text = f"an error of fttui itself ({type(error).__name__}: {error})"
-        run = self._script_run
-        file = f", details in {run.keep_error(error)}" if run else ""
-        say(f"{text}; training goes on unwatched{file}")
-        if run is not None:
-            run.end(RunState.FAILED, error=f"{text}; the script trains on unwatched{file}")
+        self._restore_lr()
+        abandon(self._script_run, error)
 
 
 def watch_loop(
@@ -286,10 +314,12 @@ def watch_loop(
     optimizer: Any,
     scheduler: Any,
     options: WatchOptions,
+    *,
+    scaler: Any = None,
 ) -> PlainRun | None:
     """Return the run of a plain loop, or None, with a line that says why, if that fails."""
     try:
-        return PlainRun(model, optimizer, scheduler, options)
+        return PlainRun(model, optimizer, scheduler, scaler, options)
     except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's script
         say(f"this loop is not watched: {type(error).__name__}: {error}")
         return None

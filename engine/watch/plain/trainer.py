@@ -8,9 +8,8 @@ from typing import Any
 from ...protocol.commands import Command, Evaluate, GenerateSample, ProfileSteps
 from ...train.control.controlled_trainer import EvalResult
 from ...train.position import Position
-from ..batch_tape import BatchTape
-from ..foreign_state import ForeignState, group_lrs
-from ..lr_scale import LrScale
+from ..foreign_state import group_lrs
+from ..foreign_trainer import ForeignTrainer
 
 
 class LoopMemory:
@@ -40,22 +39,17 @@ REFUSED: dict[type[Command], str] = {
 """Commands that a plain loop cannot obey, with the reason."""
 
 
-class PlainTrainer:
+PREFETCHING = (
+    "the loop takes a batch between the forward pass and the update of the one before; take each "
+    "batch right before its forward pass"
+)
+"""Why a loop cannot go back whose batches do not begin its steps."""
+
+
+class PlainTrainer(ForeignTrainer):
     """Implements `ControlledTrainer` for the objects of a plain loop."""
 
-    def __init__(
-        self, scale: LrScale, position: Position, state: ForeignState, data: BatchTape
-    ) -> None:
-        self._scale = scale
-        self.position = position
-        self.state = state
-        self.data = data
-        self.refuses = REFUSED
-        self.can_evaluate = False
-
-    def set_lr(self, lr: float) -> None:
-        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
-        self._scale.set_lr(lr)
+    can_evaluate = False
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
         """Never called: the command is refused."""
@@ -64,10 +58,3 @@ class PlainTrainer:
     def sample(self, prompt: str) -> str:
         """Never called: the command is refused."""
         raise NotImplementedError
-
-    def release_memory(self) -> int:
-        """Release nothing: the script may hold tensors of its own that fttui does not know."""
-        return 0
-
-    def reclaim_memory(self) -> None:
-        """Nothing was released."""

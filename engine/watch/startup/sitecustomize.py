@@ -29,7 +29,7 @@ def _run_hidden() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-class _Watching(Loader):
+class _TrainerPatchingLoader(Loader):
     """Loads `transformers.trainer` as its own loader does, then wraps `Trainer`."""
 
     def __init__(self, loader: Any) -> None:
@@ -49,7 +49,7 @@ class _Watching(Loader):
         return getattr(self._loader, name)
 
 
-class _AtImport(MetaPathFinder):
+class _TrainerFinder(MetaPathFinder):
     """Finds `transformers.trainer` once, with a loader that wraps `Trainer`."""
 
     def find_spec(
@@ -61,7 +61,7 @@ class _AtImport(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Watching(spec.loader)
+            spec.loader = _TrainerPatchingLoader(spec.loader)
         return spec
 
 
@@ -88,4 +88,4 @@ def _watch(trainer: Any) -> None:
 
 _run_hidden()
 if "FTTUI_EXEC" in os.environ and os.environ.get("FTTUI", "").lower() not in ("off", "0", "false"):
-    sys.meta_path.insert(0, _AtImport())
+    sys.meta_path.insert(0, _TrainerFinder())

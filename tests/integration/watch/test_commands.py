@@ -305,6 +305,13 @@ def test_an_error_of_fttui_never_ends_the_training(
     assert "KeyError" in (run_of(watched).run.logs / "watch-error.log").read_text()
 
 
+def test_an_object_that_is_no_trainer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    watch_trainer(torch.nn.Linear(1, 1), WatchOptions())
+    said = capsys.readouterr().err
+    assert "torch.nn.modules.linear.Linear is no transformers.Trainer" in said
+    assert "fttui.watch(model=…, optimizer=…)" in said
+
+
 def test_unwatch_restores_the_trainer(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr("fttui.engine.watch.script_run.launch_hub", lambda run: None)

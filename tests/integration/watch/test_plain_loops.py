@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fttui.engine.protocol.events import (
     CommandFailed,
     LogEmitted,
     RolledBack,
     RunEnded,
+    RunStarted,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
@@ -76,7 +77,13 @@ def alone() -> Loop:
     return loop
 
 
-def play(folder: Path, monkeypatch: Patch, script: Script | None = None) -> tuple[Loop, Played]:
+def play(
+    folder: Path,
+    monkeypatch: Patch,
+    script: Script | None = None,
+    scaler: Callable[[], Any] = lambda: None,
+    opened: Callable[[Any], None] = lambda run: None,
+) -> tuple[Loop, Played]:
     monkeypatch.setenv("FTTUI_RUNS", str(folder / "runs"))
     monkeypatch.setattr(script_run, "launch_hub", lambda run: None)
     writers: list[ControlWriter] = []
@@ -88,8 +95,9 @@ def play(folder: Path, monkeypatch: Patch, script: Script | None = None) -> tupl
 
     loop = Loop.make()
     options = WatchOptions(accumulate=ACCUMULATE, steps=12, make_event_log=scripted)
-    run = watch_loop(loop.model, loop.optimizer, loop.scheduler, options)
+    run = watch_loop(loop.model, loop.optimizer, loop.scheduler, options, scaler=scaler())
     assert run is not None
+    opened(run)
     with run:
         loop.train(run.batches, run.log)
     writers[0].close()
@@ -141,6 +149,188 @@ def test_objects_of_accelerate_are_rolled_back_alike(tmp_path: Path, monkeypatch
     assert played.events(CommandFailed) == []
     assert len(played.events(RolledBack)) == 2
     assert torch.equal(loop.weights, alone().weights)
+
+
+def accumulating(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+    """The loop of accelerate's own examples: it steps as `accumulate` says, and at each end."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATE)
+    model, optimizer, loader, scheduler = accelerator.prepare(
+        self.model, self.optimizer, self.loader, self.scheduler
+    )
+    for _ in range(EPOCHS):
+        for x, y in batches(loader):
+            with accelerator.accumulate(model):
+                loss = (model(x) - y).square().mean()
+                accelerator.backward(loss)
+                log(loss=loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+
+
+def seven_batches() -> Loop:
+    """A pass that accumulation does not divide."""
+    loop = made()
+    loop.loader = DataLoader(Subset(loop.loader.dataset, range(28)), batch_size=4, shuffle=True)
+    return loop
+
+
+made = Loop.make
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        {3: ["checkpoint"], 4: ["rollback 3"]},
+        {3: ["checkpoint"], 6: ["rollback 3"]},
+        {10: ["rollback 0"]},
+    ],
+    ids=["at the end of a pass", "into the pass before", "to the start"],
+)
+def test_the_accumulation_of_accelerate_is_repeated_exactly(
+    commands: dict[int, list[str]], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(Loop, "make", seven_batches)
+    monkeypatch.setattr(Loop, "train", accumulating)
+    wanted = alone()
+    loop, played = play(tmp_path, monkeypatch, Script(commands))
+    assert played.events(CommandFailed) == []
+    assert len(played.events(RolledBack)) == 1
+    assert played.at(StepFinished)[-1][0] == 12
+    assert torch.equal(loop.weights, wanted.weights)
+
+
+def test_a_loss_scaler_goes_back_with_the_rest(tmp_path: Path, monkeypatch: Patch) -> None:
+    scalers: list[torch.amp.GradScaler] = []
+
+    def scaling() -> Loop:
+        scalers.append(torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3))
+        return made()
+
+    def train(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+        scaler = scalers[-1]
+        for _ in range(EPOCHS):
+            for x, y in batches(self.loader):
+                loss = (self.model(x) - y).square().mean()
+                scaler.scale(loss).backward()
+                log(loss=loss, scale=scaler.get_scale())
+                scaler.step(self.optimizer)
+                scaler.update()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+
+    monkeypatch.setattr(Loop, "make", scaling)
+    monkeypatch.setattr(Loop, "train", train)
+    wanted = alone()
+    script = Script({4: ["checkpoint"], 7: ["rollback 4"]})
+    loop, played = play(tmp_path, monkeypatch, script, scaler=lambda: scalers[-1])
+    steps = played.at(StepFinished)
+    scale = {number: step.extra["scale"] for number, step in steps}
+    assert [scale[number] for number in (1, 4, 7, 10)] == [2.0, 4.0, 8.0, 16.0]
+    assert torch.equal(loop.weights, wanted.weights)
+
+
+def test_a_loop_that_takes_batches_ahead_does_not_go_back(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def ahead(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+        for _ in range(EPOCHS):
+            served = iter(batches(self.loader))
+            following = next(served, None)
+            while following is not None:
+                x, y = following
+                loss = (self.model(x) - y).square().mean()
+                following = next(served, None)
+                loss.backward()
+                log(loss=loss)
+                self.optimizer.step()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+
+    monkeypatch.setattr(Loop, "train", ahead)
+    wanted = alone()
+    loop, played = play(tmp_path, monkeypatch, Script({4: ["rollback 0", "lr scale 1"]}))
+    (failed,) = played.events(CommandFailed)
+    assert "take each batch right before its forward pass" in failed.reason
+    assert set(played.events(RunStarted)[-1].refused) >= {"rollback", "recover", "skip"}
+    assert any("no rollback, recover or skip" in e.text for e in played.events(LogEmitted))
+    assert torch.equal(loop.weights, wanted.weights)
+
+
+class Updates:
+    """Counts the updates of an optimizer, as the step of a run does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.step = 0
+        optimizer.register_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.step += 1
+
+
+def test_a_schedule_by_the_steps_of_the_run_goes_back_with_it(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    runs: list[Any] = []
+
+    def by_hand(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+        run = runs[-1]
+        for _ in range(EPOCHS):
+            for x, y in batches(self.loader):
+                for group in self.optimizer.param_groups:
+                    group["lr"] = 0.05 / (1 + run.step)
+                loss = (self.model(x) - y).square().mean()
+                loss.backward()
+                log(loss=loss)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+    unwatched = Loop.make()
+    runs.append(Updates(unwatched.optimizer))
+    by_hand(unwatched, iter, lambda **figures: None)
+    monkeypatch.setattr(Loop, "train", by_hand)
+    script = Script({3: ["checkpoint"], 7: ["rollback 3"]})
+    loop, played = play(tmp_path, monkeypatch, script, opened=runs.append)
+    assert played.events(CommandFailed) == []
+    assert runs[0].step == runs[1].step == 24
+    assert torch.equal(loop.weights, unwatched.weights)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "text"),
+    [
+        (KeyboardInterrupt(), RunState.STOPPED, "interrupted from the keyboard"),
+        (SystemExit(0), RunState.STOPPED, "the script has ended itself"),
+        (SystemExit(3), RunState.FAILED, "SystemExit: 3 (raised in the script)"),
+        (ValueError("mine"), RunState.FAILED, "ValueError: mine (raised in the script)"),
+    ],
+)
+def test_the_end_of_the_script_is_that_of_its_run(
+    error: BaseException, state: RunState, text: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def train(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+        for _ in batches(self.loader):
+            raise error
+
+    monkeypatch.setattr(Loop, "train", train)
+    with pytest.raises(type(error)):
+        play(tmp_path, monkeypatch)
+    (path,) = (tmp_path / "runs").iterdir()
+    (ended,) = [r.event for r in read_records(RunDirectory(path)) if isinstance(r.event, RunEnded)]
+    assert (ended.state, ended.error) == (state, text)
+
+
+def test_batches_without_a_length_count_no_epochs(tmp_path: Path, monkeypatch: Patch) -> None:
+    whole = Loop.train
+    monkeypatch.setattr(
+        Loop,
+        "train",
+        lambda self, batches, log: whole(self, lambda loader: batches(b for b in loader), log),
+    )
+    _, played = play(tmp_path, monkeypatch)
+    assert [step.epoch for _, step in played.at(StepFinished)] == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
 
 
 def test_rate_and_clip_count_from_the_next_update(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,23 @@ def test_a_success_whose_last_events_are_not_on_disk_is_unsaved(
     assert [(end.state, end.exit_code, end.error) for end in ended] == [
         (RunState.UNSAVED, 13, "the disk is full")
     ]
+
+
+def test_a_run_is_recorded_when_its_viewer_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = tmp_path / ".exec-1"
+    viewer.mkdir()
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("FTTUI_EXEC", str(viewer))
+    monkeypatch.setattr(script_run, "launch_hub", lambda run: None)
+    announced = ScriptRun(CONFIG, "", "Trainer")
+    assert (viewer / announced.run.id).read_text() == str(announced.run.path)
+    shutil.rmtree(viewer)
+    later = ScriptRun(CONFIG, "", "Trainer")
+    for run in (announced, later):
+        run.end(RunState.FINISHED)
+        assert isinstance(journal(run)[-1], RunEnded)
 
 
 def test_a_second_end_changes_nothing(opened: ScriptRun) -> None:

@@ -1,0 +1,45 @@
+"""What every trainer that fttui has not built has in common as a `ControlledTrainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..protocol.commands import Command
+from ..train.position import Position
+from .batch_tape import BatchTape
+from .foreign_state import ForeignState
+from .lr_scale import LrScale
+
+
+class ForeignTrainer:
+    """The exact state, the batches and the learning rate of a script."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        position: Position,
+        state: ForeignState,
+        data: BatchTape,
+        refuses: Mapping[type[Command], str],
+    ) -> None:
+        self._scale = LrScale(optimizer, position)
+        self.position = position
+        self.state = state
+        self.data = data
+        self.refuses = refuses
+
+    def set_lr(self, lr: float) -> None:
+        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
+        self._scale.set_lr(lr)
+
+    def restore_lr(self) -> None:
+        """Put the learning rates of the schedule back, before the schedule moves them on."""
+        self._scale.restore_lr()
+
+    def release_memory(self) -> int:
+        """Release nothing: the script may hold tensors of its own that fttui does not know."""
+        return 0
+
+    def reclaim_memory(self) -> None:
+        """Nothing was released."""
