@@ -148,7 +148,7 @@ def without_adapter_keys(folder: Path, start: Path, **sets: Any) -> RunDirectory
     """A run whose configuration sets nothing of the adapter but where it starts."""
     from fttui.engine.config.load import load_config
     from fttui.engine.run.run_dir import create_run
-    from fttui.tui.cli.start_adapter import with_start_adapter
+    from fttui.tui.cli.preflight.start_adapter import with_start_adapter
     from tests.support.training import write_config
 
     path, overrides = write_config(folder, "sft", **{**STILL, "train__steps": 1, **sets})

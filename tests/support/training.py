@@ -44,7 +44,7 @@ from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.train.session import train
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
-from fttui.tui.cli.start_adapter import with_start_adapter
+from fttui.tui.cli.preflight.start_adapter import with_start_adapter
 
 from .tiny import tiny_llama
 

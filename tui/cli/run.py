@@ -12,9 +12,10 @@ from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
 from .attach import open_app, require_terminal
-from .check import fitted, look_into_data
+from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
-from .start_adapter import with_start_adapter
+from .preflight.plan import fitted
+from .preflight.start_adapter import with_start_adapter
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig

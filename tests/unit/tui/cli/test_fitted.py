@@ -12,8 +12,8 @@ from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved
 from fttui.engine.config.memory import hardware
 from fttui.engine.config.memory.hardware import Device, Hardware
 from fttui.engine.errors import DataError, ModelError
-from fttui.tui.cli.check import fitted
 from fttui.tui.cli.main import main
+from fttui.tui.cli.preflight.plan import fitted
 from fttui.tui.connection import engine_process
 
 GIB = 2**30

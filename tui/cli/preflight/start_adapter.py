@@ -10,7 +10,7 @@ from fttui.engine.errors import ConfigError, ModelError, NoSuchRun
 from fttui.engine.run.run_dir import runs_root
 from fttui.engine.run.run_index import find_run
 
-from .options import name_and_step
+from ..options import name_and_step
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig

@@ -1,0 +1,1 @@
+"""What is found out and checked before a run starts: its start adapter, and its memory."""

@@ -1,0 +1,121 @@
+"""The plan of a run before it starts: its length, its memory by terms, the decided settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import FttuiError, ModelError
+
+from ...text.format import memory_term, size
+
+if TYPE_CHECKING:
+    from fttui.engine.config.load import LoadedConfig
+    from fttui.engine.config.memory.estimate import MemoryEstimate
+    from fttui.engine.config.memory.fit import Fit
+    from fttui.engine.config.memory.hardware import Hardware
+    from fttui.engine.config.schema import RunConfig
+
+
+def course(config: RunConfig) -> Iterator[str]:
+    """Yield lines about batch size and length of the run, as far as known without the data."""
+    from fttui.engine.config.step_plan import warmup_steps
+
+    train = config.train
+    per_step = train.batch * train.accumulate * train.devices
+    unit = "pairs" if config.task in ("contrastive", "dpo") else "sequences"
+    yield (
+        f"step: {per_step} {unit} = batch {train.batch} × accumulate {train.accumulate} "
+        f"× {train.devices} {'device' if train.devices == 1 else 'devices'}"
+    )
+    if train.steps is None:
+        epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
+        yield f"length: {epochs}; the number of steps is known once the data is read"
+        return
+    warmup = warmup_steps(train.warmup, train.steps)
+    yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} warm-up steps"
+
+
+def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
+    """Yield lines with the memory estimate by terms, the decisions it led to, and advice.
+
+    Raises:
+        ConfigError: the model lacks something that the configuration refers to.
+        ModelError: the run does not fit in memory; the text says what to change.
+    """
+    from fttui.engine.config.fast_mode import fast_fact, why_not_fast
+    from fttui.engine.config.memory.architecture import MixtureOfExperts
+    from fttui.engine.config.memory.fit import advice, fit, too_large
+    from fttui.engine.config.memory.planning import known_architecture
+
+    config, architecture = loaded.config, known_architecture(loaded)
+    if isinstance(architecture, FttuiError):
+        why = f"without {config.model.id}'s config.json: {architecture}"
+        if isinstance(architecture, MixtureOfExperts):
+            why = f"for this model: {architecture}"
+        yield f"memory: cannot be estimated {why}"
+        return
+    found = fit(config, architecture, hardware)
+    estimate = found.estimate
+    yield (
+        f"memory per rank: {size(estimate.likely)} likely, {size(estimate.low)} to "
+        f"{size(estimate.high)}; {size(found.free_bytes)} free ({hardware.kind})"
+    )
+    for name, term_bytes in estimate.terms().items():
+        yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
+    if architecture.sees_images:
+        yield "  not planned: the vision tower of the model, which is frozen"
+    yield checkpoint_line(found.config, estimate)
+    yield from decided(found)
+    yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
+    if not found.fits:
+        raise ModelError(too_large(found))
+    yield from advice(estimate, found.free_bytes, found.config)
+
+
+def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
+    """Return the size of a checkpoint on disk: trained weights, their average, optimizer state."""
+    average = config.train.ema > 0
+    each = estimate.gradients // (2 if config.train.devices > 1 and not estimate.graphs else 1)
+    each = each * (1 + average) + estimate.optimizer
+    kept = config.checkpoint.keep
+    return f"checkpoints: about {size(each)} each, {size(each * kept)} for the newest {kept}"
+
+
+def decided(found: Fit) -> Iterator[str]:
+    """Yield the values chosen for keys left on `auto`, with the reason."""
+    yield from (f"chosen to fit in memory: {setting}" for setting in found.chosen)
+    yield from (f"chosen for speed, as memory allows: {setting}" for setting in found.faster)
+
+
+def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
+    """Return the configuration with every key left on `auto` decided for this machine.
+
+    It is unchanged if the model's sizes are not known, so that memory cannot be estimated.
+
+    Args:
+        loaded: the configuration as read.
+        force: start even if the run does not fit by the estimate.
+        say: prints the estimate and the decisions.
+
+    Raises:
+        ConfigError: the model lacks something that the configuration refers to.
+        ModelError: the run does not fit in memory; the text says what to change.
+    """
+    from fttui.engine.config.load import with_config
+    from fttui.engine.config.memory.hardware import probe_hardware
+    from fttui.engine.config.memory.planning import fit_on
+
+    found = fit_on(loaded, probe_hardware(), force=force)
+    if found is None:
+        return loaded
+    estimate = found.estimate
+    say(
+        f"memory per rank: {size(estimate.likely)} likely, at most "
+        f"{size(estimate.high)}; {size(found.free_bytes)} free"
+    )
+    terms = (f"{memory_term(name)} {size(held)}" for name, held in estimate.terms().items())
+    say("; ".join(terms))
+    for line in decided(found):
+        say(line)
+    return with_config(loaded, found.config)
