@@ -269,6 +269,13 @@ IGNORED_COLUMNS = Reason(
     "set data.columns: {FIELD: COLUMN} to use a column, or {COLUMN: null} to leave it unused",
     limit=0.0,
 )
+MEDIA_COLUMNS = Reason(
+    "media-columns",
+    "columns",
+    "not read, because they hold images, audio or video, and models are trained on text only",
+    "remove the records that need them, or set data.columns: {COLUMN: null} to train on their text",
+    limit=0.0,
+)
 BROKEN_ROWS = Reason(
     "broken-rows",
     "records",
@@ -448,6 +455,7 @@ REASONS: tuple[Reason, ...] = (
     MASKED_TURNS,
     UNUSED_COLUMNS,
     IGNORED_COLUMNS,
+    MEDIA_COLUMNS,
 )
 """Every reason, in the order in which findings are shown."""
 NAMES = tuple(reason.name for reason in REASONS)

@@ -122,7 +122,7 @@ def _finding_lines(config: RunConfig, findings: Findings) -> Iterator[str]:
 def check_without_tokens(
     config: RunConfig, progress: Progress, error: ModelError
 ) -> Iterator[AnyDataMessage]:
-    """Yield what can be known without the model's tokenizer.
+    """Yield the part of the report that needs no tokenizer: sources and their findings.
 
     Raises:
         DataError: The data cannot be read.

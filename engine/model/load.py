@@ -332,7 +332,7 @@ def _vision_fact(base: Any) -> dict[str, str]:
 
 
 def _start_fact(config: RunConfig) -> dict[str, str]:
-    """Return what became of the start adapter as {"start adapter": line}; empty without one."""
+    """Return a line about the use of the start adapter as {"start adapter": line}, or nothing."""
     start = config.adapter.start
     if start is None:
         return {}

@@ -106,7 +106,7 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
 
 
 def _unfit(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
-    """Yield why the adapter cannot be trained on as the configuration says."""
+    """Yield the settings that do not agree with the adapter to continue."""
     cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
     for reason in file.why_not_continued():
         yield Problem("adapter.start", f"{file.folder} cannot be continued: {reason}; {cure}")

@@ -211,7 +211,7 @@ def _check_columns(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_meanings(data: DataConfig, task: str, path: str) -> Iterator[Problem]:
-    """Yield what is wrong with the columns and labels of one source."""
+    """Yield settings of columns and labels that are unknown or that the task does not use."""
     for field, column in data.columns.items():
         if column is not None and field not in FIELDS:
             close = difflib.get_close_matches(field, FIELDS, n=1)

@@ -38,7 +38,7 @@ def stored_form(stored: Mapping[str, Any]) -> str:
 
 
 def check_quantized(config: RunConfig, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield why a model with stored quantization cannot be trained as the configuration says."""
+    """Yield the settings that do not go with the stored quantization of a model."""
     stored = stored_quantization(settings)
     if stored is None:
         return

@@ -75,7 +75,7 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def starts_beside_base(self) -> bool:
-        """Whether base model and new adapter together, not the base alone, are the start."""
+        """Whether training starts from the base model and the initial values of a new adapter."""
         depends = self.init in ("pissa", "olora", "loftq")
         return depends and self.kind == "lora" and not self.continues
 

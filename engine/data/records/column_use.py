@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ...config.data_reasons import IGNORED_COLUMNS, UNUSED_COLUMNS
+from ...config.data_reasons import IGNORED_COLUMNS, MEDIA_COLUMNS, UNUSED_COLUMNS, Reason
 from ...config.tasks import Format
 from ..findings import Findings
 from .formats import Record, to_record
-from .messages import MessageRules
+from .messages import MessageRules, is_media
 from .turns import ANSWERS
 
 MEANINGFUL = frozenset(
@@ -100,8 +100,12 @@ class ColumnUse:
         """Add columns that change what should be learned; they are reported if they are unused."""
         self._meaningful.update(name.lower() for name in names)
 
-    def _is_meaningful(self, name: str) -> bool:
-        return name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
+    def _reason(self, name: str) -> Reason:
+        """Return the reason under which an unused column is counted."""
+        if is_media(name):
+            return MEDIA_COLUMNS
+        meaningful = name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
+        return IGNORED_COLUMNS if meaningful else UNUSED_COLUMNS
 
     @property
     def unused(self) -> list[str]:
@@ -111,8 +115,8 @@ class ColumnUse:
     def note(self, findings: Findings) -> None:
         """Count the unused columns of the source, and name them."""
         findings.counted("columns", len(self._first))
-        for reason in (UNUSED_COLUMNS, IGNORED_COLUMNS):
-            matters = reason is IGNORED_COLUMNS
-            found = [(name, self._is_meaningful(name)) for name in self.unused]
-            if names := [name for name, meaningful in found if meaningful is matters]:
-                findings.note(reason, self._first[names[0]], ", ".join(names), len(names))
+        by_reason: dict[Reason, list[str]] = {}
+        for name in self.unused:
+            by_reason.setdefault(self._reason(name), []).append(name)
+        for reason, names in by_reason.items():
+            findings.note(reason, self._first[names[0]], ", ".join(names), len(names))

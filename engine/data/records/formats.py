@@ -24,7 +24,7 @@ from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from .forms import listed
 from .labels import number_of
-from .messages import MessageRules, parse_messages, refuse_media, texts_by_path, tools_of
+from .messages import MessageRules, parse_messages, texts_by_path, tools_of
 from .turns import has_turns, turns_of
 
 Message = Mapping[str, Any]
@@ -175,7 +175,6 @@ def to_record(
     """
     row = _Row(values, place, rules or MessageRules())
     identity = identity if values.get("id") in (None, "") else str(values["id"])
-    refuse_media(values, place)
     if form == "messages":
         return MessagesRecord(identity, row.conversation(), tools=row.tools(), place=place)
     if form == "text":

@@ -158,18 +158,9 @@ def tools_of(
     return parse_tools(value, _Messages(column, place, rules).wrong)
 
 
-def refuse_media(values: Mapping[str, Any], place: str) -> None:
-    """Raise if a row has images, audio or video.
-
-    Raises:
-        DataError: A column holds images, audio or video.
-    """
-    for name in filter(_MEDIA_KEY.fullmatch, values):
-        if values[name]:
-            raise DataError(
-                f"{place}: column '{name}' is not empty, but models are trained on text only; "
-                f"remove these records, or set data.columns: {{{name}: null}} to keep their text"
-            )
+def is_media(name: str) -> bool:
+    """Whether the name of a column or a key says that it holds images, audio or video."""
+    return _MEDIA_KEY.fullmatch(name) is not None
 
 
 def texts_by_path(column: str, expected: str) -> str:
@@ -308,7 +299,7 @@ class _Messages:
                 message["learned"] = False
 
     def _refuse_media_in(self, keys: Mapping[str, Any], what: str) -> None:
-        if any(value and _MEDIA_KEY.fullmatch(key) for key, value in keys.items()):
+        if any(value and is_media(key) for key, value in keys.items()):
             raise self._media(what)
 
     def _media(self, what: str) -> DataError:

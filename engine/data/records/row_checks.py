@@ -1,4 +1,4 @@
-"""Find contradictions of a row and its record: scores, missing values, a second conversation."""
+"""Find contradictions between a row and its record: scores, missing values, other answers."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _call(call: Any, wrong: Wrong) -> dict[str, Any]:
 
 
 def parsed(text: str, wrong: Wrong, expected: str) -> Any:
-    """Return what a JSON text holds; None for a blank text.
+    """Return the value of a JSON text; None for a blank text.
 
     Raises:
         DataError: The text is not JSON.

@@ -1,1 +1,1 @@
-"""What is found out and checked before a run starts: its start adapter, and its memory."""
+"""Steps before a run starts: find its start adapter, and plan its length and memory."""

@@ -73,6 +73,7 @@ def test_the_first_of_several_positives_stays_the_only_one(tmp_path: Path) -> No
     ("row", "record"),
     [
         ({"text": "t", "label": "g"}, TextRecord("d:1", "t")),
+        ({"text": "t", "image_path": "a.png"}, TextRecord("d:1", "t")),
         (
             {"messages": CHAT, "system": "s", "history": [["a", "b"]], "tools": [{"name": "n"}]},
             MessagesRecord("d:1", tuple(CHAT)),

@@ -137,6 +137,15 @@ def test_large_losses_need_consent_before_a_new_run(rows, load):
     assert len(load(data, accepted=True).train) == 5
 
 
+@pytest.mark.parametrize("column", ["image", "image_path", "audio_url"])
+def test_media_columns_need_consent_but_not_when_a_run_is_resumed(rows, load, column):
+    data = {"train": rows([{"text": f"text {n}", column: "a.bin"} for n in range(4)])}
+    with pytest.raises(DataError, match=rf"not read, because they hold images.*:1, {column};"):
+        load(data | {"eval_fraction": 0})
+    assert len(load(data | {"eval_fraction": 0}, accepted=True).train) == 4
+    assert load(data | {"eval_fraction": 0, "columns": {column: None}}).train
+
+
 def test_triplets(rows, load):
     record = {"query": "q", "pos": ["p"], "neg": ["n1", "n2"], "label": "x"}
     sets = load({"train": rows([record] * 4), "eval_fraction": 0}, **PAIRS)

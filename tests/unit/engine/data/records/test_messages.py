@@ -105,14 +105,6 @@ def test_a_text_beside_null_content_is_read():
     assert read({"role": "user", "content": None, "text": "b"})[0]["content"] == "b"
 
 
-def test_images_beside_text_are_refused():
-    row = {"messages": [{"role": "user", "content": "a"}], "images": ["a.jpg"]}
-    with pytest.raises(DataError, match=r"d.jsonl:3: column 'images' .*text only"):
-        to_record(row, "messages", "i", "d.jsonl:3")
-    record = to_record({**row, "images": []}, "messages", "i", "d.jsonl:3")
-    assert isinstance(record, MessagesRecord)
-
-
 @pytest.mark.parametrize("key", ["mask", "masked", "ignore", "train_detail"])
 def test_a_mask_of_another_meaning_is_refused(key):
     one = {"role": "assistant", "content": "a"}

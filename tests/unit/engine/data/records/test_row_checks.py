@@ -142,16 +142,19 @@ def test_of_several_conversations_one_is_named_in_the_refusal() -> None:
         *("audio", "audio_path", "audios", "video_file", "videos", "pixel_values", "picture"),
     ],
 )
-def test_media_beside_a_text_are_refused_under_every_usual_name(column: str) -> None:
-    with pytest.raises(DataError, match=rf"column '{column}'.*{{{column}: null}}"):
-        Reading("sft", [{"text": "a", column: "a.bin"}])
-    assert Reading("sft", [{"text": "a", column: "a.bin"}], columns={column: None}).records
-    assert Reading("sft", [{"text": "a", column: None}]).records
+def test_media_beside_a_text_need_consent_under_every_usual_name(column: str) -> None:
+    read = Reading("sft", [{"text": "a"}, {"text": "a", column: "a.bin"}])
+    assert read.found(reasons.MEDIA_COLUMNS) == (1, "d.jsonl:2", column)
+    assert reasons.MEDIA_COLUMNS.limit == 0
+    left_out = Reading("sft", [{"text": "a", column: "a.bin"}], columns={column: None})
+    for without in (left_out, Reading("sft", [{"text": "a", column: None}])):
+        assert without.records
+        assert without.found(reasons.MEDIA_COLUMNS) is None
 
 
 @pytest.mark.parametrize("column", ["video_id", "imagination", "audience", "speech", "imager"])
 def test_other_columns_are_no_media(column: str) -> None:
-    assert Reading("sft", [{"text": "a", column: "b"}]).records
+    assert Reading("sft", [{"text": "a", column: "b"}]).found(reasons.MEDIA_COLUMNS) is None
 
 
 @pytest.mark.parametrize(
