@@ -27,7 +27,7 @@ from ..run.identity.hash_cache import HashCache
 from ..run.identity.recorded import AcceptedChange, identity_of
 from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
-from .checkpoint import read_adapter
+from .checkpoint import read_trained
 from .folder import new_folder
 from .lineage import LineageStep, read_lineage
 
@@ -87,18 +87,18 @@ def _export(options: argparse.Namespace) -> None:
     run = RunDirectory(options.run.absolute())
     config = parse_resolved(run.config.read_text(encoding="utf-8"))
     print_line("checking the checkpoint")
-    adapter = read_adapter(run, options.checkpoint, ema=options.ema)
-    command = _command(run, adapter.manifest, options)
-    accepted = _require_same_model(run, adapter.manifest, config, options.accept_changed, command)
-    lineage = read_lineage(run, adapter.manifest)
-    lineage.interventions += [_accepted_step(adapter.manifest, one) for one in accepted]
+    trained = read_trained(run, options.checkpoint, ema=options.ema)
+    command = _command(run, trained.manifest, options)
+    accepted = _require_same_model(run, trained.manifest, config, options.accept_changed, command)
+    lineage = read_lineage(run, trained.manifest)
+    lineage.interventions += [_accepted_step(trained.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
         from .write import write_adapter, write_merged
 
         write = write_merged if options.kind == "merged" else write_adapter
-        write(folder, config, adapter, lineage, ProgressPrinter())
+        write(folder, config, trained, lineage, ProgressPrinter())
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
-    print_line(f"{adapter.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
+    print_line(f"{trained.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
 
 
 def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace) -> str:

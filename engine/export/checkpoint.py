@@ -21,7 +21,7 @@ INITIAL = "initial_model.safetensors"
 
 
 @dataclass(frozen=True)
-class AdapterFiles:
+class TrainedFiles:
     """The trained weights of a checkpoint, in memory: an adapter, or those of the model itself."""
 
     manifest: Manifest
@@ -33,7 +33,7 @@ class AdapterFiles:
     """Whether the weights are the moving average."""
 
 
-def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
+def read_trained(run: RunDirectory, wanted: str, *, ema: bool) -> TrainedFiles:
     """Find a checkpoint, verify all its files, and read its trained weights.
 
     Args:
@@ -66,4 +66,4 @@ def read_adapter(run: RunDirectory, wanted: str, *, ema: bool) -> AdapterFiles:
         ) from None
     if not whole:
         weights, settings = plain_adapter(weights, settings, initial)
-    return AdapterFiles(manifest, weights, settings, averaged=ema)
+    return TrainedFiles(manifest, weights, settings, averaged=ema)

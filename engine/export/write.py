@@ -29,7 +29,7 @@ from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
 from ..run.identity.model_content import model_folder
 from .card import BaseModel, ModelCard, shown_start, without_folders
-from .checkpoint import SETTINGS, WEIGHTS, AdapterFiles
+from .checkpoint import SETTINGS, WEIGHTS, TrainedFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
 from .lineage import Lineage
@@ -58,7 +58,7 @@ _HEAD_IN_NF4 = (
 
 
 def write_merged(
-    folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
+    folder: Path, config: RunConfig, files: TrainedFiles, lineage: Lineage, progress: Progress
 ) -> None:
     """Write a model for plain transformers, or for sentence-transformers if it embeds.
 
@@ -73,7 +73,7 @@ def write_merged(
     logging.disable_progress_bar()
     loaded = load_model(_for_merging(config), torch.device("cpu"), progress)
     unite = _with_own_weights if config.adapter.kind == "none" else _merged
-    merged = unite(folder, loaded.model, adapter, progress)
+    merged = unite(folder, loaded.model, files, progress)
     merged.config.use_cache = True
     progress("writing", 0, 1)
     merged.save_pretrained(str(folder))
@@ -82,39 +82,39 @@ def write_merged(
         notes += embedding_notes(loaded.tokenizer, config)
         end_with_eos(loaded.tokenizer, config.data.max_length)
         write_embedding_files(folder, config, merged.config.get_text_config().hidden_size)
-    _finish(folder, config, adapter, lineage, loaded.tokenizer, notes, merged=True)
+    _finish(folder, config, files, lineage, loaded.tokenizer, notes, merged=True)
     progress("writing", 1, 1)
 
 
-def _merged(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress) -> Any:
+def _merged(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -> Any:
     """Return the base model with the trained adapter merged into it."""
     base = _dequantized(model.unload(), progress)
     require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
     progress("merging", 0, 1)
-    _write_adapter_files(folder, adapter)
+    _write_adapter_files(folder, files)
     trained = PeftModel.from_pretrained(base, str(folder))
     _remove_adapter_files(folder)
     try:
         return trained.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise CheckpointError(f"checkpoint {adapter.manifest.name}: {error}") from None
+        raise CheckpointError(f"checkpoint {files.manifest.name}: {error}") from None
 
 
-def _with_own_weights(folder: Path, model: Any, adapter: AdapterFiles, progress: Progress) -> Any:
+def _with_own_weights(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -> Any:
     """Return the model with the trained weights in place of those of the base model."""
     require_space(folder, sum(p.numel() * p.element_size() for p in model.parameters()))
-    trained = safetensors.torch.load(adapter.weights)
+    trained = safetensors.torch.load(files.weights)
     found = model.load_state_dict(trained, strict=False)
     if found.unexpected_keys:
         raise CheckpointError(
-            f"checkpoint {adapter.manifest.name}: the base model has no "
+            f"checkpoint {files.manifest.name}: the base model has no "
             f"{found.unexpected_keys[0]}; use the base model of the run"
         )
     return model
 
 
 def write_adapter(
-    folder: Path, config: RunConfig, adapter: AdapterFiles, lineage: Lineage, progress: Progress
+    folder: Path, config: RunConfig, files: TrainedFiles, lineage: Lineage, progress: Progress
 ) -> None:
     """Write an adapter for plain PEFT.
 
@@ -126,7 +126,7 @@ def write_adapter(
         raise ConfigError(
             "the run has no adapter, because adapter: none trained the model itself; use --merged"
         )
-    require_space(folder, len(adapter.weights))
+    require_space(folder, len(files.weights))
     progress("writing", 0, 1)
     tokenizer = load_tokenizer(config.model, config.data, progress)
     base = str(tokenizer.name_or_path)
@@ -134,8 +134,8 @@ def write_adapter(
     if config.adapter.merge_first:
         base = merged_base(base, shown_start(config.adapter.start))
         notes.append(_BASE_IS_MERGED)
-    _write_adapter_files(folder, adapter, base=base, revision=config.model.revision)
-    _finish(folder, config, adapter, lineage, tokenizer, notes, merged=False)
+    _write_adapter_files(folder, files, base=base, revision=config.model.revision)
+    _finish(folder, config, files, lineage, tokenizer, notes, merged=False)
     progress("writing", 1, 1)
 
 
@@ -183,14 +183,14 @@ def _dequantized(base: Any, progress: Progress) -> Any:
 
 
 def _write_adapter_files(
-    folder: Path, adapter: AdapterFiles, base: str | None = None, revision: str | None = None
+    folder: Path, files: TrainedFiles, base: str | None = None, revision: str | None = None
 ) -> None:
     """Write the adapter files that PEFT reads."""
-    settings = json.loads(adapter.settings)
+    settings = json.loads(files.settings)
     settings["inference_mode"] = True
     if base is not None:
         settings |= {"base_model_name_or_path": base, "revision": revision}
-    (folder / WEIGHTS).write_bytes(adapter.weights)
+    (folder / WEIGHTS).write_bytes(files.weights)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -202,7 +202,7 @@ def _remove_adapter_files(folder: Path) -> None:
 def _finish(
     folder: Path,
     config: RunConfig,
-    adapter: AdapterFiles,
+    files: TrainedFiles,
     lineage: Lineage,
     tokenizer: Any,
     notes: Sequence[str],
@@ -221,11 +221,11 @@ def _finish(
     card = ModelCard(
         config=config,
         config_text=dump_config(without_folders(config)),
-        manifest=adapter.manifest,
+        manifest=files.manifest,
         lineage=lineage,
         base=describe_base(config.model, str(tokenizer.name_or_path)),
         merged=merged,
-        averaged=adapter.averaged,
+        averaged=files.averaged,
         vision=vision,
         notes=notes,
     )

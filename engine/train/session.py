@@ -39,8 +39,8 @@ from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.data_sample import write_sample
 from ..run.identity.run_identity import RunIdentity
 from ..run.run_dir import RunDirectory
-from .checkpoint.ema import AdapterEma
-from .checkpoint.training_state import TrainingState, adapter_weights
+from .checkpoint.ema import WeightsEma
+from .checkpoint.training_state import TrainingState, trained_weights
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
 from .controlled_session import ControlledSession, SessionOutcome, SessionParts, open_control
@@ -270,17 +270,17 @@ def build_hf_trainer(setup: Setup, start: SessionStart, event_log: EventLog) -> 
     )
 
 
-def build_ema(setup: Setup) -> AdapterEma | None:
+def build_ema(setup: Setup) -> WeightsEma | None:
     """Build the moving average of the trained weights; None if the run keeps none."""
     decay = setup.config.train.ema
-    return AdapterEma(adapter_weights(setup.loaded.model), decay) if decay else None
+    return WeightsEma(trained_weights(setup.loaded.model), decay) if decay else None
 
 
 def engine_trainer(
     setup: Setup,
     trainer: AnyTrainer,
     source: BatchSource,
-    ema: AdapterEma | None,
+    ema: WeightsEma | None,
     event_log: EventLog,
 ) -> EngineTrainer:
     """Return the trainer with the parts that capture, evaluate and offload it.
@@ -336,7 +336,7 @@ def build_profiler(
 
 
 def after_update(
-    setup: Setup, source: BatchSource, ema: AdapterEma | None, event_log: EventLog
+    setup: Setup, source: BatchSource, ema: WeightsEma | None, event_log: EventLog
 ) -> list[Callable[[], None]]:
     """Return the calls after each update: average the weights, report findings of a stream."""
     follow = [ema.update] if ema else []

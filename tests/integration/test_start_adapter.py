@@ -15,20 +15,21 @@ from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from fttui.engine.config.load import parse_resolved
+from fttui.engine.config.load import load_config, parse_resolved
 from fttui.engine.errors import ConfigError, ContentChanged, FttuiError, ModelError
 from fttui.engine.export.__main__ import main as export
 from fttui.engine.protocol.events import RunStarted, StepFinished
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.journal_summary import summarize_journal
-from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.checkpoint.training_state import adapter_weights
+from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.train.checkpoint.training_state import trained_weights
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.session import build_source, load
 from fttui.engine.train.session_start import SessionStart
+from fttui.tui.cli.preflight.start_adapter import with_start_adapter
 from tests.support.tiny import tiny_llama
-from tests.support.training import Script, new_run, play
+from tests.support.training import Script, new_run, play, write_config
 
 STILL = {
     "adapter__dropout": 0,
@@ -136,7 +137,7 @@ def test_an_adapter_of_peft_is_trained_on(tmp_path: Path) -> None:
         )
 
     setup = setup_of(run)
-    loaded = adapter_weights(setup.loaded.model)
+    loaded = trained_weights(setup.loaded.model)
     saved = safetensors.torch.load_file(tmp_path / "theirs" / "adapter_model.safetensors")
     assert loaded.keys() == saved.keys()
     assert all(torch.equal(loaded[name], saved[name]) for name in saved)
@@ -146,11 +147,6 @@ def test_an_adapter_of_peft_is_trained_on(tmp_path: Path) -> None:
 
 def without_adapter_keys(folder: Path, start: Path, **sets: Any) -> RunDirectory:
     """A run whose configuration sets nothing of the adapter but where it starts."""
-    from fttui.engine.config.load import load_config
-    from fttui.engine.run.run_dir import create_run
-    from fttui.tui.cli.preflight.start_adapter import with_start_adapter
-    from tests.support.training import write_config
-
     path, overrides = write_config(folder, "sft", **{**STILL, "train__steps": 1, **sets})
     text = path.read_text().replace("adapter: {r: 4, alpha: 8, dropout: 0.1}", "")
     path.write_text(text)
@@ -186,6 +182,59 @@ def test_resume_and_rollback_are_exact(sft: RunDirectory, tmp_path: Path, task: 
     resumed = play(stopped, resume=CheckpointStore(stopped).all()[-1].name)
     assert back.losses() == whole.losses()
     assert resumed.losses() == whole.losses()
+
+
+@pytest.mark.parametrize(("task", "quantize"), [("sft", "none"), ("dpo", "nf4")])
+def test_resume_and_rollback_after_merging_first_are_exact(
+    sft: RunDirectory, tmp_path: Path, task: str, quantize: str
+) -> None:
+    sets = {"adapter__merge_first": "true", "model__quantize": quantize, "train__ema": 0.5}
+    whole = play(started(tmp_path / "whole", task, sft.path, **sets))
+    back = play(started(tmp_path / "back", task, sft.path, **sets), Script({6: ["rollback 4"]}))
+    stopped = started(tmp_path / "stopped", task, sft.path, **sets)
+    play(stopped, Script({5: ["stop"]}))
+    resumed = play(stopped, resume=CheckpointStore(stopped).all()[-1].name)
+    assert back.losses() == whole.losses()
+    assert resumed.losses() == whole.losses()
+    if task == "dpo":  # the reference is the merged model
+        assert whole.losses()[1] == pytest.approx(0.6931, abs=1e-4)
+
+
+def warnings_for(folder: Path, start: Path, **sets: Any) -> str:
+    """The warnings about a start adapter when a configuration is checked."""
+    folder.mkdir(exist_ok=True)
+    path, overrides = write_config(folder, "sft", adapter__start=start, **sets)
+    said: list[str] = []
+    with_start_adapter(load_config(path, overrides), str(folder / "runs"), str(path), said.append)
+    return "\n".join(line for line in said if "warning" in line)
+
+
+@pytest.mark.parametrize("form", ["run", "export"])
+def test_another_base_or_chat_template_than_that_of_the_adapter_is_warned_of(
+    sft: RunDirectory, tmp_path: Path, form: str
+) -> None:
+    start = sft.path
+    if form == "export":
+        start = tmp_path / "alone"
+        assert export([str(sft.path), "last", "--kind", "adapter", "--out", str(start)]) == 0
+    assert warnings_for(tmp_path / "same", start) == ""
+    other = warnings_for(tmp_path / "other", start, data__template="'{{ messages }}'")
+    kept = "alone/chat_template.jinja" if form == "export" else "as in the run of the adapter"
+    assert "another chat template than that of this run; to keep its template" in other
+    assert kept in other
+    model = tiny_llama(tmp_path / "seed", seed=0)
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    changed = {name: weight + 1 for name, weight in weights.items()}
+    safetensors.torch.save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
+    base = warnings_for(tmp_path / "base", start, model__id=model)
+    assert ("has other files than the base model" in base) is (form == "run")
+
+
+def test_a_run_without_an_adapter_is_no_start(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "sft", adapter="none", train__steps=1)
+    play(run)
+    with pytest.raises(ConfigError, match="has no adapter, because it trained the weights"):
+        started(tmp_path, "sft", run.path)
 
 
 def test_merging_first_trains_a_new_adapter_on_the_merged_model(
@@ -277,7 +326,7 @@ def test_an_adapter_beside_a_model_is_not_loaded_in_silence(
     run = started(tmp_path, "sft", both, model__id=both, train__steps=1)
     model = setup_of(run).loaded.model
     saved = safetensors.torch.load_file(both / "adapter_model.safetensors")
-    loaded = adapter_weights(model)
+    loaded = trained_weights(model)
     assert all(torch.equal(loaded[name], saved[name]) for name in saved)
     assert sum("lora_A" in name for name, _ in model.named_parameters()) == len(saved) // 2
 

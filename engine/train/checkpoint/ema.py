@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 Weights = Mapping[str, Tensor]
 
 
-class AdapterEma:
+class WeightsEma:
     """Exponential moving average of the weights after each applied update, in fp32.
 
     Each update sets `average ← decay × average + (1 − decay) × weights`. The first updates use the

@@ -29,7 +29,7 @@ from ...errors import CheckpointError
 from ..patches import set_last_lr
 from ..position import Position
 from .counters import Counters
-from .ema import AdapterEma
+from .ema import WeightsEma
 from .optimizer_state import (
     bit_sums,
     capture_optimizer,
@@ -63,7 +63,7 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
 class StagedState:
     """A checkpoint that has been read to the host and checked, ready to be applied."""
 
-    adapter: dict[str, Tensor]
+    weights: dict[str, Tensor]
     machinery: dict[str, Any]
     """The content of `OPTIMIZER`: optimizer, schedule, loss scaler, other parameters."""
     rng: RngState
@@ -106,7 +106,7 @@ class TrainingState:
         self,
         trainer: StatefulTrainer,
         model: PeftModel,
-        ema: AdapterEma | None = None,
+        ema: WeightsEma | None = None,
         initial: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._trainer = trainer
@@ -115,7 +115,7 @@ class TrainingState:
         self._initial = dict(initial or {})
         """The adapter before training, if the base weights depend on it."""
         self._file = ADAPTER if isinstance(model, PeftModel) else OWN
-        self._adapter = adapter_weights(model)
+        self._weights = trained_weights(model)
         self._others = trainer.own_parameters
 
     def mark(self, position: int) -> Boundary:
@@ -135,7 +135,7 @@ class TrainingState:
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters."""
-        save_weights(self._adapter, folder / self._file)
+        save_weights(self._weights, folder / self._file)
         if self._ema is not None:
             save_weights(self._ema.average, folder / EMA)
         if self._initial:
@@ -167,13 +167,13 @@ class TrainingState:
         """
         read = CheckpointReader(folder)
         staged = StagedState(
-            adapter=read(self._file, read_weights),
+            weights=read(self._file, read_weights),
             machinery=read(OPTIMIZER, _machinery),
             rng=read(rng_file(rank), lambda file: rng_from_tensors(read_tensors(file))),
             counters=read(COUNTERS, lambda _: read_counters(folder)),
             average=read(EMA, read_weights) if self._ema and (folder / EMA).exists() else None,
         )
-        self._check_weights(folder, self._file, staged.adapter)
+        self._check_weights(folder, self._file, staged.weights)
         if staged.average:
             self._check_weights(folder, EMA, staged.average)
         if self._initial:
@@ -204,8 +204,8 @@ class TrainingState:
     def apply(self, staged: StagedState) -> Counters:
         """Apply a staged checkpoint and return its counters for the other parts of the session."""
         with torch.no_grad():
-            for name, weight in self._adapter.items():
-                weight.copy_(staged.adapter[name])
+            for name, weight in self._weights.items():
+                weight.copy_(staged.weights[name])
             for name, tensor in self._others.items():
                 tensor.copy_(staged.machinery["others"][name])
         restore_optimizer(self._trainer.optimizer, staged.machinery["optimizer"])
@@ -226,7 +226,7 @@ class TrainingState:
         """
         machinery = self._machinery()
         average = list(self._ema.average.values()) if self._ema else []
-        live = [*self._adapter.values(), *self._others.values(), *average]
+        live = [*self._weights.values(), *self._others.values(), *average]
         live += state_tensors(machinery["optimizer"])
         plain = (
             bit_sums(live),
@@ -241,7 +241,7 @@ class TrainingState:
         return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
 
     def _check_weights(self, folder: Path, file: str, found: dict[str, Tensor]) -> None:
-        own = self._adapter
+        own = self._weights
         if missing := sorted(own.keys() ^ found.keys()):
             raise CheckpointError(
                 f"checkpoint {folder.name}: {file} holds a different set of weights than this "
@@ -257,10 +257,10 @@ class TrainingState:
                 )
 
 
-def adapter_weights(model: PeftModel) -> dict[str, Tensor]:
-    """Return the live adapter weights by the names under which PEFT saves them.
+def trained_weights(model: PeftModel) -> dict[str, Tensor]:
+    """Return the live trained weights by the names under which they are saved.
 
-    Without an adapter these are the trained weights of the model itself, by their own names.
+    Those of an adapter have the names that PEFT gives them, those of the model itself their own.
     """
     if not isinstance(model, PeftModel):
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -336,7 +336,7 @@ class CheckpointReader:
             ) from None
 
 
-def _restore_average(ema: AdapterEma, staged: StagedState) -> None:
+def _restore_average(ema: WeightsEma, staged: StagedState) -> None:
     """Restore the average; without one in the checkpoint it restarts from the weights."""
     if staged.average is None:
         ema.restart()

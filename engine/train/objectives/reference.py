@@ -10,7 +10,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from ...config.schema import RunConfig
-from ..checkpoint.training_state import adapter_weights
+from ..checkpoint.training_state import trained_weights
 
 
 class StartReference:
@@ -63,5 +63,5 @@ class BaseReference:
 def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference:
     """Return the reference of a run; called before anything is trained or restored."""
     if config.adapter.needs_copy_as_reference:
-        return StartReference(adapter_weights(model))
+        return StartReference(trained_weights(model))
     return BaseReference(model)

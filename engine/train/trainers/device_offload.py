@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage, nn
 
-from ..checkpoint.ema import AdapterEma
+from ..checkpoint.ema import WeightsEma
 
 
 class DeviceOffload:
     """Moves the memory of a model, its optimizer and its average off the device and back."""
 
     def __init__(
-        self, model: nn.Module, trainer: Any, device: torch.device, ema: AdapterEma | None = None
+        self, model: nn.Module, trainer: Any, device: torch.device, ema: WeightsEma | None = None
     ) -> None:
         self._model = model
         self._trainer = trainer

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fttui.engine.train.checkpoint.ema import AdapterEma
+from fttui.engine.train.checkpoint.ema import WeightsEma
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_average_follows_its_formula(dtype: torch.dtype) -> None:
     weight = torch.zeros(3, dtype=dtype)
-    ema = AdapterEma({"w": weight}, decay=0.5)
+    ema = WeightsEma({"w": weight}, decay=0.5)
     expected = 0.0
     for update in range(1, 15):
         weight += 1
@@ -24,7 +24,7 @@ def test_the_average_follows_its_formula(dtype: torch.dtype) -> None:
 
 def test_the_model_gets_its_own_weights_back_also_after_an_error() -> None:
     weight = torch.nn.Parameter(torch.randn(5).to(torch.bfloat16))
-    ema = AdapterEma({"w": weight}, decay=0.9)
+    ema = WeightsEma({"w": weight}, decay=0.9)
     with torch.no_grad():
         weight.add_(1)
     own = weight.detach().clone()
@@ -45,7 +45,7 @@ def test_the_model_gets_its_own_weights_back_also_after_an_error() -> None:
 
 def test_a_restored_average_goes_on_as_if_never_left() -> None:
     weight = torch.zeros(4)
-    ema = AdapterEma({"w": weight}, decay=0.9)
+    ema = WeightsEma({"w": weight}, decay=0.9)
     for _ in range(3):
         weight += 1
         ema.update()
