@@ -346,7 +346,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Where activation checkpoints are kept until the backward pass; auto: in host memory if the
     memory estimate of `fttui run` requires it."""
     seed: Seed = 0
-    """Seed of data order, adapter initialization and dropout."""
+    """Seed of data order, of the initial weights of adapters, and of dropout."""
     devices: Count = 1
     """Number of processes, one per device; torchrun starts them when there are several."""
     restarts: CountOrZero = 0
@@ -354,7 +354,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     collective_timeout_s: Positive = 600.0
     """Seconds that a rank waits for the gradients of another one before the run fails."""
     adapter_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the adapter weights; auto: bf16 on a GPU with nf4 and bf16 compute,
+    """Precision of the trained weights; auto: bf16 on a GPU with nf4 or fp4 and bf16 compute,
     otherwise fp32."""
     deterministic: bool = False
     """Use deterministic kernels: slower, but bit-exact on a GPU as well."""

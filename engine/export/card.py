@@ -12,7 +12,9 @@ from ..config.schema import ModelConfig, RunConfig
 from ..run.checkpoint_store import Manifest
 from .lineage import Lineage, LineageStep
 
+_TEXT = "AutoModelForCausalLM"
 _VISION = "AutoModelForImageTextToText"
+"""Classes of transformers that load a model."""
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Words with which the names of facts about the data begin or end."""
 
@@ -108,7 +110,7 @@ class ModelCard:
                 'documents = model.encode(["…"])',
             ]
         elif self.merged:
-            kind = _VISION if self.vision else "AutoModelForCausalLM"
+            kind = _VISION if self.vision else _TEXT
             lines = [
                 f"from transformers import {kind}, AutoTokenizer",
                 f'model = {kind}.from_pretrained("FOLDER")',
@@ -139,7 +141,7 @@ class ModelCard:
 
     def _merged_usage(self) -> Iterator[str]:
         """Yield code that merges the start adapter into the base before it loads the adapter."""
-        kind = _VISION if self.vision else "AutoModelForCausalLM"
+        kind = _VISION if self.vision else _TEXT
         start = shown_start(self.config.adapter.start)
         yield "from peft import PeftModel"
         yield f"from transformers import {kind}"
@@ -175,10 +177,16 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
 
 
 def shown_start(start: str | None) -> str:
-    """Return the name of a start adapter without its folders; a checkpoint is RUN@NAME."""
+    """Return the name of a start adapter without its folders.
+
+    A checkpoint is RUN@NAME, a folder in the cache of the hub the id of its repository.
+    """
     path = Path(start or "")
+    above = path.parent.parent.name
     if path.parent.name == "checkpoints":
-        return f"{path.parent.parent.name}@{path.name}"
+        return f"{above}@{path.name}"
+    if path.parent.name == "snapshots" and above.startswith("models--"):
+        return above.removeprefix("models--").replace("--", "/", 1)
     return _name(str(path))
 
 

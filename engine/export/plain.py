@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import safetensors.torch
 import torch
+
+_FIRST = re.compile(r"\.lora_(embedding_)?A")
+_SECOND = re.compile(r"\.lora_(embedding_)?B")
+"""Names of the matrices A [rank, inputs] and B [outputs, rank], also of adapters on embeddings."""
 
 
 def plain_adapter(weights: bytes, settings: bytes, initial: bytes | None) -> tuple[bytes, bytes]:
     """Return the weights and settings of an equivalent adapter for the unchanged base model.
 
     PiSSA and OLoRA subtract the product of the initial matrices from the base weights. The result
-    has twice the rank: B·A − B₀·A₀ = [B, −B₀]·[A; A₀].
+    has twice the rank: B·A − B₀·A₀ = [B, −B₀]·[A; A₀]. Alphas stay whole numbers: they are doubled
+    with the ranks, or with rsLoRA, which divides by the root of the rank, the matrix A is scaled.
 
     Args:
         weights: The adapter as safetensors.
@@ -29,22 +35,25 @@ def plain_adapter(weights: bytes, settings: bytes, initial: bytes | None) -> tup
         return weights, json.dumps(found).encode()
     first = safetensors.torch.load(initial)
     trained = safetensors.torch.load(weights)
-    joined = {name: _joined(name, one, first.get(name)) for name, one in trained.items()}
+    scale = math.sqrt(2) if found.get("use_rslora") else 1.0
+    joined = {name: _joined(name, one, first.get(name), scale) for name, one in trained.items()}
     _double(found)
     return safetensors.torch.save(joined, metadata={"format": "pt"}), json.dumps(found).encode()
 
 
-def _joined(name: str, trained: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
-    if first is None or not ("lora_A" in name or "lora_B" in name):
-        return trained
-    if "lora_A" in name:
-        return torch.cat((trained.float(), first.float()))
-    return torch.cat((trained.float(), -first.float()), dim=1)
+def _joined(
+    name: str, trained: torch.Tensor, first: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    if first is not None and _FIRST.search(name):
+        return torch.cat((trained.float(), first.float())) * scale
+    if first is not None and _SECOND.search(name):
+        return torch.cat((trained.float(), -first.float()), dim=1)
+    return trained
 
 
 def _double(settings: dict[str, Any]) -> None:
-    """Double the ranks, and change the alphas so that the scaling stays the same."""
-    factor = math.sqrt(2) if settings.get("use_rslora") else 2
+    """Double the ranks, and without rsLoRA the alphas, so that alpha/r stays the same."""
+    factor = 1 if settings.get("use_rslora") else 2
     ranks, alphas = settings.get("rank_pattern") or {}, settings.get("alpha_pattern") or {}
     settings["r"] *= 2
     settings["lora_alpha"] *= factor

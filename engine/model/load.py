@@ -16,7 +16,8 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_flash_attn_2_available
 
-from ..config.checks import check_model, require
+from ..config.adapter.files import AdapterFile
+from ..config.checks import check_model, check_vision, require
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .adapter.attach import (
@@ -96,7 +97,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         if lean:
             make_lean(base, device)
         new_ids = list(found.new_tokens.values())
-        loaded = equip(base, found.tokenizer, config, device, progress, new_ids)
+        loaded = equip(base, found.tokenizer, config, device, progress, new_ids, start)
     if left_out:
         loaded.facts["weights left out"] = left_out
     return loaded
@@ -109,6 +110,7 @@ def equip(
     device: torch.device,
     progress: Progress,
     new_ids: Sequence[int] = (),
+    start: AdapterFile | None = None,
 ) -> LoadedModel:
     """Set up activation checkpointing and adapters on a loaded base model.
 
@@ -119,6 +121,7 @@ def equip(
         device: Device of the adapters.
         progress: Called with (label, done, total).
         new_ids: Ids of tokens that are new to the model, whose rows are added and trained.
+        start: The adapter that `adapter.start` names.
 
     Raises:
         ConfigError: The configuration asks for more layers than the model has.
@@ -137,9 +140,9 @@ def equip(
     if config.data.special_tokens:
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
-    model = _with_adapter(base, config, rows, device)
+    model = _with_adapter(base, config, rows, device, start)
     if config.adapter.init == "loftq" and not config.adapter.continues:
-        initialize_loftq(model, str(base.name_or_path))
+        initialize_loftq(model, str(base.name_or_path), config.model.revision)
     initial = initial_weights(model) if config.adapter.starts_beside_base else {}
     adapt_to_losses(base)
     adapter = _trained_dtype(config, dtype, device)
@@ -167,15 +170,16 @@ def _counts(model: Any) -> tuple[int, int]:
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
-def _with_adapter(base: Any, config: RunConfig, rows: NewRows, device: torch.device) -> Any:
+def _with_adapter(
+    base: Any, config: RunConfig, rows: NewRows, device: torch.device, start: AdapterFile | None
+) -> Any:
     """Attach a new adapter, or the one that the run continues, or unfreeze the model itself."""
     if config.adapter.kind == "none":
         dtype = compute_dtype(config.model.precision, device)
         unfreeze(base, config.train.layers, _trained_dtype(config, dtype, device), dtype)
         return base
     adapter, seed = config.adapter, config.train.seed
-    start = start_file(adapter) if adapter.continues else None
-    if start is None:
+    if start is None or not adapter.continues:
         return attach_adapters(base, adapter, rows, seed, device)
     return continue_adapter(base, adapter, start, rows, seed, device)
 
@@ -221,10 +225,8 @@ def _load_base(
     """Return (base model, a text about the weights of its files that it does not use, or None)."""
     model, lean = config.model, config.train.memory == "lean"
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
-    if lean and sees_images(settings):
-        raise ModelError(
-            "train.memory: lean does not support vision-language models. Set train.memory: plain."
-        )
+    if sees_images(settings):
+        require(check_vision(config), {}, model.id)
     quantization = quantization_of(config, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":
@@ -298,12 +300,14 @@ def _facts(
     adapter: torch.dtype,
 ) -> dict[str, str]:
     text = base.config.get_text_config()
+    whole = config.adapter.kind == "none"
     return {
         "architecture": f"{text.model_type}, {text.num_hidden_layers} layers, hidden "
         f"{text.hidden_size:,}, vocabulary {text.vocab_size:,}",
         "weights": f"{form_of(base) or dtype_name(dtype)}, "
-        f"{weights_bytes(base) / 2**20:,.0f} MiB with adapters",
-        "precision": f"compute {dtype_name(dtype)}, adapters {dtype_name(adapter)}",
+        f"{weights_bytes(base) / 2**20:,.0f} MiB{'' if whole else ' with adapters'}",
+        "precision": f"compute {dtype_name(dtype)}, {'trained weights' if whole else 'adapters'} "
+        f"{dtype_name(adapter)}",
         "attention": str(base.config._attn_implementation),
         "adapter": _adapter_fact(base, config),
         **_start_fact(config),

@@ -11,6 +11,7 @@ from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
+from fttui.engine.config.adapter.files import read_adapter_file
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.errors import ConfigError, ModelError
 from fttui.engine.export.__main__ import main as export
@@ -22,6 +23,7 @@ from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.session import build_source, load
 from fttui.engine.train.session_start import SessionStart
+from tests.support.architectures import tiny_model
 from tests.support.tiny import tiny_llama
 from tests.support.training import Script, new_run, play
 
@@ -92,8 +94,39 @@ def test_an_initialization_by_the_base_trains_and_is_exported_for_the_base(
         new_run(tmp_path, "sft", adapter__start=run.path)
 
 
+@pytest.mark.parametrize("rslora", ["true", "false"])
+def test_a_changed_base_is_exported_for_the_base_with_ranks_and_ends(
+    tmp_path: Path, rslora: str
+) -> None:
+    sets = {
+        "adapter__init": "pissa",
+        "adapter__rslora": rslora,
+        "adapter__targets": "[q_proj, up_proj, embed_tokens]",
+        "adapter__rank_pattern": "{up_proj: 2}",
+        "adapter__alpha_pattern": "{up_proj: 6}",
+    }
+    model = tiny_llama(tmp_path / "untied", tied=False)
+    run = new_run(tmp_path, "sft", model__id=model, **sets, **STILL)
+    play(run)
+    adapter, merged = exported(run, tmp_path)
+    ids = torch.arange(10, 30).unsqueeze(0)
+    with torch.no_grad():
+        torch.testing.assert_close(adapter(ids).logits, merged(ids).logits, atol=1e-4, rtol=0)
+    settings = read_adapter_file(tmp_path / "adapter")
+    assert (settings.values["r"], settings.values["rank_pattern"]) == (8, {"up_proj": 4})
+
+
+def test_layers_that_olora_would_change_are_refused(tmp_path: Path) -> None:
+    model = tiny_model("gpt2", tmp_path / "gpt2")
+    sets = {"model__id": model, "adapter__targets": "[c_proj]"}
+    with pytest.raises(ModelError, match="olora would change what this model computes"):
+        play(new_run(tmp_path, "sft", adapter__init="olora", **sets))
+    assert play(new_run(tmp_path, "sft", adapter__init="pissa", **sets)).losses()
+
+
 @pytest.mark.parametrize(
-    ("init", "quantize"), [("pissa", "none"), ("loftq", "nf4"), ("eva", "none")]
+    ("init", "quantize"),
+    [("pissa", "none"), ("olora", "none"), ("loftq", "nf4"), ("eva", "none")],
 )
 def test_resume_and_rollback_are_exact(tmp_path: Path, init: str, quantize: str) -> None:
     sets = {"adapter__init": init, "model__quantize": quantize, "train__ema": 0.5}

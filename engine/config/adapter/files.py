@@ -82,6 +82,11 @@ class AdapterFile:
         return str(self.settings.get("base_model_name_or_path") or "")
 
     @property
+    def base_revision(self) -> str | None:
+        """The revision of the base model on the hub, as the file names it."""
+        return str(self.settings.get("revision") or "") or None
+
+    @property
     def values(self) -> dict[str, Any]:
         """The values of the keys of the section `adapter` that the file decides.
 

@@ -10,10 +10,12 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from ...errors import ModelError
-from ..checks import Problem
+from ..checks import Problem, check_config
 from ..load import LoadedConfig, with_config
-from ..schema import AdapterConfig
+from ..schema import AdapterConfig, ModelConfig
+from ..sections.model import PACKAGE_FOLDER, PACKAGE_MODEL
 from .files import (
+    SETTINGS,
     AdapterFile,
     adapter_alone,
     adapter_beside_model,
@@ -42,7 +44,7 @@ def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]
     Raises:
         ModelError: It is not clear what to load; the text says what to set.
     """
-    config, folder = loaded.config, Path(loaded.config.model.id)
+    config, folder = loaded.config, _folder_of_model(loaded.config.model)
     if adapter_beside_model(folder) and config.adapter.start is None:
         raise ModelError(
             f"model.id: {folder} holds the weights of a model and an adapter beside them. Set "
@@ -51,34 +53,70 @@ def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]
         )
     if not adapter_alone(folder):
         return loaded, []
-    if config.adapter.start not in (None, str(folder)):
+    if config.adapter.start not in (None, config.model.id, str(folder)):
         raise ModelError(
             f"model.id: {folder} holds an adapter alone, and adapter.start names another one. "
             f"Adapters are not stacked: set model.id to a model."
         )
-    base = read_adapter_file(folder).base
-    _require_base(folder, base)
+    file = read_adapter_file(folder)
+    base = _usable_base(folder, file.base)
+    given = config.model.revision if _is_folder(config.model.id) else None
+    revision = given or file.base_revision  # of a hub adapter the given one is its own
     same = with_fields(
         config,
-        model=with_fields(config.model, id=base),
+        model=with_fields(config.model, id=base, revision=revision),
         adapter=with_fields(config.adapter, start=str(folder)),
     )
-    line = f"model.id: {folder} holds an adapter alone; its base model is {base}, as its file says"
+    at = f" at revision {revision}" if revision else ""
+    line = (
+        f"model.id: {folder} holds an adapter alone; its base model is {base}{at}, as its file says"
+    )
     return with_config(loaded, same), [line]
 
 
-def _require_base(folder: Path, base: str) -> None:
+def _folder_of_model(model: ModelConfig) -> Path:
+    """Return the folder of a model, or of an adapter in the local cache of the hub.
+
+    It need not exist.
+    """
+    folder = Path(model.id).expanduser()
+    if folder.is_dir() or model.id.count("/") != 1:
+        return folder
+    from huggingface_hub import try_to_load_from_cache  # deferred: it is slow to import
+
+    try:
+        cached = try_to_load_from_cache(model.id, SETTINGS, revision=model.revision or "main")
+    except ValueError:  # no hub id
+        return folder
+    alone = isinstance(cached, str) and not (Path(cached).parent / "config.json").is_file()
+    return Path(str(cached)).parent if alone else folder
+
+
+def _is_folder(model_id: str) -> bool:
+    return Path(model_id).expanduser().is_dir()
+
+
+def _usable_base(folder: Path, base: str) -> str:
+    """Return the base model of an adapter as an absolute folder or a hub id.
+
+    Raises:
+        ModelError: The file names no base model, or a folder that does not exist.
+    """
     if not base:
         raise ModelError(
             f"model.id: {folder} holds an adapter alone, and its file does not name the base "
             f"model. Set model.id to the base model, and adapter.start: {folder}."
         )
-    if base.startswith(("/", "./", "../", "~")) and not Path(base).expanduser().is_dir():
+    path = Path(base).expanduser()
+    if path.is_dir():
+        return str(path.absolute())
+    if base.startswith(("/", "./", "../", "~")):
         raise ModelError(
             f"model.id: {folder} holds an adapter alone, and the base model that its file names, "
             f"{base}, is not on this machine. Set model.id to the base model, and adapter.start: "
             f"{folder}."
         )
+    return base
 
 
 def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
@@ -94,15 +132,15 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
     own = loaded.config.adapter
     if own.merge_first:
         return Started(loaded, list(_unmergeable(file)), [*_merged_lines(loaded, file)])
-    problems = list(_unfit(loaded, file))
     taken = {
         key: value for key, value in file.values.items() if f"adapter.{key}" not in loaded.places
     }
+    config = with_fields(loaded.config, adapter=with_fields(own, **taken))
+    # The file may have named the start adapter and what it trains, which other keys may exclude.
+    problems = [*_unfit(loaded, file), *check_config(config)]
     if problems:
         return Started(loaded, problems, [])
-    adapter = with_fields(own, **taken)
-    config = with_fields(loaded.config, adapter=adapter)
-    return Started(with_config(loaded, config), [], list(_continued_lines(config.model.id, file)))
+    return Started(with_config(loaded, config), [], list(_continued_lines(config.model, file)))
 
 
 def _unfit(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
@@ -149,14 +187,14 @@ def _unmergeable(file: AdapterFile) -> Iterator[Problem]:
         )
 
 
-def _continued_lines(model_id: str, file: AdapterFile) -> Iterator[str]:
+def _continued_lines(model: ModelConfig, file: AdapterFile) -> Iterator[str]:
     values = file.values
     targets = values["targets"]
     named = targets if isinstance(targets, str) else ", ".join(targets)
     yield (
         f"adapter: continues {file.folder}, r {values['r']}, alpha {values['alpha']}, on {named}"
     )
-    yield from _other_base(model_id, file)
+    yield from _other_base(model, file)
 
 
 def _merged_lines(loaded: LoadedConfig, file: AdapterFile) -> Iterator[str]:
@@ -164,15 +202,29 @@ def _merged_lines(loaded: LoadedConfig, file: AdapterFile) -> Iterator[str]:
         f"adapter: {file.folder} is merged into the base model first, and a new adapter with r "
         f"{loaded.config.adapter.r} is trained on the result: two adapters are stacked"
     )
-    yield from _other_base(loaded.config.model.id, file)
+    yield from _other_base(loaded.config.model, file)
 
 
-def _other_base(model_id: str, file: AdapterFile) -> Iterator[str]:
-    """Yield a warning if the file names another base model than the configuration."""
-    if file.base and Path(file.base).name != Path(model_id).name:
+def _is_base(model: ModelConfig, file: AdapterFile) -> bool:
+    """Whether a model has the name of the base model in the file."""
+    name = Path(file.base).name
+    if model.id == PACKAGE_MODEL:
+        return name.startswith(PACKAGE_FOLDER)
+    return name == Path(model.id).name
+
+
+def _other_base(model: ModelConfig, file: AdapterFile) -> Iterator[str]:
+    """Yield a warning if the file names another base model or revision than the configuration."""
+    if not _is_base(model, file):
+        found = file.base or "a model that its file does not name"
         yield (
-            f"warning: the adapter was trained on {file.base}, but model.id is {model_id}; its "
+            f"warning: the adapter was trained on {found}, but model.id is {model.id}; its "
             "weights are used only if they fit, and are right only on the same model"
+        )
+    elif file.base_revision not in (None, "main", model.revision) and not _is_folder(model.id):
+        yield (
+            f"warning: the adapter was trained on revision {file.base_revision} of {file.base}, "
+            f"but model.revision is {model.revision or 'null'}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..schema import RunConfig
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
-from .machine import check_experts, check_hardware, check_model
+from .machine import check_experts, check_hardware, check_model, check_vision
 from .objective import OBJECTIVE
 from .problem import Problem, require
 from .quantized import check_quantized, stored_quantization
@@ -28,6 +28,7 @@ __all__ = [
     "check_model",
     "check_quantized",
     "check_sources",
+    "check_vision",
     "describe_missing",
     "files_of_pattern",
     "is_broken_link",

@@ -35,6 +35,14 @@ def check_experts(config: RunConfig) -> list[Problem]:
     return [Problem("train.fast", refusal(MIXTURE_OF_EXPERTS))]
 
 
+def check_vision(config: RunConfig) -> list[Problem]:
+    """Return the settings that a vision-language model does not support."""
+    if config.train.memory != "lean":
+        return []
+    text = "got lean, which does not support vision-language models; set train.memory: plain"
+    return [Problem("train.memory", text)]
+
+
 def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
     if config.train.devices > hardware.count:
         unit = "GPU" if hardware.kind == "cuda" else "CPU core"

@@ -77,6 +77,13 @@ def _check_init(config: RunConfig) -> Iterator[Problem]:
             "adapter.init",
             "got loftq, which reduces the error of NF4; set model.quantize: nf4, or another value",
         )
+    if init == "loftq" and adapter.merge_first:
+        yield Problem(
+            "adapter.init",
+            "got loftq, which compares NF4 weights with those in the model's files, but "
+            "adapter.merge_first changes them; set another value, or export the run of that "
+            "adapter with --merged, and set model.id to the folder",
+        )
     if adapter.dora and adapter.starts_beside_base:
         yield Problem(
             "adapter.init",

@@ -68,7 +68,7 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
 def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
     """Return the first alternative whose high estimate fits, or else the smallest one."""
     candidates = []
-    for changes in _alternatives(config):
+    for changes in _alternatives(config, plain.architecture):
         settled = _with_train(_settled(config), **changes)
         need = estimate_memory(settled, plain.architecture, plain.device)
         if plain.likely - need.likely < SMALLEST_SAVING * plain.likely:
@@ -125,7 +125,7 @@ def _settled(config: RunConfig) -> RunConfig:
     )
 
 
-def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
+def _alternatives(config: RunConfig, arch: Architecture) -> Iterator[dict[str, str]]:
     """Yield the possible decisions on `auto` settings, the least costly first.
 
     Without graphs, or with activation checkpoints on the host (which excludes graphs), a run is
@@ -136,14 +136,18 @@ def _alternatives(config: RunConfig) -> Iterator[dict[str, str]]:
     if train.activations == "auto" and _may_wait_on_host(config):
         slower.append({"activations": "host"})
     yield from slower
-    if train.memory == "auto" and config.model.quantize == "nf4" and not _trains_ends(config):
+    if train.memory == "auto" and _may_be_lean(config, arch):
         yield {"memory": "lean"}
         yield from ({"memory": "lean", **change} for change in slower)
 
 
-def _trains_ends(config: RunConfig) -> bool:
-    """Whether embedding or head may be trained, which lean mode cannot."""
-    return bool(config.adapter.modules_to_save or config.data.special_tokens)
+def _may_be_lean(config: RunConfig, arch: Architecture) -> bool:
+    """Whether lean mode supports the run: NF4, text only, embedding and head not trained."""
+    adapter = config.adapter
+    targets = adapter.targets if isinstance(adapter.targets, list) else []
+    at_ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
+    trains_ends = adapter.modules_to_save or config.data.special_tokens or at_ends
+    return config.model.quantize == "nf4" and not trains_ends and not arch.sees_images
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ def changes_to_fit(
         config: The run as configured.
     """
     need = estimate
-    for text, change in _changes():
+    for text, change in _changes(estimate.architecture):
         if need.high <= free_bytes:
             return
         changed = change(config)
@@ -213,7 +217,7 @@ def _gib(need: MemoryEstimate) -> str:
     return f"{need.likely / GIB:.1f} GiB (at most {need.high / GIB:.1f})"
 
 
-def _changes() -> Iterator[tuple[_Text, _Change]]:
+def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
     """Yield texts and changes, from those with the same result to those that change it."""
     yield (
         lambda c: "Set train.activation_checkpointing: true (about a third slower)",
@@ -236,7 +240,7 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
     )
     yield (
         lambda c: "Set train.memory: lean (embedding in host memory, output head in four bits)",
-        lambda c: _with_train(c, memory="lean") if c.model.quantize == "nf4" else c,
+        lambda c: _with_train(c, memory="lean") if _may_be_lean(c, arch) else c,
     )
     yield lambda c: "Set adapter.dropout: 0", lambda c: _with_adapter(c, dropout=0.0)
     yield (
@@ -253,8 +257,9 @@ def _changes() -> Iterator[tuple[_Text, _Change]]:
 
 
 def _in_nf4(config: RunConfig) -> RunConfig:
-    """Quantize the base model, unless its own weights are trained."""
-    return config if config.adapter.kind == "none" else _with_model(config, quantize="nf4")
+    """Quantize the base model, unless its own weights are trained or changed at the start."""
+    unquantized = config.adapter.kind == "none" or config.adapter.init in ("pissa", "olora")
+    return config if unquantized else _with_model(config, quantize="nf4")
 
 
 def _without_graphs(config: RunConfig) -> RunConfig:
@@ -299,4 +304,7 @@ def _fewer_pairs(config: RunConfig) -> RunConfig:
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:
+    """Lower the rank, unless an adapter that has one is continued."""
+    if config.adapter.continues:
+        return config
     return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))

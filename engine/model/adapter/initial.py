@@ -35,7 +35,7 @@ def initial_weights(model: PeftModel) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def initialize_loftq(model: PeftModel, source: str) -> None:
+def initialize_loftq(model: PeftModel, source: str, revision: str | None) -> None:
     """Let the adapter of each NF4 layer begin with the largest part of its quantization error.
 
     The error of a layer is approximated by a matrix of the adapter's rank, so that base and adapter
@@ -44,13 +44,16 @@ def initialize_loftq(model: PeftModel, source: str) -> None:
     Args:
         model: A model in NF4 with a new adapter.
         source: Folder or hub id with the unquantized weights, as safetensors.
+        revision: Revision on the hub.
 
     Raises:
         ModelError: The unquantized weights cannot be read, or no layer is in NF4.
 
     Source: Li et al. 2023 (LoftQ), with one iteration.
     """
-    folder = source if Path(source).is_dir() else snapshot_download(source, local_files_only=True)
+    folder = source
+    if not Path(source).is_dir():
+        folder = snapshot_download(source, revision=revision, local_files_only=True)
     changed = 0
     for name, module in model.named_modules():
         if isinstance(module, Linear4bit):

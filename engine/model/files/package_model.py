@@ -16,6 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...config.sections.model import PACKAGE_FOLDER
 from ...errors import ModelError
 from ..progress import Progress
 from .gguf_llama import convert
@@ -48,7 +49,7 @@ def package_model(model_id: str, progress: Progress, cache: Path | None = None) 
         )
     source, version = find_gguf()
     parent = default_cache() if cache is None else cache
-    target = parent / f"smollm2-135m-instruct-{version}"
+    target = parent / f"{PACKAGE_FOLDER}-{version}"
     if not target.is_dir():
         _convert_once(source, target, progress)
     return target

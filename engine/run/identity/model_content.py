@@ -52,6 +52,8 @@ _TEMPLATE_FILE = "chat_template.jinja"
 _TEMPLATE_FOLDER = "additional_chat_templates"
 _DEFAULT = "default"
 """The name of the template that is used unless another one is asked for."""
+DEFAULT_TEMPLATE = f"template {_DEFAULT}"
+"""The part of the content of chat templates with the hash of that one."""
 
 
 def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Content, Content]:
@@ -239,7 +241,7 @@ def _template_content(config: RunConfig, own: Content, parts: Mapping[str, str])
         text = configured_template(named)
     except (OSError, ValueError) as error:
         return Content(sources=["data.template"], unknown=f"data.template: {error}")
-    found = {**parts, f"template {_DEFAULT}": hash_text(text)}
+    found = {**parts, DEFAULT_TEMPLATE: hash_text(text)}
     return Content(hash=hash_parts(found), parts=found, sources=["data.template"])
 
 

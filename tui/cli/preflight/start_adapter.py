@@ -35,6 +35,7 @@ def with_start_adapter(
     from fttui.engine.config.adapter.files import read_adapter_file
     from fttui.engine.config.adapter.start import with_base_of_adapter, with_start
     from fttui.engine.config.checks import require
+    from fttui.engine.run.identity.start_content import differences_from_start
 
     loaded, lines = with_base_of_adapter(loaded)
     for line in lines:
@@ -45,7 +46,7 @@ def with_start_adapter(
     folder, place = _folder_of(wanted, runs_dir)
     started = with_start(loaded, read_adapter_file(folder))
     require(started.problems, loaded.places, name)
-    for line in started.lines:
+    for line in (*started.lines, *differences_from_start(started.loaded.config, folder)):
         say(line)
     return _placed(started.loaded, place)
 
@@ -91,10 +92,15 @@ def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
     except NoSuchRun as error:
         raise NoSuchRun(f"adapter.start: {error}; a folder or a hub id works as well") from None
     adapter = parse_resolved(run.config.read_text(encoding="utf-8"), str(run.config)).adapter
-    if adapter.merge_first:
+    why = ""
+    if adapter.kind == "none":
+        why = f"{run.id} has no adapter, because it trained the weights of the model itself"
+    elif adapter.merge_first:
+        why = f"the adapter of {run.id} belongs to a base model with another adapter merged into it"
+    if why:
         raise ConfigError(
-            f"adapter.start: the adapter of {run.id} belongs to a base model with another adapter "
-            f"merged into it; use: fttui export {run.id} --merged, and set model.id to the folder"
+            f"adapter.start: {why}; use: fttui export {run.id} --merged, and set model.id to the "
+            "folder"
         )
     store = CheckpointStore(run)
     return store.verify(store.find(step or "last")).absolute()

@@ -93,6 +93,11 @@ def test_sound_configurations_pass(changes):
     ("changes", "key", "next_step"),
     [
         (({"train": {"steps": None}},), "train.steps", "give one"),
+        (
+            ({"adapter": {"start": "folder", "merge_first": True, "init": "loftq"}},),
+            "adapter.init",
+            "with --merged",
+        ),
         (({"train": {"epochs": 1.0}},), "train.steps", "keep one"),
         (({"task": "contrastive"},), "contrastive.kind", "infonce"),
         (

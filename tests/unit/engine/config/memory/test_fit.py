@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
+from fttui.engine.config.memory.architecture import Architecture
 from fttui.engine.config.memory.estimate import GIB, estimate_memory
 from fttui.engine.config.memory.fit import changes_to_fit, fit
 from fttui.engine.config.memory.hardware import Device, Hardware
@@ -45,13 +48,38 @@ def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
 
 @pytest.mark.parametrize(
     "trained",
-    [{"data": {"special_tokens": ["<a>"]}}, {"adapter": {"modules_to_save": ["lm_head"]}}],
+    [
+        {"data": {"special_tokens": ["<a>"]}},
+        {"adapter": {"modules_to_save": ["lm_head"]}},
+        {"adapter": {"targets": ["q_proj", "lm_head"]}},
+    ],
 )
 def test_ends_that_are_trained_are_not_put_into_lean_forms(trained) -> None:
     config = configured(**trained)
     found = fit(config, LLAMA_8B, card(6.2))
     assert found.config.train.memory == "plain"
+    assert "lean" not in advised(config, LLAMA_8B)
     assert fit(configured(), LLAMA_8B, card(6.2)).config.train.memory == "lean"
+    assert "lean" in advised(configured(), LLAMA_8B)
+
+
+def advised(config: RunConfig, arch: Architecture) -> str:
+    """All changes that are advised where nothing fits."""
+    changes = changes_to_fit(estimate_memory(config, arch), 1, config)
+    return "; ".join(change.text for change in changes)
+
+
+def test_what_a_run_does_not_support_is_neither_chosen_nor_advised() -> None:
+    vision = dataclasses.replace(LLAMA_8B, sees_images=True)
+    assert fit(configured(), vision, card(6.2)).config.train.memory == "plain"
+    assert "lean" not in advised(configured(), vision)
+    whole = {"model": {"quantize": "none"}}
+    assert "nf4" in advised(configured(**whole), LLAMA_8B)
+    assert "nf4" not in advised(configured(**whole, adapter={"init": "pissa"}), LLAMA_8B)
+    large = {"train": {"batch": 1}, "data": {"max_length": 128}}
+    assert "adapter.r" in advised(configured(**large, adapter={"r": 1024}), LLAMA_8B)
+    continued = {"r": 1024, "start": "folder"}
+    assert "adapter.r" not in advised(configured(**large, adapter=continued), LLAMA_8B)
 
 
 def test_rows_of_new_tokens_are_planned_for() -> None:

@@ -14,13 +14,13 @@ from fttui.engine.config.memory.architecture import MixtureOfExperts
 from fttui.engine.config.memory.estimate import estimate_memory, read_architecture
 from fttui.engine.config.memory.hardware import Device, Hardware
 from fttui.engine.config.memory.planning import (
-    PACKAGE_MODEL,
     architecture_of,
     fit_on,
     known_architecture,
     with_earlier_decisions,
 )
 from fttui.engine.config.schema import TrainConfig
+from fttui.engine.config.sections.model import PACKAGE_MODEL
 from fttui.engine.errors import ConfigError, FttuiError, ModelError
 
 GIB = 2**30
