@@ -187,7 +187,7 @@ def shown_start(start: str | None) -> str:
         return f"{above}@{path.name}"
     if path.parent.name == "snapshots" and above.startswith("models--"):
         return above.removeprefix("models--").replace("--", "/", 1)
-    return _name(str(path))
+    return _name(start or "")
 
 
 def _name(source: str) -> str:
