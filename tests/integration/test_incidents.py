@@ -121,7 +121,7 @@ def test_an_adapter_that_is_not_finite_is_never_saved(
 
     def spoilt(self: TrainingState, folder: Path, counters: Counters) -> None:
         if counters.step >= 3:
-            next(iter(self._adapter.values())).data[0] = math.inf
+            next(iter(self._weights.values())).data[0] = math.inf
         save(self, folder, counters)
 
     monkeypatch.setattr(TrainingState, "save_shared", spoilt)
