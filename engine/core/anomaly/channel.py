@@ -1,4 +1,4 @@
-"""One monitored quantity: its robust level, its noise, its tail, and the limit for outliers.
+"""Online baseline of one quantity: robust level, noise and tail, and the outlier threshold.
 
 Values are on a scale where differences are log ratios, or nearly so.
 """
@@ -32,8 +32,11 @@ MIN_SD = 0.0015
 """Least standard deviation, 0.15 %; smaller noise is rounding in the log."""
 PRIOR_SD, PRIOR_WEIGHT = 0.1, 3
 """Standard deviation that is assumed before records are seen, and its worth in records."""
-SMALL_SD = 6.0
-"""Correction for few records, which understate the noise: n records widen it by this over n."""
+SMALL_SD = 8.0
+"""Widening of the threshold while the tail is unknown: n residuals widen it by this over n.
+
+A wide tail shows only in its rare values, so that a quiet start says little about it.
+"""
 WINSOR_SD = 4.0
 """Standard deviations at which a value is cut before it enters the level.
 
@@ -43,7 +46,7 @@ An outlier then cannot hide the next one, while a true shift is absorbed within 
 SLOPE_RECORDS = 5
 NORMAL_BEND = 1.12
 """Median absolute bend of normal noise, in standard deviations."""
-NORMAL_SD = 4.0
+NORMAL_SD = 5.0
 EXCURSION_SD = 2.0
 """Residuals above this after an alarm belong to the same excursion."""
 GROWN_RISE = math.log(2)
@@ -92,7 +95,7 @@ class Signal(msgspec.Struct):
     """The value before; a falling value, even far above the level, starts no excursion."""
 
     def read(self, x: float) -> Reading | None:
-        """Compare a value with the past; return None while there are too few records."""
+        """Return the residual of a value; None while there are too few records for a baseline."""
         if self.count < FIRST_RECORDS:
             return None
         level = self.level()
@@ -126,18 +129,18 @@ class Signal(msgspec.Struct):
     def limit(self, sd: float, probability: float) -> float:
         """Return the residual that the next value exceeds with a probability."""
         widened = sd * (1 + SMALL_SD / max(len(self.tail.window), 1))
-        return widened * self.tail.limit(probability, RECORD_TAIL)
+        return max(widened * self.tail.limit(probability, RECORD_TAIL), self.tail.outlier_limit(sd))
 
     def wide_sd(self, sd: float) -> float:
         """Return the standard deviation of distant records, given that of neighbours."""
         return sd * self.tail.width(RECORD_TAIL)
 
     def normal_limit(self, sd: float) -> float:
-        """Return the residual that normal noise exceeds once in 30,000 records.
+        """Return the residual that normal noise exceeds once in millions of records.
 
-        It is no less than the outliers that the run has come back from several times.
+        It is no less than what outliers must exceed in a run that has come back from others.
         """
-        return max(NORMAL_SD, self.tail.usual()) * sd
+        return max(NORMAL_SD * sd, self.tail.outlier_limit(sd))
 
     def takes_alarms(self, x: float) -> bool:
         """Return whether a value may raise an alarm.
@@ -149,14 +152,14 @@ class Signal(msgspec.Struct):
         return self.last is None or x > self.last
 
     def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
-        """Add a value to the past.
+        """Update the baseline with a value.
 
         A value that is still far out after an alarm belongs to the same excursion: it moves the
         level, but is neither noise nor one more outlier.
 
         Args:
             x: the value.
-            reading: its comparison with the past, as `read` returned it.
+            reading: its residual, as `read` returned it.
             alarmed: whether it raised an alarm.
         """
         self.count += 1
@@ -172,7 +175,7 @@ class Signal(msgspec.Struct):
             self.recent.push(x)
             return
         if not (excursion and reading.residual > EXCURSION_SD * reading.sd):
-            self.tail.push(reading.z, alarmed=alarmed)
+            self.tail.push(reading.z, reading.sd, alarmed=alarmed)
             if bend is not None and not alarmed:
                 self.bends.push(bend)
         self.recent.push(min(x, reading.level + WINSOR_SD * reading.sd))
@@ -187,7 +190,7 @@ class Signal(msgspec.Struct):
         return bend
 
     def relearn(self) -> None:
-        """Forget the level; keep noise and tail."""
+        """Reset the level; keep the estimates of noise and tail."""
         self.recent.clear()
         self.count = 0
         self.last = None

@@ -1,4 +1,4 @@
-"""The anomaly detector: judges a stream of training records, one call per record."""
+"""Anomaly detection on training metrics: one call per record, baselines updated online."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEMORY_KEYS = ("vram_gb", "vram_bytes", "mem_allocated_bytes")
 
 
 class Detector:
-    """Finds anomalies in a stream of training records.
+    """Raises alerts about a stream of training records.
 
     It counts records, not steps, so it works for any logging interval. Its setting is the rate of
     false alarms of instability; `sensitivity` is a factor on it. Least sizes of a rise are divided
@@ -51,7 +51,7 @@ class Detector:
         self._verdicts: list[AlertVerdict] = []
 
     def update(self, record: _Record) -> list[Alert]:
-        """Judge one record and learn from it.
+        """Return the alerts that a record raises, and update the baselines with it.
 
         Args:
             record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s`,
@@ -92,7 +92,7 @@ class Detector:
         return waiting.settle(state.last_step, state.back)
 
     def relearn(self) -> None:
-        """Forget the levels, as after a rollback, a new learning rate or other data.
+        """Reset the baseline levels, as after a rollback, a new learning rate or other data.
 
         For about a dozen records only non-finite values raise alarms.
         """

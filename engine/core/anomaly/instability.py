@@ -9,11 +9,10 @@ import msgspec
 from .alerts import ALARM, INFO, Finding
 from .channel import Reading, Signal
 from .scale import FROM_ZERO, Scale
-from .trend import Trend
-from .warmup import ColdStart
+from .trend import ColdStart, Trend
 
-LOSS_RISE = math.log(1.25)
-"""A rise of a single loss by a quarter is a spike if it is out of the noise."""
+LOSS_RISE = math.log(1.3)
+"""Least effect size: a loss 30 % above its level is a spike if noise does not explain it."""
 CLEAR_SD, CLEAR_RISE = 20.0, 0.05
 """In a quiet run, so is one of 20 standard deviations, from 5 % on."""
 LINEAR_RISE = math.asinh(1)
@@ -22,10 +21,10 @@ LINEAR_LIFT = 4.0
 """There, the factor on the least lift of a divergence."""
 GRAD_RISE = math.log(8)
 """A smaller rise of the gradient norm harms nothing; norms are noisier than losses."""
-GRAD_ANY = math.log(30)
-"""A norm of 30 times its level is an explosion if normal noise does not explain it.
+GRAD_ANY = math.log(10)
+"""A norm of 10 times its level is an explosion if normal noise does not explain it.
 
-Heavy tails of smaller norms do not excuse it.
+The extrapolated tail of smaller norms does not raise this threshold, outliers of its size do.
 """
 BAD_RECORDS = 10
 """Finite records after which a non-finite value is news again."""
@@ -40,10 +39,12 @@ STEPS = 10_000.0
 """The unit of the rate of false alarms."""
 TESTS = 3
 """Tests of a record that share the rate: loss spike, divergence, gradient explosion."""
+LIFT_SHARE = 1 / 3
+"""A false divergence costs a rollback, so it may occur a third as often as a false spike."""
 
 
 class Strictness(msgspec.Struct, frozen=True):
-    """How much an alarm takes."""
+    """The thresholds of alarms: false-alarm rate and least effect size."""
 
     rate: float
     """False alarms per 10,000 steps."""
@@ -57,7 +58,7 @@ class Strictness(msgspec.Struct, frozen=True):
 
 
 class Instability(msgspec.Struct):
-    """Judges loss and gradient norm of every record."""
+    """Tests every loss and gradient norm against the run's own baseline."""
 
     scale: Scale = msgspec.field(default_factory=Scale)
     loss: Signal = msgspec.field(default_factory=Signal)
@@ -75,12 +76,12 @@ class Instability(msgspec.Struct):
     def update(
         self, loss: float | None, norm: float | None, strict: Strictness, *, scaled: bool = False
     ) -> list[Finding]:
-        """Judge one record and learn from it.
+        """Return the instabilities that a record shows, and update the baselines with it.
 
         Args:
             loss: loss of the record, if known.
             norm: gradient norm of the record, if known.
-            strict: how much an alarm takes.
+            strict: thresholds of alarms.
             scaled: whether a loss scaler skips steps whose gradients overflow.
         """
         found = self._nonfinite(loss, norm, scaled=scaled)
@@ -179,7 +180,7 @@ class Instability(msgspec.Struct):
         return self._judge_loss(loss, fresh[-1], strict) + found
 
     def _settle(self, values: list[float]) -> None:
-        """Learn the earlier losses on the scale, which is new or has changed."""
+        """Rebuild the baseline from earlier losses, because the scale is new or has changed."""
         self.loss = Signal()
         self.trend = Trend()
         for x in values:
@@ -197,7 +198,7 @@ class Instability(msgspec.Struct):
             found.append(_finding("spike", "loss", loss, level, reading.z))
         sd = None if reading is None else self.loss.wide_sd(reading.sd)
         size = strict.size * (LINEAR_LIFT if self.scale.signed else 1)
-        lift = self.trend.update(x, sd, strict.probability / 3, size)
+        lift = self.trend.update(x, sd, LIFT_SHARE * strict.probability, size)
         if lift is not None:
             level, now = self.scale.back(lift.level), self.scale.back(lift.level + lift.size)
             found.append(_finding("divergence", "loss", now, level, lift.size / lift.sd))
@@ -230,7 +231,7 @@ class Instability(msgspec.Struct):
         return self.scale.back(self.loss.recent.median()) if len(self.loss.recent) else None
 
     def relearn(self) -> None:
-        """Forget the levels; keep noise and tails."""
+        """Reset the levels; keep the estimates of noise and tails."""
         self.loss.relearn()
         self.grad.relearn()
         self.trend.relearn()

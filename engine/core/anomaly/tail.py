@@ -13,27 +13,26 @@ TAIL_SHARE = 0.1
 """Share of the values that make the tail; the value at its beginning is the threshold."""
 WIDTH_RECORDS = 40
 """Values from which the beginning of the tail is known."""
-OUTLIERS, OUTLIER_FACTOR = 3, 1.25
-"""A value must exceed the third largest of the whole run by a quarter.
+OUTLIERS, OUTLIER_FACTOR = 2, 1.25
+"""A value must exceed the second largest of the whole run by a quarter.
 
-A run that has come back from three outliers of a size will have more of them.
+A run that has come back from two outliers of a size will have more of them.
 """
-FORGIVEN = 2
-"""Alarms in the window that are events, not noise: they are left out of the tail, later ones not.
+FORGIVEN = 1
+"""Number of alarms in the window that are left out of the tail, because they are events, not noise.
 
-A second spike of the size of the first is told. A run that throws such outliers again and again
-has a heavy tail, which then is learned.
+Further alarms enter the tail: a run that has outliers again and again has a heavy tail.
 """
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is assumed of a tail before records are seen, in standard deviations of a record."""
+    """Prior of the tail parameters, in standard deviations of a record."""
 
     threshold: float
     excess: float
     """Mean excess over the threshold."""
     weight: float
-    """Number of values in the tail that the assumption is worth."""
+    """Prior sample size: the number of values in the tail that the prior counts for."""
 
 
 class Tail(msgspec.Struct):
@@ -50,17 +49,19 @@ class Tail(msgspec.Struct):
     window: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
     outliers: list[float] = []
     """The largest values of the run, in ascending order."""
+    sizes: list[float] = []
+    """The same as residuals, which do not depend on an estimate of the noise."""
     alarms: list[int] = []
     """Records since the alarms in the window, newest last."""
 
-    def push(self, z: float, *, alarmed: bool = False) -> None:
-        """Add a value in standard deviations."""
+    def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
+        """Add a value in standard deviations, and the standard deviation."""
         self.window.push(z)
-        if len(self.outliers) < OUTLIERS:
-            insort(self.outliers, z)
-        elif z > self.outliers[0]:
-            insort(self.outliers, z)
-            del self.outliers[0]
+        if len(self.outliers) < OUTLIERS or z > self.outliers[0]:
+            _add_to_largest(self.outliers, z)
+        residual = z * sd
+        if len(self.sizes) < OUTLIERS or residual > self.sizes[0]:
+            _add_to_largest(self.sizes, residual)
         if alarmed:
             self.alarms.append(0)
         if self.alarms:
@@ -88,18 +89,28 @@ class Tail(msgspec.Struct):
         threshold = (believed * prior.threshold + seen * own) / (believed + seen)
         total = prior.weight * prior.excess + excesses
         growth: float = (TAIL_SHARE / probability) ** (1 / (prior.weight + count))
-        return max(threshold + total * (growth - 1), self.usual())
+        return threshold + total * (growth - 1)
 
     def width(self, prior: Prior) -> float:
         """Return how far the tail begins in units of the prior's beginning, at least 1.
 
         It is above 1 for noise with a memory, whose neighbours differ less than distant records.
         """
-        known = len(self.window)
-        if known < WIDTH_RECORDS:
+        ordered = self.window.ordered
+        if len(ordered) < WIDTH_RECORDS:
             return 1.0
-        return max(1.0, self.window.quantile(1 - TAIL_SHARE) / prior.threshold)
+        return max(1.0, ordered[int((1 - TAIL_SHARE) * len(ordered))] / prior.threshold)
 
-    def usual(self) -> float:
-        """Return the size of outliers that the run has come back from several times."""
-        return OUTLIER_FACTOR * self.outliers[0] if len(self.outliers) == OUTLIERS else 0.0
+    def outlier_limit(self, sd: float = 1.0) -> float:
+        """Return the residual that outliers must exceed in a run that has come back from others.
+
+        Outliers are compared in standard deviations and as residuals; the smaller limit counts.
+        """
+        if len(self.sizes) < OUTLIERS:
+            return 0.0
+        return OUTLIER_FACTOR * min(self.outliers[0] * sd, self.sizes[0])
+
+
+def _add_to_largest(largest: list[float], value: float) -> None:
+    insort(largest, value)
+    del largest[:-OUTLIERS]

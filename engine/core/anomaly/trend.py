@@ -1,6 +1,9 @@
-"""Detection of slow divergence, in which the loss climbs without a single outlier."""
+"""Detection of divergence: slow, without a single outlier, or in the first records."""
 
 from __future__ import annotations
+
+import math
+from itertools import pairwise
 
 import msgspec
 
@@ -36,6 +39,17 @@ CLEAR_SD, CLEAR_LIFT = 12.0, 0.05
 """In a quiet run, so is one of 12 standard deviations of a record, from 5 % on."""
 HOLD_RECORDS = 100
 """Records after which a raised level counts as the usual one."""
+COLD_RECORDS = 40
+"""First losses of a run, in which a loss may diverge before it has a level."""
+BEFORE = 2
+"""Least number of losses before the blow-up."""
+BLOW_UP_RECORDS, BLOW_UP = 12, 3.0
+"""Two records in a row above three times everything before, which batch noise does not cause."""
+LASTING_RECORDS, LASTING_RISE, LASTING_SD = 12, 1.3, 8.0
+"""Twelve records in a row 30 % above the best one, clear of their own noise, and not falling."""
+
+NORMAL_STEP = 0.954
+"""Median absolute difference of neighbours of normal noise, in standard deviations."""
 
 
 class Lift(msgspec.Struct, frozen=True):
@@ -90,9 +104,10 @@ class Trend(msgspec.Struct):
             self.waiting.append(lift / sd)
             if len(self.waiting) > LAG:
                 self.tail.push(self.waiting.pop(0))
-        if lift <= _least(sd) * size:
+        if lift <= _least_lift(sd) * size:
             return None
-        if lift <= sd * self.tail.limit(probability, LIFT_TAIL, DEPENDENT):
+        limit = self.tail.limit(probability, LIFT_TAIL, DEPENDENT)
+        if lift <= sd * max(limit, self.tail.outlier_limit()):
             return None
         self.held, self.highest = 1, lift / sd
         return Lift(lift, level, sd)
@@ -120,7 +135,7 @@ class Trend(msgspec.Struct):
         self.held += 1
         sd = self.sds[0]
         self.highest = max(self.highest, lift / sd)
-        if lift < 0.5 * _least(sd) * size:
+        if lift < 0.5 * _least_lift(sd) * size:
             self.held = 0
             self.tail.push(self.highest, alarmed=True)
         elif self.held > HOLD_RECORDS:
@@ -136,5 +151,46 @@ class Trend(msgspec.Struct):
         self.held = 0
 
 
-def _least(sd: float) -> float:
+def _least_lift(sd: float) -> float:
     return max(min(LEAST_LIFT, CLEAR_SD * sd), CLEAR_LIFT)
+
+
+class ColdStart(msgspec.Struct):
+    """Detects a loss that diverges in the first records, before there is a level to compare with.
+
+    With sparse logging a run may reach its best loss in a single record before it diverges.
+    """
+
+    losses: list[float] = []
+    alarmed: bool = False
+
+    def update(self, loss: float) -> float | None:
+        """Add a loss; return the level that it left, once."""
+        if self.alarmed or len(self.losses) >= COLD_RECORDS or loss <= 0:
+            return None
+        self.losses.append(loss)
+        left = self._blown_up()
+        if left is None:
+            left = self._risen()
+        self.alarmed = left is not None
+        return left
+
+    def _blown_up(self) -> float | None:
+        before, now = self.losses[:-2], min(self.losses[-2:])
+        if len(before) < BEFORE or len(self.losses) > BLOW_UP_RECORDS:
+            return None
+        most, least = max(before), min(before)
+        # A rise that the losses have among themselves is nothing new.
+        return most if now > most * max(BLOW_UP, most / least) else None
+
+    def _risen(self) -> float | None:
+        before, now = self.losses[:-LASTING_RECORDS], self.losses[-LASTING_RECORDS:]
+        if len(before) < BEFORE or min(now) < LASTING_RISE * min(before):
+            return None
+        x = [math.log(loss) for loss in now]
+        steps = sorted(abs(b - a) for a, b in pairwise(x))
+        half = len(x) // 2
+        noise = steps[half] / NORMAL_STEP
+        clear = sorted(x)[half] - math.log(min(before)) > LASTING_SD * noise
+        falls = sum(x[half:]) < sum(x[:half])
+        return min(before) if clear and not falls else None

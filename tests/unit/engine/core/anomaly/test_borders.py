@@ -7,8 +7,8 @@ import pytest
 from fttui.engine.core.anomaly.progress import Overfit
 from fttui.engine.core.anomaly.state import State
 from fttui.engine.core.anomaly.system import Throughput
+from fttui.engine.core.anomaly.trend import ColdStart
 from fttui.engine.core.anomaly.verdicts import Yardstick
-from fttui.engine.core.anomaly.warmup import ColdStart
 
 
 @pytest.mark.parametrize("loss", [0.0, -0.5])

@@ -101,6 +101,65 @@ def test_a_rise_right_after_the_fall_is_found(falls: bool) -> None:
         assert any(40 < step <= 85 for step in steps)
 
 
+def sparse(course: Callable[[int], float], noise: float, seed: int) -> list[float]:
+    """A log with few records, which reaches its best loss in a single one at the beginning."""
+    rng = random.Random(seed)
+    start = [9.0, 2.8 * math.exp(rng.gauss(0, noise))]
+    return start + [course(i) * math.exp(rng.gauss(0, noise)) for i in range(40)]
+
+
+@pytest.mark.parametrize("factor", [1.4, 1.6])
+def test_a_loss_that_stays_above_the_best_of_its_first_records_is_a_divergence(
+    factor: float,
+) -> None:
+    for seed in SEEDS:
+        losses = sparse(lambda i: 2.8 * factor * (1 + i / 200), 0.025, seed)
+        assert any(step <= 20 for step in unstable(logged(losses)))
+
+
+@pytest.mark.parametrize(
+    ("course", "noise"),
+    [(lambda i: 4.4 * math.exp(-i / 60), 0.025), (lambda i: 4.4, 0.2), (lambda i: 3.3, 0.025)],
+    ids=["falls", "noisy", "a little above"],
+)
+def test_one_low_record_at_the_beginning_is_no_level(
+    course: Callable[[int], float], noise: float
+) -> None:
+    for seed in SEEDS:
+        assert unstable(logged(sparse(course, noise, seed))) == []
+
+
+def heavy_tailed(count: int, every: int, size: float, seed: int) -> list[float]:
+    """Noise of 3 % with an outlier of one size now and then."""
+    losses = around(2.0, 0.03, count, seed)
+    for start in range(every, count, every):
+        losses[start + random.Random(start + seed).randrange(every // 2) - every] *= size
+    return losses
+
+
+def test_a_run_with_outliers_of_one_size_reports_only_the_first_ones() -> None:
+    for seed in SEEDS:
+        steps = unstable(logged(heavy_tailed(2400, 150, 1.4, seed)))
+        assert 1 <= len(steps) <= 4
+        assert steps[-1] < 800
+
+
+def test_an_outlier_above_all_before_is_found_though_the_noise_has_doubled() -> None:
+    for seed in SEEDS:
+        calm = heavy_tailed(600, 150, 1.3, seed)
+        losses = calm + around(2.0, 0.06, 400, seed + 9)
+        losses[900] *= 1.65
+        assert 901 in unstable(logged(losses))
+
+
+def test_a_norm_twice_the_largest_before_is_found_though_smaller_ones_are_frequent() -> None:
+    for seed in SEEDS:
+        norms: list[float | None] = list(around(1.0, 0.15, 900, seed))
+        for at in [*range(30, 880, 40), 890]:
+            norms[at] = 6.5 if at < 890 else 14.0
+        assert 891 in unstable(logged(around(2.0, 0.03, 900, seed), norms))
+
+
 def test_a_second_blow_up_after_the_return_is_told() -> None:
     losses = around(1.0, 0.03, 400, 1)
     for start in (150, 300):
