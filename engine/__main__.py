@@ -130,8 +130,10 @@ def _session(
         # The attempt before reported its end, so it did not crash: an error would repeat, and a
         # stop was requested.
         return history.status.exit_code
-    control_seq = ControlReader(run).waiting() if journal_writer else 0
+    control_seq = 0
     if journal_writer:
+        with ControlReader(run) as reader:
+            control_seq = reader.waiting()
         CheckpointStore(run).sweep()
         sweep_temporary(run)
     event_log = EventLog(journal_writer, timeline=history.timeline)

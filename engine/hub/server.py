@@ -236,7 +236,7 @@ class Hub:
 
     def _submit(self, message: SubmitCommand) -> AnyHubMessage:
         try:
-            with decision_lock(self._run):
+            with self._run.open(), decision_lock(self._run):
                 return self._decide(message)
         except OSError as error:
             reason = f"disk: the run folder cannot be used ({error})"

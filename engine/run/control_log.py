@@ -1,8 +1,8 @@
 """The control journal: the hub's decisions on commands, which the engine reads.
 
 The hub appends an entry, syncs it, then rings the doorbell: it writes the entry's sequence number
-to an int64 in a memory-mapped file. The engine reads that integer at every micro-batch and opens
-the journal only when the integer has risen.
+to a file of eight bytes. The engine reads that number at every micro-batch and opens the journal
+only when it has risen.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
-import mmap
 import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,7 @@ _INT64 = struct.Struct("<q")
 _MOST_ENTRIES = 2**53
 """A doorbell of a folder from elsewhere may hold any number; a larger one is not believed."""
 _LOOK_EVERY_S = 0.5
-"""Seconds between two looks whether the doorbell was removed."""
+"""Seconds between two looks whether the doorbell is another file."""
 
 
 class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +53,14 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldFile:
-    """Recognises that a file was replaced by another one of its name.
+    """Holds a file open, and recognises that another one took its name.
 
-    The file is held open, because a new file may get the inode of one that nobody holds.
+    It is held, because a new file may get the inode of one that nobody holds.
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor: int | None = None
         self._path = path
+        self._file: FileIO | None = None
         self.replaced()
 
     def replaced(self) -> bool:
@@ -73,24 +73,35 @@ class HeldFile:
         except OSError:
             return False
         self.close()
-        self._descriptor = opened
+        self._file = FileIO(opened)
         return before is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there was a file of this name."""
+        return self._file is not None
+
     def _place(self) -> tuple[int, int] | None:
-        if self._descriptor is None:
-            return None
-        found = os.fstat(self._descriptor)
-        return found.st_dev, found.st_ino
+        return None if self._file is None else _place_of(self._file.fileno())
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return the first bytes of the file, or as many as it has; none without a file.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        return b"" if self._file is None else os.pread(self._file.fileno(), size_bytes, 0)
 
     def close(self) -> None:
         """Release the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
-    def __del__(self) -> None:
-        """Release the file with its last reader, which no process has to close."""
-        self.close()
+
+def _place_of(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def place_of_file(path: Path) -> tuple[int, int] | None:
@@ -126,42 +137,60 @@ def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
     return None
 
 
+def _rung(data: bytes) -> int:
+    """Return the number in the content of a doorbell; 0 for what no hub writes."""
+    if len(data) != _INT64.size:
+        return 0
+    number: int = _INT64.unpack(data)[0]
+    return number if 0 <= number < _MOST_ENTRIES else 0
+
+
 class Doorbell:
-    """An int64 in a memory-mapped file, written by the hub and read by the engine."""
+    """The hub's end of the doorbell: a file with the newest sequence number.
+
+    It is written and read by system calls: a memory map would end the process by a signal once
+    somebody truncates the file, or if a full disk has no room for its page.
+
+    Raises:
+        OSError: the file cannot be opened or read; `keep_in_place` and `read` raise it, too.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._map, self._place = self._mapped()
+        self._file = self._opened()
+        self._known = self.read()
 
-    def _mapped(self) -> tuple[mmap.mmap, tuple[int, int]]:
+    def _opened(self) -> FileIO:
         with OpenFolder(self._path.parent) as folder:
             descriptor = folder.open_file(self._path.name, os.O_RDWR | os.O_CREAT)
-        try:
-            found = os.fstat(descriptor)
-            if found.st_size < _INT64.size:
-                os.ftruncate(descriptor, _INT64.size)
-            return mmap.mmap(descriptor, _INT64.size), (found.st_dev, found.st_ino)
-        finally:
-            os.close(descriptor)
+        return FileIO(descriptor, "r+")
 
     def keep_in_place(self) -> None:
-        """Map the file anew, with the number known so far, if it was removed or replaced.
-
-        Raises:
-            OSError: the folder is missing or cannot be written.
-        """
-        if place_of_file(self._path) != self._place:
-            known = self.read()
-            self._map, self._place = self._mapped()
-            self.ring(max(known, self.read()))
+        """Write the number again if the file was removed, replaced, truncated or changed."""
+        if place_of_file(self._path) != _place_of(self._file.fileno()):
+            before, self._file = self._file, self._opened()
+            before.close()
+        if self.read() != self._known:
+            self._write()
 
     def ring(self, seq: int) -> None:
         """Announce to the engine that entries up to `seq` can be read."""
-        _INT64.pack_into(self._map, 0, seq)
+        self._known = seq
+        try:
+            self._write()
+        except OSError as error:
+            log.error("the engine cannot be told of commands, which is tried again: %s", error)
+
+    def _write(self) -> None:
+        os.pwrite(self._file.fileno(), _INT64.pack(self._known), 0)
 
     def read(self) -> int:
         """Return the newest sequence number announced."""
-        return int(_INT64.unpack_from(self._map, 0)[0])
+        return _rung(os.pread(self._file.fileno(), _INT64.size, 0))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 @contextmanager
@@ -169,17 +198,27 @@ def decision_lock(run: RunDirectory, patience_s: float = 2.0) -> Iterator[None]:
     """Hold the lock under which the hub decides on a command and the engine ends.
 
     A command is so either decided before the end of the run, which then gives it an outcome, or
-    refused after it. If the other process does not release the lock in time, this one goes on.
+    refused after it. If the other process does not release the lock in time, or there is no file to
+    lock, this one goes on: a stop must be obeyed and an end recorded even on a disk that fails.
     """
-    with run.open() as folder:
-        opened = folder.open_file("control.gate", os.O_RDWR | os.O_CREAT)
+    opened = _gate(run)
     try:
         deadline = time.monotonic() + patience_s
-        while not _locked(opened) and time.monotonic() < deadline:
+        while opened is not None and not _locked(opened) and time.monotonic() < deadline:
             time.sleep(0.005)
         yield
     finally:
-        os.close(opened)
+        if opened is not None:
+            os.close(opened)
+
+
+def _gate(run: RunDirectory) -> int | None:
+    try:
+        with run.open() as folder:
+            return folder.open_file("control.gate", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        log.warning("the lock of decisions on commands cannot be taken: %s", error)
+        return None
 
 
 def _locked(descriptor: int) -> bool:
@@ -198,8 +237,7 @@ class ControlWriter:
         found = map(_decoded, self._frames.recovered)
         self.entries = [entry for entry in found if entry is not None]
         self._bell = Doorbell(run.doorbell)
-        rung = self._bell.read()
-        self._lost_seq = rung if 0 <= rung < _MOST_ENTRIES else 0
+        self._lost_seq = self._bell.read()
         """The newest number that an earlier hub announced. A control journal that was removed since
         lacks that entry, but the number must not be used again."""
         self._bell.ring(self.last_seq)
@@ -240,8 +278,9 @@ class ControlWriter:
         self._bell.ring(entry.seq)
 
     def close(self) -> None:
-        """Close the control journal and its lock."""
+        """Close the control journal, its lock and the doorbell."""
         self._frames.close()
+        self._bell.close()
 
 
 class ControlReader:
@@ -251,18 +290,31 @@ class ControlReader:
         self._run = run
         self._frames = FrameReader(run.control)
         self._held = HeldFile(run.control)
-        self._bell = Doorbell(run.doorbell)
+        self._bell = HeldFile(run.doorbell)
         self._monotonic = monotonic
         self._look_at = 0.0
         self.seen_seq = 0
 
+    def __enter__(self) -> ControlReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the files."""
+        self._held.close()
+        self._bell.close()
+
     def waiting(self) -> int:
-        """Return the newest announced sequence number; costs one memory read."""
-        if (now := self._monotonic()) >= self._look_at:
+        """Return the newest announced sequence number; costs one system call."""
+        if (now := self._monotonic()) >= self._look_at or not self._bell.is_open:
             self._look_at = now + _LOOK_EVERY_S
-            with suppress(OSError):  # without a folder nothing is announced; it is looked for again
-                self._bell.keep_in_place()
-        return self._bell.read()
+            self._bell.replaced()
+        try:
+            return _rung(self._bell.read(_INT64.size))
+        except OSError:
+            return 0  # nothing can be learned from it now
 
     def take(self, up_to: int) -> list[ControlEntry]:
         """Return the unread accepted entries with `seq` ≤ `up_to`, in order."""

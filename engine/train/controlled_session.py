@@ -92,6 +92,7 @@ class ControlledSession:
         self._event_log = event_log
         self._control = control
         self._monitor = parts.monitor
+        self._queue = parts.queue
         self._finishes = parts.finishes
         conclusion = StepConclusion(
             event_log,
@@ -191,6 +192,7 @@ class ControlledSession:
         self._commands.refuse_rest(
             "the run was stopped" if control.ending else "the run has finished"
         )
+        self._queue.close()
         self._monitor.end()
         return SessionOutcome(state, executor.newest, executor.unsaved)
 

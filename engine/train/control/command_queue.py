@@ -92,6 +92,11 @@ class CommandQueue:
         shared = self._agreement.share(msgspec.msgpack.encode(mine))
         return NewCommands(_entries.decode(shared), stops > 0, save)
 
+    def close(self) -> None:
+        """Release the control journal."""
+        if self._reader is not None:
+            self._reader.close()
+
     def _news(self) -> list[int]:
         waiting = self._reader.waiting() if self._reader else 0
         return [waiting, self._signals.count, self._folder_losses()]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
@@ -14,12 +14,21 @@ from ...run.control_log import ControlEntry, ControlReader, decision_lock
 from ...run.run_dir import RunDirectory
 from ..journal_writer import JournalWriter
 
+log = logging.getLogger(__name__)
+
 
 def accepted_since(run: RunDirectory, control_seq: int) -> list[ControlEntry]:
-    """Return the commands that the hub accepted after a number of the control journal."""
-    reader = ControlReader(run)
-    reader.take(control_seq)
-    return reader.take(reader.waiting())
+    """Return the commands that the hub accepted after a number of the control journal.
+
+    None are returned if it cannot be read, and the log says so.
+    """
+    try:
+        with ControlReader(run) as reader:
+            reader.take(control_seq)
+            return reader.take(reader.waiting())
+    except OSError as error:
+        log.error("commands that still waited have no outcome: %s", error)
+        return []
 
 
 def end_run(
@@ -43,7 +52,7 @@ def end_run(
     """
     fault = writer.settle()
     ended = _unsaved(ended, fault)
-    with suppress(OSError), decision_lock(run):
+    with decision_lock(run):
         conclude(ended)
         record(ended)
         writer.settle()

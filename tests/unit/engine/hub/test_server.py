@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 
 from fttui.engine.hub.server import ErrorCounts, Hub
 from fttui.engine.protocol.codec import decode_hub, encode
-from fttui.engine.protocol.requests import Ping, Pong, Refused
+from fttui.engine.protocol.commands import Stop
+from fttui.engine.protocol.requests import Accepted, Ping, Pong, Refused, SubmitCommand
+from fttui.engine.run.control_log import ControlWriter
+from tests.support.engine_double import EngineDouble, make_run
+from tests.support.loopback import Loopback
 
 
 @pytest.mark.parametrize(
@@ -36,3 +41,15 @@ def test_a_reply_goes_to_the_connection_that_asked(frames: list[bytes], reason: 
     assert hub.counters.refused == (reason is not None)
     if isinstance(reply, Refused):
         assert reply.reason.startswith(reason or "")
+
+
+def test_a_stop_is_accepted_where_the_lock_of_decisions_cannot_be_opened(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    EngineDouble(run).start()
+    (run.path / "control.gate").mkdir()
+    control = ControlWriter(run)
+    hub = Hub(run, control, Loopback(), 600.0)
+    stop = SubmitCommand(ref=1, id="s1", command=Stop(), viewer="me", issuer="me")
+    assert isinstance(hub._answer(b"ann", stop), Accepted)
+    assert [entry.id for entry in control.entries] == ["s1"]
+    control.close()

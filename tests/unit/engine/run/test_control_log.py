@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
@@ -72,12 +71,60 @@ def test_an_entry_that_cannot_be_synced_never_reaches_the_engine(
     assert [e.seq for e in ControlWriter(run).entries] == [1, 2]
 
 
-def test_readers_that_are_gone_leave_no_open_file(tmp_path: Path) -> None:
+def test_closed_readers_and_writers_leave_no_open_file(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    writer = ControlWriter(run)
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        ControlReader(run)
-    gc.collect()
+    for seq in range(1, 4):
+        writer = ControlWriter(run)
+        writer.append(entry(seq))
+        with ControlReader(run) as reader:
+            assert reader.take(reader.waiting())
+        writer.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\x01", b"\xff" * 8, b"\0" * 8])
+def test_a_doorbell_that_is_overwritten_ends_nobody_and_hides_no_command(
+    tmp_path: Path, content: bytes
+) -> None:
+    run = RunDirectory(tmp_path)
+    writer, reader = ControlWriter(run), ControlReader(run)
+    writer.append(entry(1))
+    assert reader.waiting() == 1
+    os.truncate(run.doorbell, 0)
+    run.doorbell.write_bytes(content)
+    assert reader.waiting() <= 1
+    writer.keep_in_place()
+    assert reader.waiting() == 1
+    writer.append(entry(2))
+    assert reader.waiting() == 2
     writer.close()
+
+
+def test_a_command_that_cannot_be_announced_is_announced_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path)
+    writer, reader = ControlWriter(run), ControlReader(run)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        writer.append(entry(1))
+    assert writer.entries == [entry(1)]
+    assert reader.waiting() == 0
+    writer.keep_in_place()
+    assert [e.seq for e in reader.take(reader.waiting())] == [1]
+    writer.close()
+
+
+@pytest.mark.parametrize("rung", [-1, 2**62])
+def test_an_engine_that_starts_before_the_hub_believes_no_doorbell_from_elsewhere(
+    tmp_path: Path, rung: int
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.doorbell.write_bytes(rung.to_bytes(8, "little", signed=True))
+    with ControlReader(run) as reader:
+        assert reader.waiting() == 0, "else every later command counts as an old one"
