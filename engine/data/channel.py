@@ -5,23 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
 from ..config.schema import ModelConfig
+from ..protocol.codec import without_surrogates
 from ..protocol.data_messages import AnyDataMessage, ReadingProgress
 
 _PROGRESS_EVERY_S = 0.1
-
-
-def _unicode(value: Any) -> Any:
-    """Return plain data with lone surrogates replaced by escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_unicode(key): _unicode(part) for key, part in value.items()}
-    return [_unicode(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class Channel:
@@ -36,7 +28,7 @@ class Channel:
         try:
             encoded = msgspec.json.encode(message)
         except UnicodeEncodeError:
-            encoded = msgspec.json.encode(_unicode(msgspec.to_builtins(message)))
+            encoded = msgspec.json.encode(without_surrogates(msgspec.to_builtins(message)))
         self._stream.write(encoded.decode() + "\n")
         self._stream.flush()
 

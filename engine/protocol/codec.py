@@ -44,8 +44,26 @@ class DecodeError(ValueError):
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Encode any message of this package as MessagePack."""
-    return _encoder.encode(message)
+    """Encode any message of this package as MessagePack.
+
+    Lone surrogates, as in odd file names and arguments, are written as escapes.
+    """
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+        return _encoder.encode(without_surrogates(plain))
+
+
+def without_surrogates(value: Any) -> Any:
+    """Return plain data with lone surrogates replaced by escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_surrogates(part) for part in value]
+    return value
 
 
 def decode_record(data: bytes) -> Record | None:
@@ -137,7 +155,7 @@ def unpack_history(blob: bytes) -> Iterator[bytes]:
     Raises:
         DecodeError: the blob is damaged, or holds more than any history.
     """
-    data = _inflated(blob) if blob else b""
+    data = inflated(blob, MAX_HISTORY_BYTES, "a history") if blob else b""
     at = 0
     while at < len(data):
         end = at + _LENGTH.size
@@ -148,12 +166,17 @@ def unpack_history(blob: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _inflated(blob: bytes) -> bytes:
+def inflated(packed: bytes, limit_bytes: int, what: str) -> bytes:
+    """Return zlib-compressed bytes of a peer unpacked; `what` names them in the error.
+
+    Raises:
+        DecodeError: they are damaged, or unpacked larger than the limit.
+    """
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(blob, MAX_HISTORY_BYTES)
+        data = inflater.decompress(packed, limit_bytes)
     except zlib.error as error:
-        raise DecodeError(f"a history is damaged: {error}") from None
+        raise DecodeError(f"{what} is damaged: {error}") from None
     if not inflater.eof:
-        raise DecodeError(f"a history is truncated or holds over {MAX_HISTORY_BYTES} bytes")
+        raise DecodeError(f"{what} is truncated or holds over {limit_bytes} bytes")
     return data

@@ -11,14 +11,12 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
+from .codec import DecodeError, inflated
+
 _COUNT = struct.Struct("<I")
 _LEVEL = 1
 MAX_BLOCK_BYTES = 64 * 1024 * 1024
 """Largest unpacked size that is accepted from a peer."""
-
-
-class BadBlock(ValueError):
-    """The bytes are not a packed block."""
 
 
 def pack_block(payloads: Sequence[bytes]) -> bytes:
@@ -35,34 +33,23 @@ def unpack_block(block: bytes) -> list[bytes]:
     """Return the payloads in a block.
 
     Raises:
-        BadBlock: the block is damaged or too large.
+        DecodeError: the block is damaged or too large.
     """
-    data = _inflate(block)
+    data = inflated(block, MAX_BLOCK_BYTES, "a packed block")
     try:
         (count,) = _COUNT.unpack_from(data)
         lengths = struct.unpack_from(f"<{count}I", data, _COUNT.size)
     except struct.error as error:
-        raise BadBlock(f"a packed block is truncated: {error}") from None
+        raise DecodeError(f"a packed block is truncated: {error}") from None
     at = _COUNT.size * (count + 1)
     if len(data) - at != sum(lengths):
-        raise BadBlock(f"a packed block has {len(data) - at} bytes, expected {sum(lengths)}")
+        raise DecodeError(f"a packed block has {len(data) - at} bytes, expected {sum(lengths)}")
     groups = {}
     for length, number in Counter(lengths).items():
         rows = _transpose(data[at : at + length * number], number)
         groups[length] = iter([rows[i * length : (i + 1) * length] for i in range(number)])
         at += length * number
     return [next(groups[length]) for length in lengths]
-
-
-def _inflate(block: bytes) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(block, MAX_BLOCK_BYTES)
-    except zlib.error as error:
-        raise BadBlock(f"a packed block is damaged: {error}") from None
-    if not inflater.eof:
-        raise BadBlock(f"a packed block is truncated or holds over {MAX_BLOCK_BYTES} bytes")
-    return data
 
 
 def _transpose(data: bytes, width: int) -> bytes:

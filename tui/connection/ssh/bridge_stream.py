@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fttui.engine.errors import FttuiError, ProtocolMismatch
 from fttui.engine.protocol.codec import DecodeError, decode_beat, decode_hub, encode
-from fttui.engine.protocol.record_blocks import BadBlock, unpack_block
+from fttui.engine.protocol.record_blocks import unpack_block
 from fttui.engine.protocol.requests import ClientMessage
 from fttui.engine.protocol.ssh_protocol import (
     BEAT_S,
@@ -143,7 +143,7 @@ class BridgeStream:
             self._silence.received()
             try:
                 self._on_frame(kind, payload)
-            except (DecodeError, BadBlock) as error:
+            except DecodeError as error:
                 raise ProtocolMismatch(
                     f"{connection.host} sent a message that this version cannot read: {error}; "
                     "install the same fttui on both machines"
