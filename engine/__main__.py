@@ -28,7 +28,7 @@ from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
-from .run.control_log import ControlReader
+from .run.control_log import ControlReader, decision_lock
 from .run.files import last_lines
 from .run.folder.links import UnsafeRunFolder, require_plain
 from .run.folder_keeper import sweep_temporary
@@ -155,6 +155,7 @@ def _session(
     ended, early = _guarded(start, event_log, signals, unanswered)
     if journal_writer is not None:
         ended = _end(start, journal_writer, event_log, ended, unanswered)
+        signals.end_with(ended.exit_code)
     if notifier is not None:
         notifier.close()
     if early:
@@ -227,10 +228,13 @@ def _guarded(
     run = start.run
     early = _early_stop(start, event_log, signals, unanswered)
     try:
-        early.begin()
-        return _train(start, event_log, signals), False
+        try:
+            early.begin()
+            return _train(start, event_log, signals), False
+        finally:
+            early.end()  # from here on no stop interrupts the handling of an error
     except StoppedEarly:
-        early.end()
+        early.end()  # it may have been raised before the end
         return _stopped_early(start, unanswered), True
     except FttuiError as error:
         log.error("%s", error)
@@ -238,8 +242,6 @@ def _guarded(
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
         traceback.print_exc()
         return _failed(run, explain(error), TrainingFailed.exit_code), False
-    finally:
-        early.end()
 
 
 def _early_stop(
@@ -252,9 +254,11 @@ def _early_stop(
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
     def leave() -> None:
-        event_log.record(_stopped_early(start, unanswered))
-        event_log.close()
-        signals.leave(0)
+        try:
+            event_log.record(_stopped_early(start, unanswered))
+            event_log.close()
+        finally:
+            signals.leave(0)
 
     waits = WaitingStop(start.run, start.control_seq) if ranks == 1 else lambda: False
     return EarlyStop(event_log, signals, waits, leave, ranks=ranks)
@@ -263,11 +267,12 @@ def _early_stop(
 def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
     """Answer the commands that wait, and return the end of a run that was stopped while loading."""
     if int(os.environ.get("RANK", "0")) == 0:
-        unanswered.conclude(
-            accepted_since(start.run, start.control_seq),
-            "the run was stopped while it loaded",
-            "stopped while loading, so there was nothing to save",
-        )
+        with decision_lock(start.run):
+            unanswered.conclude(
+                accepted_since(start.run, start.control_seq),
+                "the run was stopped while it loaded",
+                "stopped while loading, so there was nothing to save",
+            )
     return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(start.run))
 
 

@@ -31,6 +31,7 @@ class StopSignals:
     ) -> None:
         self.count = 0
         self._on_forced = on_forced
+        self._forced_code = FORCED_EXIT_CODE
         self._on_receipt: Callable[[bool], None] | None = None
         self._poked = False
         launched = "TORCHELASTIC_RUN_ID" in os.environ if launched is None else launched
@@ -59,14 +60,20 @@ class StopSignals:
             return
         self.count += 1
         if self.count > 1:
-            self._on_forced()
-            self.leave(FORCED_EXIT_CODE)
+            try:
+                self._on_forced()
+            finally:
+                self.leave(self._forced_code)
         elif self._on_receipt is not None:
             self._on_receipt(False)
 
     def before_forced(self, action: Callable[[], None]) -> None:
         """Call a function before the process ends at the second request."""
         self._on_forced = action
+
+    def end_with(self, exit_code: int) -> None:
+        """Let a second request leave with the exit code of the end that is recorded by now."""
+        self._on_forced, self._forced_code = (lambda: None), exit_code
 
     def on_receipt(self, action: Callable[[bool], None] | None) -> None:
         """Call a function in the main thread after each signal; None ends that.

@@ -81,9 +81,9 @@ class EarlyStop:
             StoppedEarly: a stop signal arrived already. From now on until the run trains, it may be
                 raised anywhere in the main thread.
         """
-        self._signals.on_receipt(self._received)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._thread.start()
+        self._signals.on_receipt(self._received)  # not before: `end` waits for the thread
         self._received(poked=False)
 
     def end(self) -> None:

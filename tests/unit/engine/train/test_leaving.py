@@ -7,13 +7,17 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fttui.engine.__main__ as engine_main
+from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand, Pause, Stop
-from fttui.engine.protocol.events import AnyEvent, CommandAccepted, CommandFailed
+from fttui.engine.protocol.events import AnyEvent, CommandAccepted, CommandFailed, RunEnded
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry, ControlWriter
+from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.control.early_stop import (
     EarlyStop,
@@ -22,6 +26,7 @@ from fttui.engine.train.control.early_stop import (
 )
 from fttui.engine.train.control.unanswered import UnansweredCommands
 from fttui.engine.train.event_log import EventLog
+from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
 
 PATIENCE_S = 20.0
@@ -60,6 +65,44 @@ def test_a_signal_that_came_before_counts(signals: StopSignals) -> None:
     with pytest.raises(StoppedEarly):
         early.begin()
     early.end()
+
+
+def test_a_signal_while_the_watch_begins_ends_it_properly(
+    signals: StopSignals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None)
+    start = early._thread.start
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        start()
+
+    monkeypatch.setattr(early._thread, "start", interrupted)
+    with pytest.raises(StoppedEarly):
+        early.begin()
+    early.end()
+
+
+def test_a_signal_while_an_error_of_loading_is_reported_changes_nothing(
+    signals: StopSignals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise FttuiError("no such model")
+
+    failed = engine_main._failed
+
+    def interrupted(*given: Any) -> RunEnded:
+        signal.raise_signal(signal.SIGTERM)
+        return failed(*given)
+
+    monkeypatch.setattr(engine_main, "_train", fails)
+    monkeypatch.setattr(engine_main, "_failed", interrupted)
+    event_log = EventLog(None)
+    start = SessionStart(RunDirectory(tmp_path), summarize_journal(()))
+    unanswered = UnansweredCommands(frozenset(), event_log.record)
+    ended, early = engine_main._guarded(start, event_log, signals, unanswered)
+    assert not early
+    assert (ended.state, ended.error) == (RunState.FAILED, "no such model")
 
 
 def test_a_stop_command_interrupts_loading_too(signals: StopSignals) -> None:
