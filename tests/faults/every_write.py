@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fttui.engine.errors import FttuiError, StateNotSaved
 from fttui.engine.protocol.events import RunEnded, RunStarted, StepFinished
@@ -162,30 +164,6 @@ def log_of(notes: Path) -> str:
 )
 def fail_every_operation(box: Box) -> Figures:
     found = record(box.folder)
-    positions = list(_positions(found, box))
-    outcomes: Counter[str] = Counter()
-    broken: list[str] = []
-    for number, (half, index, mode) in enumerate(positions):
-        folder = box.folder / f"{number}"
-        folder.mkdir()
-        try:
-            outcomes[_fail_once(folder, half, index, mode, found)] += 1
-        except (Broken, FttuiError, AssertionError) as error:
-            broken.append(
-                f"half {half + 1}, {mode.name} at {index} ({_at(found, half, index)}): {error}"
-            )
-            print(broken[-1], flush=True)
-            continue
-        _remove(folder)
-    told = ", ".join(f"{what} {count}" for what, count in sorted(outcomes.items()))
-    ours = (
-        f"{len(positions)} faults at {sum(found.counts)} operations: {told}; broken {len(broken)}"
-    )
-    return Figures(f"{ours} {broken[:1] or ''}".strip(), ok=not broken)
-
-
-def _positions(found: Recording, box: Box) -> Iterator[tuple[int, int, Mode]]:
-    """Every operation with every fault; in the short form a part of them, by the seed."""
     every = [
         (half, index, mode)
         for half, log in enumerate(found.logs)
@@ -193,10 +171,43 @@ def _positions(found: Recording, box: Box) -> Iterator[tuple[int, int, Mode]]:
         for mode in Mode
         if not (mode is Mode.TORN and operation.kind is not Kind.WRITE)
     ]
-    yield from every if box.long else sorted(box.rng.sample(every, 30), key=str)
+    return _try_each(box, found, every, _fail_once, f"faults at {sum(found.counts)} operations")
+
+
+Happening = TypeVar("Happening", Mode, Loss)
+"""What happens at an operation: a fault of the disk, or a loss of power."""
+
+
+def _try_each(
+    box: Box,
+    found: Recording,
+    every: list[tuple[int, int, Happening]],
+    try_once: Callable[[Path, int, int, Happening, Recording], str],
+    what: str,
+) -> Figures:
+    """Try what may happen at each operation (half, index); in the short form 30, by the seed."""
+    chosen = every if box.long else sorted(box.rng.sample(every, 30), key=str)
+    outcomes: Counter[str] = Counter()
+    broken: list[str] = []
+    for number, (half, index, kind) in enumerate(chosen):
+        folder = box.folder / f"{number}"
+        folder.mkdir()
+        try:
+            outcomes[try_once(folder, half, index, kind, found)] += 1
+        except (Broken, FttuiError, AssertionError) as error:
+            place = _at(found, half, index)
+            broken.append(f"half {half + 1}, {kind.name} at {index} ({place}): {error}")
+            print(broken[-1], flush=True)
+            continue
+        shutil.rmtree(folder)
+    told = ", ".join(f"{text} {count}" for text, count in sorted(outcomes.items()))
+    ours = f"{len(chosen)} {what}: {told}; broken {len(broken)}"
+    return Figures(f"{ours} {broken[:1] or ''}".strip(), ok=not broken)
 
 
 def _at(found: Recording, half: int, index: int) -> str:
+    if index == len(found.logs[half]):
+        return "the end"
     operation = found.logs[half][index]
     return f"{operation.kind.value} {operation.name.partition('/')[2]}"
 
@@ -279,12 +290,6 @@ def check_end(run: RunDirectory, code: int, *, starts: int) -> None:
         require(ends[-1].state is RunState.UNSAVED, f"exit code {code}, but {ends[-1].state}")
 
 
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
-
-
 @fault(
     "F38",
     "a power cut after every operation: all kept, unsynced content lost, unsynced names lost too, "
@@ -300,23 +305,7 @@ def cut_power(box: Box) -> Figures:
         for index in range(len(log) + 1)
         for loss in Loss
     ]
-    chosen = every if box.long else sorted(box.rng.sample(every, 30), key=str)
-    outcomes: Counter[str] = Counter()
-    broken: list[str] = []
-    for number, (half, index, loss) in enumerate(chosen):
-        folder = box.folder / f"{number}"
-        folder.mkdir()
-        try:
-            outcomes[_open_image(folder, half, index, loss, found)] += 1
-        except (Broken, FttuiError, AssertionError) as error:
-            place = _at(found, half, index) if index < len(found.logs[half]) else "the end"
-            broken.append(f"half {half + 1}, {loss.name} before {index} ({place}): {error}")
-            print(broken[-1], flush=True)
-            continue
-        _remove(folder)
-    told = ", ".join(f"{what} {count}" for what, count in sorted(outcomes.items()))
-    ours = f"{len(chosen)} images: {told}; broken {len(broken)}"
-    return Figures(f"{ours} {broken[:1] or ''}".strip(), ok=not broken)
+    return _try_each(box, found, every, _open_image, "images")
 
 
 def _open_image(folder: Path, half: int, index: int, loss: Loss, found: Recording) -> str:

@@ -29,7 +29,6 @@ from fttui.engine.protocol.commands import Command, GenerateSample, parse_comman
 from fttui.engine.protocol.events import AnyEvent, RunStarted, StepFinished
 from fttui.engine.protocol.requests import Accepted, SubmitCommand
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.folder.open_folder import write_all
 from fttui.engine.run.run_dir import RunDirectory, create_run
@@ -47,6 +46,8 @@ from fttui.engine.train.position import Position
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
 
+from .words import Words
+
 parse_once = cache(parse_resolved)
 """Parsing takes longer than the run; a process that forks runs parses once."""
 STEPS = 9
@@ -61,20 +62,6 @@ train: {steps: 9, batch: 1, accumulate: 2, lr: 0.01}
 eval: {every: 0}
 checkpoint: {every: 2, keep: 2}
 """
-
-
-def expected_loss(step: int) -> float:
-    """The loss of a step, which depends on every step before it."""
-    return _losses()[step - 1]
-
-
-@cache
-def _losses() -> list[float]:
-    counter, found = 1, []
-    for step in range(1000):
-        counter, loss = advanced(counter, step * ACCUMULATE)
-        found.append(loss)
-    return found
 
 
 def advanced(counter: int, position: int) -> tuple[int, float]:
@@ -222,14 +209,6 @@ def _write(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-class Words:
-    """In place of a tokenizer."""
-
-    def decode(self, ids: list[int], **options: Any) -> str:
-        """The ids themselves."""
-        return f"{ids}{options or ''}"
-
-
 @dataclass
 class Desk:
     """The person at the keyboard and the hub, in the engine's process."""
@@ -314,12 +293,6 @@ def count_to_the_end(desk: Desk, *, resume: str | None = None) -> int:
     engine.parse_resolved = parse_once
     engine.launch_hub = lambda _run: None
     return engine_main.main([str(desk.run.path), *(["--from", resume] if resume else [])])
-
-
-def newest_checkpoint(run: RunDirectory) -> str | None:
-    """The name of the newest complete checkpoint."""
-    known = CheckpointStore(run).all()
-    return known[-1].name if known else None
 
 
 def _train(

@@ -70,13 +70,7 @@ class DiskDouble:
     mode: Mode = Mode.EIO
     record: bool = False
     log: list[Operation] = field(default_factory=list)
-    notes: list[tuple[int, str]] = field(default_factory=list)
-    """(number of operations before, text) of what `note` was called with."""
     count: int = 0
-
-    def note(self, text: str) -> None:
-        """Remember when something was promised."""
-        self.notes.append((self.count, text))
 
     def _name(self, path: Any, dir_fd: int | None = None) -> str | None:
         """The name below the folder; None for what is elsewhere or left out."""

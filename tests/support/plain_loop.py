@@ -40,6 +40,7 @@ from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
 
 from .training import Played, Script, ScriptedEventLog, read_records
+from .words import Words
 
 WIDTH = 4
 STEPS = 8
@@ -171,14 +172,6 @@ def batch_source() -> BatchSource:
 
     stream = BatchStream(len(examples), 4, ACCUMULATE, 0, 1, 0)
     return BatchSource(InMemoryBatches(examples, stream), collate)
-
-
-class Words:
-    """In place of a tokenizer."""
-
-    def decode(self, ids: list[int], **options: Any) -> str:
-        """The ids themselves."""
-        return " ".join(map(str, ids))
 
 
 class Poisoned(PlainLoop):
