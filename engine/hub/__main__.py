@@ -86,6 +86,9 @@ def main(arguments: list[str]) -> int:
     except FttuiError as error:
         _log.error("%s", error)
         return error.exit_code
+    except OSError as error:
+        _log.error("%s cannot be served: %s", run.path, error)
+        return FttuiError.exit_code
 
 
 def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:

@@ -316,6 +316,10 @@ class ControlReader:
         except OSError:
             return 0  # nothing can be learned from it now
 
+    def take_all(self) -> list[ControlEntry]:
+        """Return the unread accepted entries, announced or not; call it under `decision_lock`."""
+        return self.take(_MOST_ENTRIES)
+
     def take(self, up_to: int) -> list[ControlEntry]:
         """Return the unread accepted entries with `seq` ≤ `up_to`, in order."""
         due = list(self._due(up_to))

@@ -16,13 +16,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from ..protocol.codec import UNDECODABLE
 from .control_log import HeldFile
-from .folder.open_folder import OpenFolder
+from .folder.open_folder import OpenFolder, read_whole
 from .processes.marks import EngineMark, write_mark
 from .run_dir import RunDirectory
-
-_BLOCK_BYTES = 2**20
-
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
@@ -45,7 +43,9 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _writes_here(pid: int) -> bool:
     """Whether another process with this pid runs; this one has not begun to write."""
-    return pid != os.getpid() and psutil.pid_exists(pid)
+    with suppress(OverflowError):  # no process has such a number
+        return pid != os.getpid() and psutil.pid_exists(pid)
+    return False
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,19 @@ class FolderKeeper:
     def look(self) -> FolderReport:
         """Put missing files and folders back, open new ones, and report what was done.
 
-        A folder that was moved is left alone.
+        A folder that was moved is left alone, also if there is another one in its place now.
 
         Raises:
             OSError: something is missing and cannot be written.
         """
-        missing = not self._run.path.exists()
+        missing = not self._folder_in_place()
         if missing and (place := place_of(self._folder)) is not None:
             return FolderReport(moved_to=place)
         if missing:
-            self._run.path.mkdir(mode=0o700, parents=True)
+            self._run.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = self._run.open()
             self._folder.close()
-            self._folder = self._run.open()
+            self._folder = folder
         folders = (self._run.checkpoints, self._run.reports, self._run.logs)
         gone = [folder.name for folder in folders if not folder.exists()]
         for name in gone:
@@ -98,6 +99,16 @@ class FolderKeeper:
             put_back.append(self._run.control.name)
         again = missing or self._run.checkpoints.name in gone
         return FolderReport([*(f"{name}/" for name in gone), *put_back], made_again=again)
+
+    def _folder_in_place(self) -> bool:
+        """Whether the path of the run leads to the folder that is held open."""
+        try:
+            found = os.stat(self._run.path)
+        except FileNotFoundError:
+            return False
+        same = os.path.samestat(found, os.fstat(self._folder.descriptor))
+        # Some file systems of other machines give a folder a new number at every look.
+        return same or place_of(self._folder) == os.path.realpath(self._run.path)
 
     def _is_in_place(self, name: str) -> bool:
         """Whether a file of this name exists, which is held open from now on."""
@@ -116,12 +127,15 @@ class FolderKeeper:
         held = self._held.get(name)
         if held is None:
             return False
-        data = whole_content(held)
-        if name == self._run.engine.name:
-            with suppress(msgspec.DecodeError):
-                write_mark(self._run.engine, msgspec.json.decode(data, type=EngineMark))
-        else:
+        data = read_whole(held)
+        if name != self._run.engine.name:
             self._run.write(self._run.path / name, data)
+            return True
+        try:
+            mark = msgspec.json.decode(data, type=EngineMark)
+        except UNDECODABLE:
+            return False  # it was overwritten before it was removed
+        write_mark(self._run.engine, mark)
         return True
 
     def close(self) -> None:
@@ -143,12 +157,3 @@ def place_of(folder: OpenFolder) -> str | None:
     except OSError:
         return str(folder.path)
     return None if place.endswith(" (deleted)") and not Path(place).exists() else place
-
-
-def whole_content(descriptor: int) -> bytes:
-    """Return the content of an open file, also of one that has no name any more."""
-    parts, at = [], 0
-    while part := os.pread(descriptor, _BLOCK_BYTES, at):
-        parts.append(part)
-        at += len(part)
-    return b"".join(parts)

@@ -7,6 +7,7 @@ crash the valid part is the longest prefix of whole frames; the next writer trun
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import struct
 import time
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from .folder.open_folder import OpenFolder, open_plain
+from .folder.open_folder import OpenFolder, open_plain, read_whole
+
+log = logging.getLogger(__name__)
 
 MAGIC = b"FTTUIJ1\n"
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
@@ -189,6 +192,8 @@ class FrameWriter:
         self._file = self._folder.open_file(path.name, os.O_RDWR | os.O_CREAT)
         self.cut_off: list[bytes] = []
         """Payloads found after a damaged part of the file; removed from the file."""
+        self.cut_off_bytes = 0
+        """Size of everything from the damaged part on."""
         self.kept_in: Path | None = None
         """The file that the damaged part was copied to; None if nothing was damaged."""
         self.recovered = list(self._recover(path))
@@ -196,29 +201,27 @@ class FrameWriter:
         os.fdatasync(self._file)
         self._folder.sync_itself()  # the names of file and lock, if they are new
         self._unsynced = bytearray()
-        self._unsynced_at = os.fstat(self._file).st_size
+        self._end = self._unsynced_at = os.fstat(self._file).st_size
         self._sync_failed = False
 
     def _recover(self, path: Path) -> Iterator[bytes]:
         if os.pread(self._file, len(MAGIC), 0) != MAGIC:
-            whole = os.pread(self._file, os.fstat(self._file).st_size, 0)
+            self._set_aside(path, read_whole(self._file))
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, MAGIC, 0)
-            self._set_aside(path, whole)
             return
         reader = FrameReader(path)
         yield from reader
         valid = reader.offset or len(MAGIC)
-        self._set_aside(path, os.pread(self._file, os.fstat(self._file).st_size - valid, valid))
+        self._set_aside(path, read_whole(self._file, valid))
         os.ftruncate(self._file, valid)
-        os.lseek(self._file, 0, os.SEEK_END)
 
     def _set_aside(self, path: Path, tail: bytes) -> None:
         """Copy the invalid tail to a file of its own if it holds whole frames.
 
         A crash leaves only an incomplete last frame, so whole frames mean damage.
         """
-        self.cut_off = list(frames_after_damage(tail))
+        self.cut_off, self.cut_off_bytes = list(frames_after_damage(tail)), len(tail)
         if self.cut_off:
             self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
             self._folder.write(self.kept_in.name, tail)
@@ -226,13 +229,14 @@ class FrameWriter:
     def keep_in_place(self) -> bool:
         """Write the file and its lock again if they were removed; return whether they were.
 
-        The open file still has all content. If another file took its place, that one is kept under
-        another name.
+        The open file still has all content, unless somebody has truncated it. If another file took
+        its place, that one is kept under another name.
 
         Raises:
             JournalLocked: another process has taken the lock meanwhile.
             OSError: the folder is missing or cannot be written.
         """
+        self._fill_truncated()
         if _is_named(self._file, self._path) and _is_named(self._lock, self._lock_path):
             return False
         folder = OpenFolder(self._path.parent)
@@ -244,16 +248,29 @@ class FrameWriter:
             self._write_again(folder)
         return True
 
+    def _fill_truncated(self) -> None:
+        """Fill a truncated file up to its end with zeros, so that readers find what follows."""
+        if (size := os.fstat(self._file).st_size) >= self._end:
+            return
+        log.error(
+            "%s was truncated to %d of %d bytes, and what the others held is lost; stop the run "
+            "before you change its files",
+            self._path,
+            size,
+            self._end,
+        )
+        os.ftruncate(self._file, self._end)
+        os.pwrite(self._file, MAGIC, 0)
+
     def _write_again(self, folder: OpenFolder) -> None:
         name = self._path.name
         if folder.exists(name):
             os.rename(self._path, self._path.with_name(f"{name}.replaced-{int(time.time())}"))
-        size = os.fstat(self._file).st_size
-        folder.write(name, os.pread(self._file, size, 0))
+        folder.write(name, read_whole(self._file))
         again = folder.open_file(name, os.O_RDWR)
         os.close(self._file)
         self._file = again
-        self._unsynced_at = os.lseek(again, 0, os.SEEK_END)
+        self._end = self._unsynced_at = os.fstat(again).st_size
         self._unsynced.clear()
         self._sync_failed = False
 
@@ -266,20 +283,23 @@ class FrameWriter:
             OSError: the disk is full or failing; the file is unchanged.
         """
         data = b"".join(frame(payload) for payload in payloads)
-        end = os.lseek(self._file, 0, os.SEEK_END)
+        self._fill_truncated()
+        end = self._end
         try:
-            written = os.write(self._file, data)
+            written = os.pwrite(self._file, data, end)
             if written != len(data):
                 raise OSError(28, "short write: no space left on device")
         except OSError:
             os.ftruncate(self._file, end)
             raise
+        self._end += len(data)
         self._unsynced += data
         return end
 
     def cut(self, offset: int) -> None:
         """Truncate the file at an offset that `append` returned."""
         os.ftruncate(self._file, offset)
+        self._end = offset
         del self._unsynced[max(0, offset - self._unsynced_at) :]
 
     def sync(self) -> None:
@@ -314,13 +334,17 @@ def _locked(folder: OpenFolder, lock: Path, instead_of: int | None = None) -> in
 
     Raises:
         JournalLocked: another process has the lock.
+        OSError: the file cannot be opened, or its file system has no locks.
     """
     opened = folder.open_file(lock.name, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):
         os.close(opened)
         raise JournalLocked(f"{lock} is held by another process, which writes the file") from None
+    except OSError:
+        os.close(opened)
+        raise
     if instead_of is not None:
         os.close(instead_of)
     return opened

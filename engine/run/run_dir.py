@@ -86,7 +86,7 @@ class RunDirectory:
 
     @property
     def doorbell(self) -> Path:
-        """An int64 that the engine maps: the newest sequence number in the control journal."""
+        """An int64 that the engine reads: the newest sequence number in the control journal."""
         return self.path / "control.seq"
 
     @property

@@ -8,10 +8,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from ..protocol.codec import DecodeError, decode_record, encode, peek_seq
+import msgspec
+
+from ..protocol.codec import DecodeError, decode_readable, encode, peek_seq
 from ..protocol.events import AnyEvent, LogEmitted, Record
 from ..run.folder_keeper import FolderKeeper
 from ..run.journal import FrameWriter, JournalLocked
@@ -29,13 +31,34 @@ _SYNC_PATIENCE_S = 5.0
 _MAX_WAITING = 200_000
 _RESERVE = "journal.reserve"
 _RESERVE_BYTES = 512 * 1024
+_MOST_RECORDS = 2**53
+_SMALLEST_FRAME_BYTES = 32
+"""A record with its frame is larger, so a damaged part cannot have held more records."""
 
 
 def _numbered(payloads: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the payloads that are records, each with its sequence number."""
+    """Yield the payloads that are records, each with its sequence number.
+
+    A journal from elsewhere may hold any number; one that no run reaches is not believed.
+    """
     for payload in payloads:
         with suppress(DecodeError):
-            yield peek_seq(payload), payload
+            if (seq := peek_seq(payload)) < _MOST_RECORDS:
+                yield seq, payload
+
+
+def _newest_seq(payloads: Sequence[bytes]) -> int:
+    """Return the sequence number of the last record; 0 if there is none."""
+    return next((seq for seq, _ in _numbered(reversed(payloads))), 0)
+
+
+def _encoded(record: Record) -> bytes:
+    """Encode a record; if its event cannot be encoded, an error in the log takes its place."""
+    try:
+        return encode(record)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        text = f"an event ({type(record.event).__name__}) cannot be recorded: {error}"
+        return encode(msgspec.structs.replace(record, event=LogEmitted(level="error", text=text)))
 
 
 class JournalWriter:
@@ -69,14 +92,13 @@ class JournalWriter:
         self._journal = FrameWriter(run.journal, run.journal_lock)
         self.recovered = self._journal.recovered
         """The encoded records that earlier processes of this run journaled."""
-        self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
         self._mend()
-        self._seq = peek_seq(self.recovered[-1]) if self.recovered else 0
+        self._seq = _newest_seq(self.recovered)
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
         self._sync_requests: deque[threading.Event] = deque()
         self._keep_reserve()
         self._stop = threading.Event()
-        self._draining = False
+        self._draining = self._closed = False
         self._dropped = 0
         self._degraded = False
         self._unsynced = False
@@ -92,32 +114,49 @@ class JournalWriter:
 
     def _mend(self) -> None:
         """Append the records behind a damaged part again, with a log event for each damaged one."""
-        behind = dict(_numbered(self._journal.cut_off))
-        last = decode_record(self.recovered[-1]) if self.recovered else None
-        payloads = []
-        for seq in range(self._seq + 1, max(behind, default=0) + 1):
-            text = f"this record of the journal was damaged; see {self._journal.kept_in}"
-            stand_in = Record(
-                seq=seq,
-                time=last.time if last else time.time(),
-                step=last.step if last else 0,
-                timeline=last.timeline if last else 1,
-                event=LogEmitted(level="error", text=text),
+        newest = _newest_seq(self.recovered)
+        most = newest + self._journal.cut_off_bytes // _SMALLEST_FRAME_BYTES
+        found = dict(_numbered(self._journal.cut_off))
+        behind = {seq: payload for seq, payload in found.items() if seq <= most}
+        last = decode_readable(self.recovered[-1]) if self.recovered else None
+
+        def stand_in(seq: int, text: str) -> bytes:
+            return encode(
+                Record(
+                    seq=seq,
+                    time=last.time if last else time.time(),
+                    step=last.step if last else 0,
+                    timeline=last.timeline if last else 1,
+                    event=LogEmitted(level="error", text=f"{text}; see {self._journal.kept_in}"),
+                )
             )
-            payloads.append(behind.get(seq) or encode(stand_in))
+
+        end = max(behind, default=newest) + 1
+        damaged = "this record of the journal was damaged"
+        payloads = [behind.get(n) or stand_in(n, damaged) for n in range(newest + 1, end)]
+        if strange := len(found) - len(behind):
+            text = (
+                f"{strange} records behind a damaged part have impossible numbers and were left out"
+            )
+            payloads.append(stand_in(max(end, newest + 1), text))
         if payloads:
             self._journal.append(*payloads)
             self.recovered += payloads
 
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
-        """Queue an event for the journal."""
+        """Queue an event for the journal; after its end, as from a late warning, do nothing."""
+        if self._closed:
+            return
         self._waiting.append((time.time(), step, timeline, event))
         if not self._in_thread and not self._draining:
             self._drain()
 
     def close(self) -> None:
-        """Write and sync all events, then close the journal."""
+        """Write and sync all events, then close the journal; a second call does nothing."""
+        if self._closed:
+            return
         self.settle()
+        self._closed = True
         self._free_reserve()
         self._journal.close()
         self._keeper.close()
@@ -178,13 +217,14 @@ class JournalWriter:
             waiting = [self._sync_requests.popleft() for _ in range(len(self._sync_requests))]
             try:
                 self._drain()
+                if waiting:
+                    self._sync()
+                self.turn(time.monotonic())
             except Exception:
-                log.exception("journal: an event could not be written")
-            if waiting:
-                self._sync()
+                # Without this thread, training would go on and nothing of it would be recorded.
+                log.exception("journal: an unexpected error; writing goes on")
             for done in waiting:
                 done.set()
-            self.turn(time.monotonic())
 
     def turn(self, now: float) -> None:
         """Sync, restore removed files and restart the hub, if due at `now` (monotonic seconds)."""
@@ -241,7 +281,7 @@ class JournalWriter:
             record = Record(
                 seq=self._seq + offset, time=at, step=step, timeline=timeline, event=event
             )
-            payloads.append(encode(record))
+            payloads.append(_encoded(record))
         try:
             self._journal.append(*payloads)
         except OSError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_BLOCK_BYTES = 2**20
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """`O_NONBLOCK` lets a named pipe be recognised, whose opening would otherwise wait for a peer."""
 
@@ -151,6 +152,19 @@ def write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def read_whole(descriptor: int, offset: int = 0) -> bytes:
+    """Return the content of an open file from an offset on, also of one that has no name any more.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    parts = []
+    while part := os.pread(descriptor, _BLOCK_BYTES, offset):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
 
 
 def open_plain(

@@ -20,12 +20,13 @@ log = logging.getLogger(__name__)
 def accepted_since(run: RunDirectory, control_seq: int) -> list[ControlEntry]:
     """Return the commands that the hub accepted after a number of the control journal.
 
-    None are returned if it cannot be read, and the log says so.
+    Call it under `decision_lock`. None are returned if the control journal cannot be read, and the
+    log says so.
     """
     try:
         with ControlReader(run) as reader:
             reader.take(control_seq)
-            return reader.take(reader.waiting())
+            return reader.take_all()
     except OSError as error:
         log.error("commands that still waited have no outcome: %s", error)
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from fttui.engine.protocol.commands import Pause
 from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter
-from fttui.engine.run.folder_keeper import FolderKeeper
-from fttui.engine.run.journal import FrameReader, FrameWriter, JournalLocked
+from fttui.engine.run.folder_keeper import FolderKeeper, sweep_temporary
+from fttui.engine.run.journal import FrameReader, FrameWriter, JournalLocked, read_past_damage
 from fttui.engine.run.processes.marks import EngineMark, ProcessMark, read_engine, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import summarize
@@ -54,6 +55,39 @@ def test_a_removed_folder_is_made_again_with_all_that_makes_it_a_run(run: RunDir
     assert engine.alive
 
 
+def test_a_folder_that_took_the_place_of_a_removed_one_becomes_the_run(run: RunDirectory) -> None:
+    keeper = FolderKeeper(run)
+    shutil.rmtree(run.path)
+    run.path.mkdir()
+    report = keeper.look()
+    assert report.made_again
+    assert {"run.json", "config.yaml", "engine.json", "checkpoints/"} <= set(report.put_back)
+    assert keeper.look().put_back == []
+
+
+def test_a_folder_in_place_of_a_moved_one_is_left_alone(run: RunDirectory) -> None:
+    keeper = FolderKeeper(run)
+    moved = run.path.with_name("moved")
+    run.path.rename(moved)
+    run.path.mkdir()
+    assert keeper.look().moved_to == str(moved)
+    assert list(run.path.iterdir()) == []
+
+
+def test_a_mark_that_was_overwritten_is_not_reported_as_restored(run: RunDirectory) -> None:
+    keeper = FolderKeeper(run)
+    run.engine.write_bytes(b"nonsense \xff")
+    run.engine.unlink()
+    assert keeper.look().put_back == []
+
+
+def test_a_temporary_file_of_an_impossible_process_is_swept(run: RunDirectory) -> None:
+    left = run.path / f".run.json.{10**30}.tmp"
+    left.write_bytes(b"half")
+    sweep_temporary(run)
+    assert not left.exists()
+
+
 def test_a_moved_folder_is_not_made_a_second_time(run: RunDirectory) -> None:
     keeper = FolderKeeper(run)
     moved = run.path.with_name("moved")
@@ -83,6 +117,43 @@ def test_a_removed_journal_is_written_again_whole(tmp_path: Path) -> None:
     assert not writer.keep_in_place()
     with pytest.raises(JournalLocked):
         _in_another_process(path, lock)
+
+
+def test_a_journal_larger_than_one_read_is_written_again_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "j.log", os.pread
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    writer.append(b"one", b"two", b"three")
+    path.unlink()
+    with monkeypatch.context() as patch:
+        # The kernel reads at most 2 GiB at once.
+        patch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 7), at))
+        assert writer.keep_in_place()
+    assert list(FrameReader(path)) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("kept", [0, 3, 20])
+@pytest.mark.parametrize("first_look", [True, False])
+def test_a_truncated_journal_goes_on_where_its_readers_are(
+    tmp_path: Path, kept: int, first_look: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, lock = tmp_path / "j.log", tmp_path / "j.lock"
+    writer, reader = FrameWriter(path, lock), FrameReader(path)
+    writer.append(b"one", b"two")
+    assert len(reader.read()) == 2
+    os.truncate(path, kept)
+    if first_look:
+        assert not writer.keep_in_place()
+    writer.append(b"three")
+    assert [payload for _, payload in reader.read()] == [b"three"]
+    assert caplog.text.count("was truncated") == 1
+    writer.close()
+    whole = FrameReader(path)
+    before = list(whole)
+    found = [*before, *read_past_damage(path, whole.offset)]
+    assert found[-1] == b"three"
+    assert [*before, *FrameWriter(path, lock).cut_off][-1] == b"three"
 
 
 def test_a_file_in_place_of_the_journal_is_kept_under_another_name(tmp_path: Path) -> None:

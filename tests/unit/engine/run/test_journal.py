@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fttui.engine.run.folder.open_folder import OpenFolder
 from fttui.engine.run.journal import (
     MAGIC,
     DamagedPart,
@@ -230,6 +232,34 @@ def test_frames_are_found_again_after_damage() -> None:
     data = b"broken" + frame(b"one") + frame(b"two") + b"\x00" * 9 + frame(b"three") + b"tail"
     assert list(frames_after_damage(data)) == [b"one", b"two", b"three"]
     assert list(frames_after_damage(frame(b"one")[:-1])) == []
+
+
+def test_a_journal_without_its_beginning_is_not_emptied_before_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock = tmp_path / "j.log", tmp_path / "j.lock"
+    damaged = b"?" * len(MAGIC) + frame(b"one") + frame(b"two")
+    path.write_bytes(damaged)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenFolder, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            FrameWriter(path, lock)
+    assert path.read_bytes() == damaged
+
+
+def test_a_file_system_without_locks_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", unsupported)
+    with pytest.raises(OSError, match="No locks available"):
+        FrameWriter(tmp_path / "j.log", tmp_path / "j.lock")
 
 
 def test_a_tail_made_to_take_long_does_not(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from fttui.engine.run.folder.links import UnsafeRunFolder, require_plain
 from fttui.engine.run.processes.marks import ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.journal_writer import JournalWriter
+from fttui.tui.cli.main import main
 from fttui.tui.connection.engine_process import start_lock
 
 FILES = (
@@ -180,6 +181,18 @@ def test_engine_and_hub_refuse_links_and_pipes_with_their_names(run: RunDirector
     assert "journal.log" in str(refused.value)
     assert "reports/pipe" in str(refused.value)
     assert engine_main([str(run.path)]) == hub_main([str(run.path)]) == UnsafeRunFolder.exit_code
+
+
+@pytest.mark.parametrize("words", [["run", "--resume"], ["export"]])
+def test_resume_and_export_refuse_links(
+    run: RunDirectory, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = CheckpointStore(run)
+    store.make_folder("step-000001")
+    store.commit(manifest("step-000001", 1))
+    (run.path / "logs" / "rank-0.log").symlink_to("/etc/hostname")
+    assert main([*words, str(run.path)]) == UnsafeRunFolder.exit_code
+    assert "rank-0.log" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

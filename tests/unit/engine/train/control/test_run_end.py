@@ -61,19 +61,19 @@ def _no_journal(run: RunDirectory) -> None:
     run.control.mkdir()
 
 
-def test_without_a_lock_the_end_and_the_outcomes_are_recorded(run: RunDirectory) -> None:
-    _no_lock(run)
+@pytest.mark.parametrize("lose", [_no_lock, _no_doorbell])
+def test_without_lock_or_doorbell_the_end_and_the_outcomes_are_recorded(
+    run: RunDirectory, lose: Callable[[RunDirectory], None]
+) -> None:
+    lose(run)
     found, events = ended(run)
     assert found == FINISHED
     assert events[-1] == FINISHED
     assert [event.id for event in events if isinstance(event, CommandFailed)] == ["c1"]
 
 
-@pytest.mark.parametrize("lose", [_no_doorbell, _no_journal])
-def test_the_end_is_recorded_when_commands_cannot_be_read(
-    run: RunDirectory, lose: Callable[[RunDirectory], None]
-) -> None:
-    lose(run)
+def test_the_end_is_recorded_when_commands_cannot_be_read(run: RunDirectory) -> None:
+    _no_journal(run)
     found, events = ended(run)
     assert found == FINISHED
     assert events[-1] == FINISHED
