@@ -21,7 +21,6 @@ WRITERS = {
     "engine/run/processes/left_over_sockets.py": "the runtime folder of the user",
     "engine/run/folder_keeper.py": "makes the folder of a live run again that was removed",
     "engine/run/journal.py": "truncates its own file by descriptor",
-    "engine/run/control_log.py": "grows its own file by descriptor",
     "engine/hub/sockets.py": "the sockets in the runtime folder",
     "engine/config/reference.py": "a page of the documentation",
     "engine/config/reasons_table.py": "a page of the documentation",

@@ -43,6 +43,32 @@ def test_a_host_that_says_nothing_more_ends_a_command_at_its_timeout(
     assert time.monotonic() - started < 15.0
 
 
+def _talk(payload: bytes) -> bytes:
+    return GREETING + frames_of(FrameKind.TALK, payload)
+
+
+@pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "9", "box:demo", "pause")])
+@pytest.mark.parametrize(
+    "says",
+    [
+        MAGIC + frames_of(FrameKind.GREETING, b"[1, 2"),
+        MAGIC + b"\xff" * 64,
+        _talk(b"\xc1"),
+        _talk(b"\x81\xa1k\xa4Runs"),
+        _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xdf\xff\xff\xff\xff"})),
+        _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xc1"})),
+    ],
+    ids=["greeting", "frame", "message", "half", "endless", "table"],
+)
+def test_a_host_that_sends_nonsense_is_named_with_its_error(
+    tmp_path: Path, says: bytes, words: tuple[str, ...]
+) -> None:
+    done = fttui(*words, environ={"FTTUI_SSH": ssh_that(tmp_path, says), "HOME": str(tmp_path)})
+    assert done.returncode != 0
+    assert "box" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
 def test_a_timeout_is_a_finite_number_of_seconds(text: str) -> None:
     done = fttui("ctl", f"--timeout={text}", "demo", "pause")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fttui.engine.errors import FttuiError, ProtocolMismatch
-from fttui.engine.protocol.codec import DecodeError, decode_beat, decode_hub, encode
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.codec import decode_beat, decode_hub, encode
 from fttui.engine.protocol.record_blocks import unpack_block
 from fttui.engine.protocol.requests import ClientMessage
 from fttui.engine.protocol.ssh_protocol import (
@@ -141,13 +141,8 @@ class BridgeStream:
         while True:
             kind, payload = await connection.next()
             self._silence.received()
-            try:
+            with connection.reading():
                 self._on_frame(kind, payload)
-            except DecodeError as error:
-                raise ProtocolMismatch(
-                    f"{connection.host} sent a message that this version cannot read: {error}; "
-                    "install the same fttui on both machines"
-                ) from None
             if kind == FrameKind.TALK:
                 connection.acknowledge(connection.received_bytes)
             await asyncio.sleep(0)

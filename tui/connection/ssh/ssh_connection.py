@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import msgspec
 
 from fttui.engine.errors import FttuiError, ProtocolMismatch
-from fttui.engine.protocol.codec import PROTOCOL_VERSION, DecodeError, encode
+from fttui.engine.protocol.codec import PROTOCOL_VERSION, UNDECODABLE, DecodeError, encode
 from fttui.engine.protocol.ssh_protocol import (
     BridgeMessage,
     Failed,
@@ -211,6 +211,21 @@ class SshConnection:
         channel, payload, _ = self._messages.popleft()
         return channel, payload
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let an error name the host if what it sent cannot be decoded.
+
+        Raises:
+            ProtocolMismatch: it is no message of this version.
+        """
+        try:
+            yield
+        except (DecodeError, *UNDECODABLE) as error:
+            raise ProtocolMismatch(
+                f"{self.host} sent a message that this version cannot read: {error}; "
+                "install the same fttui on both machines"
+            ) from None
+
     async def _end_reason(self) -> FttuiError:
         code = await self._exit_code(_EXIT_S)
         self._on_errors()
@@ -243,10 +258,8 @@ class SshConnection:
             channel, payload = await self.next()
             if channel != FrameKind.GREETING:
                 continue
-            try:
+            with self.reading():
                 self.greeting = msgspec.json.decode(payload, type=Greeting)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ProtocolMismatch(f"the bridge on {self.host}: {error}") from None
         if self.greeting.proto[0] != PROTOCOL_VERSION[0]:
             theirs, ours = (".".join(map(str, v)) for v in (self.greeting.proto, PROTOCOL_VERSION))
             raise ProtocolMismatch(
@@ -262,7 +275,8 @@ class SshConnection:
         while True:
             message = await self._next_from_bridge()
             if isinstance(message, Runs):
-                return msgspec.msgpack.decode(message.table, type=list[RunSummary])
+                with self.reading():
+                    return msgspec.msgpack.decode(message.table, type=list[RunSummary])
 
     async def open(self, asked: Open) -> Opened:
         """Open a run, which makes the bridge send its journal.
@@ -279,7 +293,8 @@ class SshConnection:
 
     async def _next_from_bridge(self) -> BridgeMessage | None:
         channel, payload = await self.next()
-        message = decode_bridge_message(payload) if channel == FrameKind.TALK else None
+        with self.reading():
+            message = decode_bridge_message(payload) if channel == FrameKind.TALK else None
         if isinstance(message, Failed):
             raise RemoteFailed(f"{self.host}: {message.reason}", message.code)
         return message

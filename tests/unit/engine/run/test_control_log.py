@@ -107,8 +107,12 @@ def test_a_command_that_cannot_be_announced_is_announced_later(
     run = RunDirectory(tmp_path)
     writer, reader = ControlWriter(run), ControlReader(run)
 
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    write = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if len(data) == 8:  # the doorbell
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data, offset)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)

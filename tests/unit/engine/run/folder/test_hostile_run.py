@@ -183,7 +183,7 @@ def test_engine_and_hub_refuse_links_and_pipes_with_their_names(run: RunDirector
     assert engine_main([str(run.path)]) == hub_main([str(run.path)]) == UnsafeRunFolder.exit_code
 
 
-@pytest.mark.parametrize("words", [["run", "--resume"], ["export"]])
+@pytest.mark.parametrize("words", [["run", "--headless", "--resume"], ["export", "--merged"]])
 def test_resume_and_export_refuse_links(
     run: RunDirectory, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
