@@ -29,7 +29,8 @@ from fttui.engine.protocol.codec import (
 )
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import COMMANDS, parse_command
-from fttui.engine.protocol.record_blocks import BadBlock, pack_block, unpack_block
+from fttui.engine.protocol.events import LogEmitted
+from fttui.engine.protocol.record_blocks import pack_block, unpack_block
 from fttui.engine.protocol.requests import AnyClientMessage, AnyHubMessage, SubmitCommand
 from fttui.engine.protocol.ssh_protocol import (
     MAGIC as BRIDGE_MAGIC,
@@ -49,6 +50,7 @@ from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import (
     MAGIC,
     DamagedPart,
+    FrameReader,
     frame,
     frames_after_damage,
     read_past_damage,
@@ -64,6 +66,7 @@ from fttui.engine.run.processes.marks import (
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import read_ends, summarize
 from fttui.engine.train.control.settings_store import load_desired
+from fttui.engine.train.journal_writer import JournalWriter
 from fttui.tui.cli.ls import event_line
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -133,6 +136,20 @@ def _frames(data: bytes) -> None:
     for part in read_past_damage(run.journal, 0):
         assert isinstance(part, bytes | DamagedPart)
     read_ends(run.journal)
+
+
+def _resumed(data: bytes) -> None:
+    """A journal that an engine goes on with."""
+    run = _run()
+    run.journal.write_bytes(data)
+    writer = JournalWriter(run, lambda _: None, in_thread=False)
+    summarize_records([r for r in map(decode_readable, writer.recovered) if r is not None])
+    writer.emit(LogEmitted(level="info", text="on"), step=1, timeline=1)
+    writer.close()
+    (*_, last) = FrameReader(run.journal)
+    assert decode_readable(last) is not None
+    for left in run.path.glob("journal.log.*"):
+        left.unlink()
 
 
 def _bridge_frames(data: bytes) -> None:
@@ -276,9 +293,17 @@ def parsers() -> list[Parser]:
         Parser(
             "history", lambda d: list(unpack_history(d)), [pack_history(records[:4])], "bytes", wire
         ),
-        Parser("block", unpack_block, [pack_block(records[:4])], "bytes", (BadBlock,)),
+        Parser("block", unpack_block, [pack_block(records[:4])], "bytes", (DecodeError,)),
         Parser(
             "journal", _frames, [MAGIC + b"".join(map(frame, records[:3]))], "bytes", nothing, _SLOW
+        ),
+        Parser(
+            "journal on resume",
+            _resumed,
+            [MAGIC + b"".join(map(frame, [records[0], *records[:3]]))],
+            "bytes",
+            nothing,
+            _SLOW,
         ),
         Parser("control journal", _control, _control_entries(), "bytes", nothing, _SLOW),
         Parser("bridge frames", _bridge_frames, bridge, "bytes", wire),
