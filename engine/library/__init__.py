@@ -10,6 +10,7 @@ Importing it loads neither torch nor ZeroMQ.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -78,16 +79,19 @@ def watch(
         raise TypeError("fttui.watch needs a trainer, or model=… and optimizer=…")
     if os.environ.get("FTTUI", "").lower() in ("off", "0", "false"):
         return UnwatchedRun(optimizer) if trainer is None else trainer
-    from fttui.engine.watch.watch_options import WatchOptions
+    try:
+        from fttui.engine.watch.watch_options import WatchOptions
 
-    chosen = WatchOptions(**options)
-    if trainer is not None:
-        from fttui.engine.watch.huggingface.watch import watch_trainer
+        chosen = WatchOptions(**options)
+        if trainer is not None:
+            from fttui.engine.watch.huggingface.watch import watch_trainer
 
-        watch_trainer(trainer, chosen)
-        return trainer
-    from fttui.engine.watch.plain.loop import watch_loop
-
+            watch_trainer(trainer, chosen)
+            return trainer
+        from fttui.engine.watch.plain.loop import watch_loop
+    except ImportError as error:  # such as a package of fttui that is missing here
+        sys.stderr.write(f"fttui: not watched: {error}; see: fttui doctor\n")
+        return UnwatchedRun(optimizer) if trainer is None else trainer
     run = watch_loop(model, optimizer, scheduler, chosen, scaler=scaler)
     return run or UnwatchedRun(optimizer)
 

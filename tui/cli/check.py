@@ -14,6 +14,7 @@ from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from .options import Commands, add_runs_dir, say
 from .preflight.plan import course, needs
 from .preflight.start_adapter import with_start_adapter
+from .training_packages import require_training_packages
 
 
 def add_commands(commands: Commands) -> None:
@@ -69,6 +70,7 @@ def _check(options: argparse.Namespace) -> int:
         return 0
     if options.config is None:
         raise ConfigError("no configuration given; use: fttui check CONFIG, or --schema")
+    require_training_packages("fttui check")
     from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards

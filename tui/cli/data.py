@@ -13,6 +13,7 @@ from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
 
 from ..text.format import clip_to, plural
 from .options import Commands, say, say_json, warn
+from .training_packages import require_training_packages
 
 _LONGEST_TEXT = 300
 """Most characters that are printed of each text of the first record."""
@@ -45,6 +46,7 @@ def _data(options: argparse.Namespace) -> int:
     from .data_check.process import data_messages, print_lines
     from .data_check.text import print_record
 
+    require_training_packages("fttui data")
     given = ""
     if options.config is not None:
         from fttui.engine.config.load import load_config

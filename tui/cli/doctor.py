@@ -12,25 +12,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..text.format import plural, size
 from .options import Commands, say
+from .training_packages import INSTALL, TRAIN, fits, installed, unusable
 
-_PACKAGES = (
-    "fttui",
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "bitsandbytes",
-    "accelerate",
-    "datasets",
-    "textual",
-    "pyzmq",
-    "msgspec",
-)
+_CORE = ("fttui", "textual", "pyzmq", "msgspec")
 _IMPORT_TIMEOUT_S = 180
 _ROUND_TRIP_TIMEOUT_MS = 2000
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
@@ -63,8 +51,17 @@ def _doctor(_options: argparse.Namespace) -> int:
     if bad:
         say(f"{plural(bad, 'problem')}, marked BAD")
     else:
-        say("this machine has everything a run needs")
+        say(_verdict())
     return 1 if bad else 0
+
+
+def _verdict() -> str:
+    if not any(unusable()):
+        return "this machine has everything a run needs"
+    return (
+        "this machine can follow and control runs and watch scripts; training with fttui run needs "
+        f"more: {INSTALL}"
+    )
 
 
 def findings() -> Iterator[HealthCheck]:
@@ -72,6 +69,7 @@ def findings() -> Iterator[HealthCheck]:
     checks: tuple[Callable[[], Iterator[HealthCheck]], ...] = (
         _check_python,
         _check_packages,
+        _check_training_packages,
         _check_devices,
         _check_bitsandbytes,
         _check_zeromq,
@@ -88,11 +86,28 @@ def _check_python() -> Iterator[HealthCheck]:
 
 
 def _check_packages() -> Iterator[HealthCheck]:
-    for name in _PACKAGES:
-        try:
-            yield HealthCheck(name, version(name))
-        except PackageNotFoundError:
-            yield HealthCheck(name, f"not installed; pip install {name}", "bad")
+    for name in _CORE:
+        found = installed(name)
+        missing = f"not installed; pip install {name}"
+        yield HealthCheck(name, found or missing, "ok" if found else "bad")
+
+
+def _check_training_packages() -> Iterator[HealthCheck]:
+    """Without them the app and scripts of the user's own work; so a lack of them is a note."""
+    found = {name: installed(name) for name in TRAIN}
+    if not any(found.values()):
+        text = f"not installed; run, check, data and export need them: {INSTALL}"
+        yield HealthCheck("training", text, "note")
+        return
+    for name, one in found.items():
+        if one is None:
+            text = f"not installed; run, check, data and export need it: {INSTALL}"
+            yield HealthCheck(name, text, "note")
+        elif not fits(one, TRAIN[name]):
+            text = f"{one}; run, check, data and export need {name}{TRAIN[name]}: {INSTALL}"
+            yield HealthCheck(name, text, "note")
+        else:
+            yield HealthCheck(name, one)
 
 
 def _check_devices() -> Iterator[HealthCheck]:
@@ -104,13 +119,17 @@ def _check_devices() -> Iterator[HealthCheck]:
         free = f"{size(device.free_bytes)} of {size(device.total_bytes)} free"
         yield HealthCheck(f"GPU {index}", f"{device.name}, {free}, {bf16}")
     if not hardware.devices:
-        yield HealthCheck("GPU", "torch finds none; runs train on the CPU", "note")
+        yield HealthCheck(
+            "GPU", "none that an installed torch can use; runs train on the CPU", "note"
+        )
     free = f"{size(hardware.host_free_bytes)} of {size(hardware.host_total_bytes)} free"
     yield HealthCheck("host", f"{hardware.processors} processors, {free}")
 
 
 def _check_bitsandbytes() -> Iterator[HealthCheck]:
     """Import bitsandbytes in a separate process, which a broken native library may crash."""
+    if installed("bitsandbytes") is None:
+        return
     command = [sys.executable, "-c", "import bitsandbytes"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)

@@ -19,6 +19,7 @@ from fttui.engine.run.run_dir import SMALL_FILE_BYTES, RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from .training_packages import require_training_packages
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
@@ -61,6 +62,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
+    require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
     if run.identity().script:

@@ -16,6 +16,7 @@ from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
+from .training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -60,6 +61,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require_training_packages("fttui run")
     if not options.headless:
         require_terminal("without one, use --headless")
     engine = _resumed(options) if options.resume else _started(options)

@@ -69,10 +69,16 @@ def probe_hardware() -> Hardware:
         kind="cuda" if devices else "cpu",
         host_total_bytes=memory.total_bytes,
         host_free_bytes=memory.available_bytes,
-        processors=len(os.sched_getaffinity(0)),
+        processors=_processors(),
         devices=devices,
         flash_attention=find_spec("flash_attn") is not None,
     )
+
+
+def _processors() -> int:
+    """Return the number of processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def host_memory() -> HostMemory:

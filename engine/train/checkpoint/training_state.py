@@ -17,12 +17,11 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import safetensors.torch
 import torch
-from peft import PeftModel, get_peft_model_state_dict
 from torch import Tensor
 
 from ...errors import CheckpointError
@@ -39,6 +38,9 @@ from .optimizer_state import (
     state_tensors,
 )
 from .rng import RngState, capture_rng, restore_rng, rng_from_tensors, rng_to_tensors
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 ADAPTER = "adapter_model.safetensors"
 OWN = "trained_weights.safetensors"
@@ -114,7 +116,7 @@ class TrainingState:
         self._ema = ema
         self._initial = dict(initial or {})
         """The adapter before training, if the base weights depend on it."""
-        self._file = ADAPTER if isinstance(model, PeftModel) else OWN
+        self._file = ADAPTER if _has_adapter(model) else OWN
         self._weights = trained_weights(model)
         self._others = trainer.own_parameters
 
@@ -140,7 +142,7 @@ class TrainingState:
             save_weights(self._ema.average, folder / EMA)
         if self._initial:
             save_weights(self._initial, folder / INITIAL)
-        if isinstance(self._model, PeftModel):
+        if _has_adapter(self._model):
             self._model.peft_config["default"].save_pretrained(str(folder))
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -257,14 +259,22 @@ class TrainingState:
                 )
 
 
+def _has_adapter(model: Any) -> bool:
+    from peft import PeftModel  # deferred: a watched script may not have it
+
+    return isinstance(model, PeftModel)
+
+
 def trained_weights(model: PeftModel) -> dict[str, Tensor]:
     """Return the live trained weights by the names under which they are saved.
 
     Those of an adapter have the names that PEFT gives them, those of the model itself their own.
     """
-    if not isinstance(model, PeftModel):
+    if not _has_adapter(model):
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
     trained = {p.data_ptr(): p for p in model.parameters() if p.requires_grad}
+    from peft import get_peft_model_state_dict  # deferred: a watched script may not have it
+
     saved = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: trained.get(tensor.data_ptr(), tensor) for name, tensor in saved.items()}
 

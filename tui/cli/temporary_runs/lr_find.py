@@ -12,6 +12,7 @@ from fttui.engine.errors import ConfigError, TrainingFailed
 from fttui.engine.protocol.events import LrRangeTested
 
 from ..options import Commands, say, say_json
+from ..training_packages import require_training_packages
 from .probe import add_probe_options, probe
 
 _FEWEST_STEPS = 10
@@ -38,6 +39,7 @@ def _find(options: argparse.Namespace) -> int:
             f"expected 0 < --low < --high and --steps of at least {_FEWEST_STEPS}; got --low "
             f"{low:g}, --high {high:g}, --steps {steps}"
         )
+    require_training_packages("fttui lr-find")
     wanted = ["--lr-find", *(f"{value!r}" for value in (low, high, steps))]
     with probe(options, _only_the_sweep(low, steps), wanted, LrRangeTested) as made:
         if made.exit_code:

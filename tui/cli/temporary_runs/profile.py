@@ -13,6 +13,7 @@ from fttui.engine.protocol.command_args import CommandError, count
 from fttui.engine.protocol.events import StepsProfiled
 
 from ..options import Commands, say, say_json
+from ..training_packages import require_training_packages
 from .probe import Probe, add_probe_options, probe
 
 _SPARE_STEPS = 8
@@ -43,6 +44,7 @@ def _steps(text: str) -> int:
 
 
 def _profile(options: argparse.Namespace) -> int:
+    require_training_packages("fttui profile")
     overrides = [f"train.steps={options.steps + _SPARE_STEPS}"]
     with probe(options, overrides, ["--profile", str(options.steps)], StepsProfiled) as made:
         if made.exit_code:

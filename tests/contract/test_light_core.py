@@ -1,0 +1,139 @@
+"""Without the extra `train` the app, the commands and the library work, and the others say so."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fttui.tui.cli.main import build_parser
+from fttui.tui.cli.training_packages import TRAIN, fits
+from tests.support.without_packages import python_without
+
+from .links import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BROUGHT_ALONG = {"huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise"}
+"""Packages that only come with the extras."""
+HEAVY = {*TRAIN, *BROUGHT_ALONG}
+SCRIPTS = {"trl", "peft", "bitsandbytes", "datasets"}
+"""Packages that a script with a stock `Trainer` may lack."""
+REFUSED = {
+    "run": "run CONFIG",
+    "check": "check CONFIG",
+    "data": "data FILE",
+    "lr-find": "lr-find CONFIG",
+    "profile": "profile CONFIG",
+    "export": "export --adapter",
+}
+"""Commands that need the extra, with a call of each."""
+LIGHT = {"exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge"}
+
+_IMPORT_ALL = """
+import importlib, pkgutil
+for name in ("fttui", "fttui.tui", "fttui.engine.protocol", "fttui.engine.run", "fttui.engine.hub",
+             "fttui.engine.config", "fttui.engine.core", "fttui.engine.telemetry"):
+    package = importlib.import_module(name)
+    inner = pkgutil.walk_packages(package.__path__, name + ".") if name != "fttui" else ()
+    for found in inner:
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+import fttui.tui.app, fttui.tui.cli.attach, fttui.engine.watch.startup
+print("imported")
+"""
+
+
+def test_everything_but_training_is_imported_without_its_packages() -> None:
+    done = python_without(HEAVY, _IMPORT_ALL)
+    assert done.stdout == "imported\n", done.stderr
+
+
+def subcommands() -> Iterator[str]:
+    parser = build_parser()
+    for action in parser._actions:
+        if action.choices:
+            yield from action.choices
+
+
+def test_every_subcommand_is_one_that_needs_the_extra_or_not() -> None:
+    assert set(subcommands()) == set(REFUSED) | LIGHT
+
+
+@pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
+def test_a_command_that_trains_names_the_extra(command: str, tmp_path: Path) -> None:
+    config = tmp_path / "my.yaml"
+    config.write_text("name: x\n")
+    words = command.replace("CONFIG", str(config)).replace("FILE", str(config)).split()
+    if words[0] == "run":
+        words.append("--headless")
+    code = f"import sys; from fttui.tui.cli.main import main; sys.exit(main({words!r}))"
+    done = python_without(HEAVY, code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "datasets are not installed" in done.stderr
+    assert f"fttui {words[0]} needs" in done.stderr
+    assert "pip install 'fttui[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_missing_package_is_named() -> None:
+    code = "from fttui.tui.cli.main import main; main(['data', 'x.jsonl'])"
+    assert "but trl is not installed. Run:" in python_without(["trl"], code).stderr
+
+
+def test_doctor_says_what_works() -> None:
+    code = "from fttui.tui.cli.main import main; main(['doctor'])"
+    said = python_without(HEAVY, code).stdout
+    assert "note  training       not installed" in said
+    assert "this machine can follow and control runs and watch scripts" in said
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("o = object(); print(fttui.watch(o) is o)", "True"),
+        (
+            "class O:\n    def register_step_post_hook(self, hook): pass\n"
+            "run = fttui.watch(model=1, optimizer=O()); print(list(run.batches([1, 2])))",
+            "[1, 2]",
+        ),
+    ],
+    ids=["a trainer", "a loop"],
+)
+def test_watching_without_torch_leaves_the_script_alone(call: str, result: str) -> None:
+    done = python_without(HEAVY, f"import fttui\n{call}")
+    assert done.stdout.strip() == result, done.stderr
+    assert "fttui: not watched: No module named 'torch'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "packages"),
+    [("huggingface.watch", SCRIPTS), ("plain.loop", SCRIPTS | {"transformers", "accelerate"})],
+)
+def test_a_script_needs_only_what_it_uses_itself(module: str, packages: set[str]) -> None:
+    done = python_without(packages, f"import fttui.engine.watch.{module}; print('imported')")
+    assert done.stdout == "imported\n", done.stderr
+
+
+def test_the_extra_is_what_the_commands_ask_for() -> None:
+    declared = PROJECT["optional-dependencies"]["train"]
+    assert declared == [name + limits for name, limits in TRAIN.items()]
+    core = " ".join(PROJECT["dependencies"])
+    assert not any(name in core for name in TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("version", "limits", "wanted"),
+    [
+        ("5.24.0", ">=5.24,<6", True),
+        ("5.23.9", ">=5.24,<6", False),
+        ("6.0.0rc1", ">=5.24,<6", False),
+        ("2.13.0+cu130", ">=2.10", True),
+        ("2.9", ">=2.10", False),
+        ("4", ">=4", True),
+        ("5", ">=5.24,<6", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, limits: str, wanted: bool) -> None:
+    assert fits(version, limits) is wanted
