@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
-_ABSENT = object()
+ABSENT = object()
+"""Stands for an attribute that the instance itself did not have."""
 
 
 class Undo:
@@ -29,7 +30,7 @@ class Undo:
 
     def remember(self, owner: Any, name: str) -> None:
         """Remember an attribute that somebody else is about to replace."""
-        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+        self._before.append((owner, name, vars(owner).get(name, ABSENT)))
 
     def replace(self, owner: Any, name: str, value: Any) -> Any:
         """Replace an attribute of an instance and return what it was."""
@@ -42,7 +43,7 @@ class Undo:
         """Put every attribute back, the newest first."""
         while self._before:
             owner, name, value = self._before.pop()
-            if value is _ABSENT:
+            if value is ABSENT:
                 vars(owner).pop(name, None)
             else:
                 setattr(owner, name, value)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "mini": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 64,
+             "tie_word_embeddings": True},
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096,
              "tie_word_embeddings": True},
