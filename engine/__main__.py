@@ -40,6 +40,7 @@ from .run.run_dir import RunDirectory
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
 from .train.control.run_end import accepted_since, end_run
+from .train.control.stop_notice import StopNotice
 from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
@@ -225,23 +226,28 @@ def _guarded(
 
     The second value says whether the run was stopped while it loaded.
     """
-    run = start.run
     early = _early_stop(start, event_log, signals, unanswered)
     try:
         try:
             early.begin()
-            return _train(start, event_log, signals), False
+            return _train(start, event_log, signals, early), False
         finally:
             early.end()  # from here on no stop interrupts the handling of an error
     except StoppedEarly:
         early.end()  # it may have been raised before the end
-        return _stopped_early(start, unanswered), True
-    except FttuiError as error:
-        log.error("%s", error)
-        return _failed(run, str(error), error.exit_code), False
+        early.tell_others()
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
-        traceback.print_exc()
-        return _failed(run, explain(error), TrainingFailed.exit_code), False
+        if not early.others_left():
+            return _failure(start.run, error), False
+    return _stopped_early(start, unanswered), True
+
+
+def _failure(run: RunDirectory, error: Exception) -> RunEnded:
+    if isinstance(error, FttuiError):
+        log.error("%s", error)
+        return _failed(run, str(error), error.exit_code)
+    traceback.print_exception(error)
+    return _failed(run, explain(error), TrainingFailed.exit_code)
 
 
 def _early_stop(
@@ -251,7 +257,6 @@ def _early_stop(
     unanswered: UnansweredCommands,
 ) -> EarlyStop:
     """Return what ends this process if a stop is requested while it imports and loads."""
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
     def leave() -> None:
         try:
@@ -260,8 +265,10 @@ def _early_stop(
         finally:
             signals.leave(0)
 
-    waits = WaitingStop(start.run, start.control_seq) if ranks == 1 else lambda: False
-    return EarlyStop(event_log, signals, waits, leave, ranks=ranks)
+    leads = int(os.environ.get("RANK", "0")) == 0
+    waits = WaitingStop(start.run, start.control_seq) if leads else lambda: False
+    notice = StopNotice.of(start.run, os.environ)
+    return EarlyStop(event_log, signals, waits, leave, notice)
 
 
 def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
@@ -276,14 +283,16 @@ def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEn
     return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(start.run))
 
 
-def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> RunEnded:
+def _train(
+    start: SessionStart, event_log: EventLog, signals: StopSignals, early: EarlyStop
+) -> RunEnded:
     run = start.run
     started = _announce(run, event_log, start.history)
     from .train.distributed.place import leave_place, take_place
     from .train.session import train
 
     place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
-    with _watched_ranks(run, event_log, place, start.attempt):
+    with _watched_ranks(run, event_log, place, start.attempt, early):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
     return RunEnded(
@@ -296,12 +305,18 @@ def _train(start: SessionStart, event_log: EventLog, signals: StopSignals) -> Ru
 
 @contextmanager
 def _watched_ranks(
-    run: RunDirectory, event_log: EventLog, place: RankPlace, attempt: LaunchAttempt
+    run: RunDirectory,
+    event_log: EventLog,
+    place: RankPlace,
+    attempt: LaunchAttempt,
+    early: EarlyStop,
 ) -> Iterator[None]:
     """While training, end this rank when another one dies, with an error that names it."""
     from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:
+        if early.others_left():
+            early.leave()
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
         _record_end(event_log, ended, attempt)
         event_log.close()
@@ -310,6 +325,9 @@ def _watched_ranks(
     try:
         yield
         watch.say_goodbye()
+    except StoppedEarly:
+        watch.take_over(0.0)
+        raise
     except Exception as error:
         rank = watch.take_over(_NOTICED_IN_S)
         if rank is None or isinstance(error, FttuiError):

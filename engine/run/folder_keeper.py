@@ -71,9 +71,9 @@ class FolderKeeper:
         self._files = [file.name for file in (*files, *others)]
         self._held: dict[str, int] = {}
         self._control = HeldFile(run.control)
-        self.look()
+        self.restore_missing()
 
-    def look(self) -> FolderReport:
+    def restore_missing(self) -> FolderReport:
         """Put missing files and folders back, open new ones, and report what was done.
 
         A folder that was moved is left alone, also if there is another one in its place now.

@@ -90,6 +90,11 @@ class RunDirectory:
         return self.path / "control.seq"
 
     @property
+    def stop_notice(self) -> Path:
+        """Tells the ranks that one of them was asked to stop while it loaded."""
+        return self.path / "stop.json"
+
+    @property
     def endpoint(self) -> Path:
         """The process and the sockets of the hub."""
         return self.path / "endpoint.json"

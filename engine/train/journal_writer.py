@@ -239,16 +239,16 @@ class JournalWriter:
     def _keep_folder(self) -> None:
         """Put back what was removed from the run folder, and say so; called once a second."""
         try:
-            report = self._keeper.look()
+            report = self._keeper.restore_missing()
             if report.moved_to:
-                self._complain(
+                self._log_once(
                     f"the run folder was moved to {report.moved_to}; nothing can be saved until it "
                     f"is back: mv {report.moved_to} {self._run.path}"
                 )
                 return
             journal = [self._run.journal.name] if self._journal.keep_in_place() else []
         except (OSError, JournalLocked) as error:
-            self._complain(f"the run folder {self._run.path} cannot be kept whole: {error}")
+            self._log_once(f"the run folder {self._run.path} cannot be kept whole: {error}")
             return
         self._misplaced = ""
         self.folder_losses += report.made_again
@@ -259,7 +259,7 @@ class JournalWriter:
                 ", ".join(put_back),
             )
 
-    def _complain(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         if text != self._misplaced:
             log.error("%s", text)
         self._misplaced = text

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from typing import Any
 
 from fttui.engine.protocol.commands import Stop
-from fttui.engine.protocol.events import RunEnded, RunStarted
+from fttui.engine.protocol.events import RunEnded, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
@@ -41,6 +44,58 @@ def stop_while_loading(box: Box) -> Figures:
         early += not read_journal(run)
     ours = f"{trials} moments in the first {loads_s:.1f} s: stopped after {spread(waits, 1)} s"
     return Figures(f"{ours}; {early} before the journal was open", ok=max(waits) < _PROMPT_S)
+
+
+@fault(
+    "F39",
+    "SIGTERM to one of 2 ranks or to both, or a stop command, while they load, one of them slowly",
+    "both ranks end as stopped, the command has its outcome, no step is trained",
+    "torchrun: SIGTERM to one rank is a failed run; SIGKILL to the others after 30 s",
+)
+def stop_while_ranks_load(box: Box) -> Figures:
+    trials = box.count(4, 60)
+    waits, trained = [], 0
+    for number in range(trials):
+        slow = box.rng.choice([0, 1, None]) if number else 1
+        run = box.stage.new_run(train__devices=2, train__steps=1000)
+        with box.stage.start(run, sabotage=partial(_load_slowly, slow=slow)) as ranks:
+            ranks.until(partial(_started, run))
+            time.sleep(box.rng.uniform(0.0, 2.0))
+            waits.append(_stop_ranks(ranks, [(1,), (0,), (0, 1), ()][number % 4]))
+        found = check_run(run, acked=[entry.id for entry in control_entries(run)])
+        ends = [r.event.state for r in found if isinstance(r.event, RunEnded)]
+        require(ends == [RunState.STOPPED], f"ended as {ends}")
+        steps = sum(isinstance(r.event, StepFinished) for r in found)
+        require(slow is None or not steps, f"{steps} steps before rank {slow} was there")
+        trained += bool(steps)
+    ours = f"{trials} moments, {trained} of them behind a first step: stopped after"
+    return Figures(f"{ours} {spread(waits, 1)} s", ok=max(waits) < _PROMPT_S)
+
+
+def _load_slowly(rank: int, *, slow: int | None) -> None:
+    """Let a rank come to the first boundary long after the other one."""
+    if rank != slow:
+        return
+    session: Any = importlib.import_module("fttui.engine.train.session")
+    load = session.load_model
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(4 * _PROMPT_S)
+        return load(*given)
+
+    session.load_model = slowly
+
+
+def _stop_ranks(ranks: Ranks, signalled: tuple[int, ...]) -> float:
+    """Signal these ranks, or send a stop command; return the seconds until both have ended."""
+    asked = time.monotonic()
+    for rank in signalled:
+        ranks.signal(signal.SIGTERM, rank)
+    if not signalled:
+        ranks.send("stop")
+    codes = ranks.join()
+    require(codes == [0, 0], f"exit codes {codes}: {ranks.run.engine_log.read_text()[-2000:]}")
+    return time.monotonic() - asked
 
 
 def _seconds_to_load(box: Box) -> float:

@@ -1,8 +1,9 @@
 """Early stop: ends an engine that is asked to stop while it imports libraries or loads the model.
 
-Nothing has to be saved then. A signal interrupts Python code of a single rank at once. Several
-ranks wait for each other, so they stop together at the first boundary, and each by itself only if
-loading takes long. Code of a library that does not return to Python is left after a few seconds.
+Nothing has to be saved then. A signal interrupts Python code at once; code of a library that does
+not return to Python is left after a few seconds. Of several ranks each leaves by itself, and tells
+the others. A rank that has come to the first boundary waits there for all others, so none of them
+trains while another one leaves.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...protocol.commands import Stop
+from ...protocol.events import AnyEvent, StepFinished
 from ...protocol.states import RunState
 from ...run.control_log import ControlReader
 from ...run.run_dir import RunDirectory
 from ..event_log import EventLog
 from ..signals import StopSignals
+from .stop_notice import StopNotice
 
 _LOOK_EVERY_S = 0.1
 _AGAIN_S = 1.0
 """Seconds between two interruptions, since a library may swallow one."""
 _STUCK_S = 5.0
 """Seconds after the first interruption until the process leaves without its main thread."""
-_TOGETHER_S = 30.0
-"""Seconds that several ranks have to come to their first boundary; torchrun ends them after 120."""
 
 
 class StoppedEarly(BaseException):
@@ -44,31 +45,45 @@ class EarlyStop:
         signals: StopSignals,
         stop_waits: Callable[[], bool],
         leave: Callable[[], None],
+        notice: StopNotice | None = None,
         *,
-        ranks: int = 1,
         stuck_s: float = _STUCK_S,
     ) -> None:
         """Make a watch that does not run yet.
 
         Args:
-            event_log: tells whether the run is still starting.
+            event_log: tells whether the run is still starting, and has finished a step.
             signals: the stop signals of the process.
             stop_waits: returns whether a stop command waits; called in the thread.
             leave: ends the process without its main thread; called in the thread.
-            ranks: number of ranks of the run.
+            notice: tells the other ranks; None if there are none.
             stuck_s: seconds after which a main thread that cannot be interrupted is left.
         """
         self._event_log = event_log
         self._signals = signals
         self._stop_waits = stop_waits
-        self._leave = leave
-        self._patience_s = _TOGETHER_S if ranks > 1 else 0.0
+        self.leave = leave
+        self._notice = notice
+        self._trained = False
+        event_log.listen(self._observe)
         self._stuck_s = stuck_s
         self._raised_at = -_AGAIN_S
         self._ended = threading.Event()
         self._awake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._thread = threading.Thread(target=self._watch, name="early stop", daemon=True)
+
+    def _observe(self, event: AnyEvent) -> None:
+        self._trained = self._trained or isinstance(event, StepFinished)
+
+    def others_left(self) -> bool:
+        """Return whether another rank left because of a stop, before this one trained a step."""
+        return self._notice is not None and not self._trained and self._notice.given()
+
+    def tell_others(self) -> None:
+        """Tell the other ranks, if there are any, that this one leaves because of a stop."""
+        if self._notice is not None:
+            self._notice.give()
 
     @property
     def _loading(self) -> bool:
@@ -83,8 +98,8 @@ class EarlyStop:
         """
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._thread.start()
-        self._signals.on_receipt(self._received)  # not before: `end` waits for the thread
-        self._received(poked=False)
+        self._signals.on_receipt(self._raise_if_stopped)  # not before: `end` waits for the thread
+        self._raise_if_stopped(poked=False)
 
     def end(self) -> None:
         """Stop watching; called in the main thread, once or more often."""
@@ -98,10 +113,9 @@ class EarlyStop:
         os.close(self._awake)
         os.close(self._waker)
 
-    def _received(self, poked: bool) -> None:
-        """Raise `StoppedEarly` if a stop was requested and this loading rank may stop alone."""
-        asked = poked or (self._signals.count and not self._patience_s)
-        if not (self._loading and asked):
+    def _raise_if_stopped(self, poked: bool) -> None:
+        """Raise `StoppedEarly` if a stop was requested and this rank still loads."""
+        if not (self._loading and (poked or self._signals.count)):
             return
         # Not again while the stack is left; later again, because a library may have swallowed it.
         if (now := time.monotonic()) >= self._raised_at + _AGAIN_S:
@@ -109,21 +123,24 @@ class EarlyStop:
             raise StoppedEarly
 
     def _watch(self) -> None:
-        asked_at: float | None = None
+        asked = False
         poked_at = first_poke = 0.0
         while self._loading:
             signalled = self._signal_arrived()
-            now = time.monotonic()
-            if asked_at is None and (signalled or self._signals.count or self._stop_waits()):
-                asked_at = now
-            if asked_at is None or now < asked_at + self._patience_s:
+            asked = asked or signalled or bool(self._signals.count) or self._stop_was_asked()
+            if not asked:
                 continue
-            if now >= poked_at + _AGAIN_S:
+            if (now := time.monotonic()) >= poked_at + _AGAIN_S:
                 poked_at, first_poke = now, first_poke or now
                 self._signals.poke()
+                self.tell_others()
             if now > first_poke + self._stuck_s and self._loading:
-                self._leave()
+                self.leave()
                 return
+
+    def _stop_was_asked(self) -> bool:
+        """Return whether a stop command waits, or another rank was asked to stop."""
+        return self._stop_waits() or (self._notice is not None and self._notice.given())
 
     def _signal_arrived(self) -> bool:
         """Wait a moment; return whether a signal arrived, even if no handler could run yet."""

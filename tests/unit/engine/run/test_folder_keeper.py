@@ -36,17 +36,17 @@ def test_a_removed_file_is_written_again(run: RunDirectory, name: str) -> None:
     keeper = FolderKeeper(run)
     before = (run.path / name).read_bytes()
     (run.path / name).unlink()
-    report = keeper.look()
+    report = keeper.restore_missing()
     assert report.put_back == [name]
     assert not report.made_again
     assert (run.path / name).read_bytes() == before
-    assert keeper.look().put_back == []
+    assert keeper.restore_missing().put_back == []
 
 
 def test_a_removed_folder_is_made_again_with_all_that_makes_it_a_run(run: RunDirectory) -> None:
     keeper = FolderKeeper(run)
     shutil.rmtree(run.path)
-    report = keeper.look()
+    report = keeper.restore_missing()
     assert report.made_again
     assert {"run.json", "config.yaml", "engine.json", "checkpoints/"} <= set(report.put_back)
     assert summarize(run).name == "double"
@@ -59,10 +59,10 @@ def test_a_folder_that_took_the_place_of_a_removed_one_becomes_the_run(run: RunD
     keeper = FolderKeeper(run)
     shutil.rmtree(run.path)
     run.path.mkdir()
-    report = keeper.look()
+    report = keeper.restore_missing()
     assert report.made_again
     assert {"run.json", "config.yaml", "engine.json", "checkpoints/"} <= set(report.put_back)
-    assert keeper.look().put_back == []
+    assert keeper.restore_missing().put_back == []
 
 
 def test_a_folder_in_place_of_a_moved_one_is_left_alone(run: RunDirectory) -> None:
@@ -70,7 +70,7 @@ def test_a_folder_in_place_of_a_moved_one_is_left_alone(run: RunDirectory) -> No
     moved = run.path.with_name("moved")
     run.path.rename(moved)
     run.path.mkdir()
-    assert keeper.look().moved_to == str(moved)
+    assert keeper.restore_missing().moved_to == str(moved)
     assert list(run.path.iterdir()) == []
 
 
@@ -78,7 +78,7 @@ def test_a_mark_that_was_overwritten_is_not_reported_as_restored(run: RunDirecto
     keeper = FolderKeeper(run)
     run.engine.write_bytes(b"nonsense \xff")
     run.engine.unlink()
-    assert keeper.look().put_back == []
+    assert keeper.restore_missing().put_back == []
 
 
 def test_a_temporary_file_of_an_impossible_process_is_swept(run: RunDirectory) -> None:
@@ -92,16 +92,16 @@ def test_a_moved_folder_is_not_made_a_second_time(run: RunDirectory) -> None:
     keeper = FolderKeeper(run)
     moved = run.path.with_name("moved")
     run.path.rename(moved)
-    assert keeper.look().moved_to == str(moved)
+    assert keeper.restore_missing().moved_to == str(moved)
     assert not run.path.exists()
     moved.rename(run.path)
-    assert keeper.look().moved_to == ""
+    assert keeper.restore_missing().moved_to == ""
 
 
 def test_removed_checkpoints_are_reported(run: RunDirectory) -> None:
     keeper = FolderKeeper(run)
     shutil.rmtree(run.checkpoints)
-    assert keeper.look().made_again
+    assert keeper.restore_missing().made_again
     assert run.checkpoints.is_dir()
 
 

@@ -24,10 +24,12 @@ from fttui.engine.train.control.early_stop import (
     StoppedEarly,
     WaitingStop,
 )
+from fttui.engine.train.control.stop_notice import StopNotice
 from fttui.engine.train.control.unanswered import UnansweredCommands
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
+from tests.support.engine_double import step_event
 
 PATIENCE_S = 20.0
 
@@ -123,18 +125,113 @@ def test_a_library_that_swallows_the_interruption_gets_another(signals: StopSign
     early.end()
 
 
-@pytest.mark.parametrize(("state", "ranks"), [(RunState.RUNNING, 1), (RunState.STARTING, 2)])
-def test_a_run_that_trains_and_ranks_that_wait_for_each_other_stop_at_a_boundary(
-    signals: StopSignals, state: RunState, ranks: int
-) -> None:
+def test_a_run_that_trains_stops_at_a_boundary(signals: StopSignals) -> None:
     event_log = EventLog(None)
-    event_log.state = state
-    early = EarlyStop(event_log, signals, lambda: False, lambda: None, ranks=ranks)
+    event_log.state = RunState.RUNNING
+    early = EarlyStop(event_log, signals, lambda: False, lambda: None)
     early.begin()
     signal.raise_signal(signal.SIGTERM)
     load(0.4)
     early.end()
     assert signals.count == 1
+
+
+def notices(tmp_path: Path, **changed: str) -> list[StopNotice]:
+    """Those of two ranks, the second with a changed environment."""
+    start = {"WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": "4711"}
+    found = [StopNotice.of(RunDirectory(tmp_path), e) for e in (start, start | changed)]
+    return [notice for notice in found if notice is not None]
+
+
+def test_one_rank_that_is_asked_to_stop_interrupts_the_loading_of_all(
+    signals: StopSignals, tmp_path: Path
+) -> None:
+    mine, other = notices(tmp_path, RANK="1")
+    early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None, mine)
+    early.begin()
+    other.give()
+    with pytest.raises(StoppedEarly):
+        load()
+    early.end()
+    assert signals.count == 0
+
+
+def test_a_loading_rank_that_is_asked_to_stop_tells_the_others(
+    signals: StopSignals, tmp_path: Path
+) -> None:
+    mine, other = notices(tmp_path)
+    early = EarlyStop(EventLog(None), signals, lambda: True, lambda: None, mine)
+    early.begin()
+    with pytest.raises(StoppedEarly):
+        load()
+    early.end()
+    early.tell_others()
+    assert other.given()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"TORCHELASTIC_RESTART_COUNT": "1"}, {"MASTER_PORT": "1"}, {"WORLD_SIZE": "1"}]
+)
+def test_a_notice_counts_for_the_ranks_of_one_start(
+    tmp_path: Path, changed: dict[str, str]
+) -> None:
+    earlier, *later = notices(tmp_path, **changed)
+    earlier.give()
+    assert not any(notice.given() for notice in later)
+
+
+@pytest.mark.parametrize("made", ["symlink", "fifo", "folder", "nonsense", "missing"])
+def test_what_no_rank_has_written_is_no_notice(tmp_path: Path, made: str) -> None:
+    notice, _ = notices(tmp_path)
+    file = RunDirectory(tmp_path).stop_notice
+    match made:
+        case "symlink":
+            notice.give()
+            file.rename(tmp_path / "target")
+            file.symlink_to(tmp_path / "target")
+        case "fifo":
+            os.mkfifo(file)
+        case "folder":
+            file.mkdir()
+        case "nonsense":
+            file.write_bytes(b"\xff" * 4096)
+    assert not notice.given()
+
+
+def test_a_rank_without_a_folder_leaves_nevertheless(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notice, _ = notices(tmp_path / "removed")
+    notice.give()
+    assert not notice.given()
+    assert "cannot be told" in caplog.text
+
+
+@pytest.mark.parametrize(("trained", "state"), [(False, "stopped"), (True, "failed")])
+def test_an_error_because_another_rank_left_for_a_stop_is_a_stop(
+    signals: StopSignals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trained: bool,
+    state: str,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    event_log = EventLog(None)
+
+    def fails(start: SessionStart, *_: object) -> None:
+        event_log.state = RunState.RUNNING  # it waits at the first boundary for the other one
+        if trained:
+            event_log.record(step_event(1))
+        notice = StopNotice.of(start.run, os.environ)
+        assert notice
+        notice.give()
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(engine_main, "_train", fails)
+    start = SessionStart(RunDirectory(tmp_path), summarize_journal(()))
+    unanswered = UnansweredCommands(frozenset(), event_log.record)
+    ended, early = engine_main._guarded(start, event_log, signals, unanswered)
+    assert (ended.state.value, early) == (state, not trained)
 
 
 def test_code_that_never_returns_is_left(signals: StopSignals) -> None:

@@ -29,13 +29,15 @@ from fttui.engine.run.data_sample import write_sample
 from fttui.engine.run.folder.links import UnsafeRunFolder, require_plain
 from fttui.engine.run.processes.marks import ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.train.control.stop_notice import StopNotice
 from fttui.engine.train.journal_writer import JournalWriter
 from fttui.tui.cli.main import main
 from fttui.tui.connection.engine_process import start_lock
 
 FILES = (
     "journal.log", "journal.lock", "journal.reserve", "control.log", "control.lock", "control.seq",
-    "start.lock", "engine.json", "endpoint.json", "desired.json", "data_sample.json",
+    "start.lock", "engine.json", "endpoint.json", "desired.json", "stop.json",
+    "data_sample.json",
     "logs/hub.log", "logs/rank-0.log", "logs/engine.log",
 )  # fmt: skip
 FOLDERS = ("checkpoints", "logs", "reports", "profiles")
@@ -77,6 +79,7 @@ WAYS: dict[str, Callable[[RunDirectory], object]] = {
     "start": _start,
     "marks": _marks,
     "sample": lambda run: write_sample(run, []),
+    "stop notice": lambda run: StopNotice(run, b"now").give(),
     "settings": lambda run: run.write(run.path / "desired.json", b"{}"),
     "checkpoint": _checkpoint,
 }

@@ -1,0 +1,57 @@
+"""Stop notice: tells all ranks that one of them was asked to stop while it loads, and leaves.
+
+Until the ranks have agreed for the first time, nothing has to be saved, and each of them may leave
+by itself. A file of the run folder tells the others why it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from ...run.processes.identity import identity_of
+from ...run.run_dir import RunDirectory
+
+log = logging.getLogger(__name__)
+
+_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+
+
+class StopNotice:
+    """A notice that counts for the ranks of one start alone, whatever earlier ones have left."""
+
+    def __init__(self, run: RunDirectory, start_id: bytes) -> None:
+        self._run = run
+        self._start_id = start_id
+
+    @classmethod
+    def of(cls, run: RunDirectory, environment: Mapping[str, str]) -> StopNotice | None:
+        """Return the notice of the ranks that were started with this one; None without others."""
+        if int(environment.get("WORLD_SIZE", "1")) == 1:
+            return None
+        launcher = os.getppid()
+        values = [environment.get(name, "") for name in _START]
+        return cls(run, msgspec.json.encode([launcher, identity_of(launcher), *values]))
+
+    def give(self) -> None:
+        """Tell the other ranks; the log says so if that is impossible."""
+        if self.given():
+            return
+        try:
+            self._run.write(self._run.stop_notice, self._start_id)
+        except OSError as error:
+            log.warning("the other ranks cannot be told that this one stops: %s", error)
+
+    def given(self) -> bool:
+        """Return whether a rank of this start has told that it stops."""
+        with suppress(OSError), self._run.open() as folder:
+            descriptor = folder.open_file(self._run.stop_notice.name, os.O_RDONLY)
+            try:
+                return os.pread(descriptor, len(self._start_id) + 1, 0) == self._start_id
+            finally:
+                os.close(descriptor)
+        return False
