@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .config.load import parse_resolved
+from .config.load import read_resolved
 from .core.lr_range import LrRange
 from .errors import FttuiError, StateNotSaved, TrainingFailed
 from .hub.launch import launch_hub
@@ -291,7 +291,7 @@ def _train(
     from .train.distributed.place import leave_place, take_place
     from .train.session import train
 
-    place = take_place(parse_resolved(run.config.read_text()).train.collective_timeout_s)
+    place = take_place(read_resolved(run.config).train.collective_timeout_s)
     with _watched_ranks(run, event_log, place, start.attempt, early):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
@@ -345,7 +345,7 @@ def _lost_rank(run: RunDirectory, rank: int) -> str:
 
 def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -> RunStarted:
     """Mark this process as the run's engine and record its start before the model is loaded."""
-    config = parse_resolved(run.config.read_text())
+    config = read_resolved(run.config)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     started = RunStarted(
         name=config.name,

@@ -49,7 +49,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     Raises:
         ConfigError: All errors of the file, one per line.
     """
-    source = _read(path)
+    source = read_config(path)
     builder = _Builder(str(path))
     tree = builder.parse(source)
     for override in overrides:
@@ -70,6 +70,15 @@ def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
     builder = _Builder(name)
     root = builder.parse(text)
     return read_as_before(builder.config(root), _data_keys(root))
+
+
+def read_resolved(path: Path) -> RunConfig:
+    """Read a configuration that `dump_config` wrote, also in an earlier version.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no valid configuration any more.
+    """
+    return parse_resolved(read_config(path), str(path))
 
 
 def data_keys(text: str) -> frozenset[str]:
@@ -271,7 +280,12 @@ def _insert(root: Value, keys: list[str], value: Value) -> Value:
     return Value(mapping, root.place, root.text)
 
 
-def _read(path: Path) -> str:
+def read_config(path: Path) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: It cannot be read, or is larger than any configuration.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

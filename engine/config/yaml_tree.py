@@ -18,6 +18,8 @@ MOST_BYTES = 2**18
 """Largest size of a configuration."""
 MOST_LINES = 10_000
 """Most lines of a configuration; PyYAML needs seconds for a text of many short lines."""
+MOST_IN_LINE = 2**16
+"""Most characters of a line; PyYAML needs seconds for one long scalar of many words."""
 MOST_VALUES = 5_000
 """Most values of a configuration, each use of an alias counted as what it stands for."""
 MOST_DEPTH = 40
@@ -58,11 +60,7 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     """
     if len(text) > MOST_BYTES:
         raise ConfigError(too_large(name, len(text)))
-    if (lines := text.count("\n")) > MOST_LINES:
-        raise ConfigError(
-            f"{name}: got {lines:,} lines, expected a configuration of at most {MOST_LINES:,}; "
-            "name the YAML file of a run, such as those in configs/"
-        )
+    _require_short(text, name)
     try:
         node = yaml.compose(text, Loader=_BoundedLoader)
         if node is None:
@@ -74,6 +72,19 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
         raise ConfigError(f"{name}: not valid YAML: {_one_line(error)}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply, or an alias contains itself") from None
+
+
+def _require_short(text: str, name: str) -> None:
+    lines = _BREAKS.split(text)
+    found = len(lines) - 1, max(map(len, lines))
+    for got, most, what in zip(
+        found, (MOST_LINES, MOST_IN_LINE), ("lines", "characters in a line"), strict=True
+    ):
+        if got > most:
+            raise ConfigError(
+                f"{name}: got {got:,} {what}, expected a configuration with at most {most:,}; "
+                "name the YAML file of a run, such as those in configs/"
+            )
 
 
 def too_large(name: str, size_bytes: int) -> str:
@@ -97,6 +108,8 @@ def parse_scalar(text: str) -> Scalar:
     return text
 
 
+_BREAKS = re.compile("[\n\r\x85\u2028\u2029]")
+"""What PyYAML takes for the end of a line."""
 _INT = re.compile(r"[-+]?\d{1,4000}")
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
 

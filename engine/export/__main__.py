@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..config.load import parse_resolved
+from ..config.load import read_resolved
 from ..config.schema import RunConfig
 from ..errors import FttuiError
 from ..run.checkpoint_store import Manifest
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace) -> None:
     run = RunDirectory(options.run.absolute())
-    config = parse_resolved(run.config.read_text(encoding="utf-8"))
+    config = read_resolved(run.config)
     print_line("checking the checkpoint")
     trained = read_trained(run, options.checkpoint, ema=options.ema)
     command = _command(run, trained.manifest, options)

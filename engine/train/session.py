@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..config.contrastive_candidates import candidate_facts, hard_negatives_used
-from ..config.load import parse_resolved
+from ..config.load import read_resolved
 from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps
@@ -150,7 +150,7 @@ def hash_content(
     """Start to hash model and data on rank 0, while they are loaded; None on the other ranks."""
     if place.rank:
         return None
-    config = parse_resolved(start.run.config.read_text())
+    config = read_resolved(start.run.config)
     accept = start.accept_changed
     return RunIdentity(start.run, config, incarnation, accept, dataset_revision, event_log.log)
 
@@ -166,7 +166,7 @@ def record_accepted(identity: RunIdentity | None, event_log: EventLog) -> dict[s
 
 def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     """Load model and data, and plan the steps."""
-    config = parse_resolved(start.run.config.read_text())
+    config = read_resolved(start.run.config)
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
     accepted = start.resume is not None

@@ -290,7 +290,7 @@ def count_to_the_end(desk: Desk, *, resume: str | None = None) -> int:
     sys.modules["fttui.engine.train.session"] = counting
     engine: Any = engine_main
     engine.JournalWriter = partial(JournalWriter, in_thread=False)
-    engine.parse_resolved = parse_once
+    engine.read_resolved = lambda path: parse_once(path.read_text())
     engine.launch_hub = lambda _run: None
     return engine_main.main([str(desk.run.path), *(["--from", resume] if resume else [])])
 

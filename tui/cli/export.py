@@ -8,14 +8,13 @@ import sys
 import threading
 from pathlib import Path
 
-from fttui.engine.config.load import parse_resolved
+from fttui.engine.config.load import read_resolved
 from fttui.engine.errors import ConfigError
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.folder.links import require_plain
-from fttui.engine.run.folder.open_folder import read_plain
 from fttui.engine.run.identity.content import parse_accepted
 from fttui.engine.run.identity.trusted_code import require_consent
-from fttui.engine.run.run_dir import SMALL_FILE_BYTES, RunDirectory, runs_root
+from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
@@ -75,9 +74,7 @@ def _export(options: argparse.Namespace) -> int:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")
     require_plain(run.path)
-    config = parse_resolved(
-        read_plain(run.config, SMALL_FILE_BYTES).decode(errors="replace"), str(run.config)
-    )
+    config = read_resolved(run.config)
     require_consent(config, options.trust_code, f"fttui export {options.run or run.id}")
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]

@@ -107,7 +107,7 @@ def _started(options: argparse.Namespace) -> StartedEngine:
 
 def _resumed(options: argparse.Namespace) -> StartedEngine:
     from fttui.engine.config.earlier import read_as_before
-    from fttui.engine.config.load import data_keys, parse_resolved, with_config
+    from fttui.engine.config.load import data_keys, parse_resolved, read_config, with_config
     from fttui.engine.config.memory.planning import with_earlier_decisions
     from fttui.engine.run.identity.content import parse_accepted
     from fttui.engine.run.identity.trusted_code import record_consent, require_consent
@@ -127,7 +127,7 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         path = options.config or run.config
         loaded = load_checked(path, _overrides(options))
         loaded = with_start_adapter(loaded, options.runs_dir, str(path), say)
-        resolved = run.config.read_text()
+        resolved = read_config(run.config)
         loaded = with_earlier_decisions(loaded, parse_resolved(resolved, str(run.config)))
         loaded = with_config(loaded, read_as_before(loaded.config, data_keys(resolved)))
         if options.config:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fttui.engine.config.load import LoadedConfig
+from fttui.engine.config.load import LoadedConfig, read_config
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.files import last_lines
@@ -71,10 +71,10 @@ def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]
 
 def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
     """Replace the configuration of an existing run, keeping the old one as `config.<n>.yaml`."""
-    if run.config.read_text(encoding="utf-8") == loaded.resolved:
+    if (before := read_config(run.config)) == loaded.resolved:
         return
     number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1
-    run.write(run.path / f"config.{number}.yaml", run.config.read_bytes())
+    run.write(run.path / f"config.{number}.yaml", before.encode())
     run.write(run.config, loaded.resolved.encode())
 
 

@@ -84,14 +84,14 @@ def _folder_of(wanted: str, runs_dir: str | None) -> tuple[Path, str]:
 
 def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
     """Return the folder of a checkpoint of a run, whose files are verified."""
-    from fttui.engine.config.load import parse_resolved
+    from fttui.engine.config.load import read_resolved
     from fttui.engine.run.checkpoint_store import CheckpointStore
 
     try:
         run = find_run(runs_root(runs_dir), name)
     except NoSuchRun as error:
         raise NoSuchRun(f"adapter.start: {error}; a folder or a hub id works as well") from None
-    adapter = parse_resolved(run.config.read_text(encoding="utf-8"), str(run.config)).adapter
+    adapter = read_resolved(run.config).adapter
     why = ""
     if adapter.kind == "none":
         why = f"{run.id} has no adapter, because it trained the weights of the model itself"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from fttui.engine.config.load import load_config, read_resolved
 from fttui.engine.config.yaml_tree import MOST_BYTES, MOST_LINES, parse_yaml
 from fttui.engine.errors import ConfigError
 
@@ -19,12 +24,36 @@ _ALIASES = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
         ("x" * (MOST_BYTES + 1), "bytes"),
         ("\n" * (MOST_LINES + 1), "lines"),
         ("a:\n" + " x\n" * 85_000, "lines"),
+        ('a: "' + "\r" * 200_000 + '"', "lines"),
+        ("a: x\n" + "  x\x85" * 60_000, "lines"),
+        ("a: " + "x " * 130_000, "characters in a line"),
         ("[" * 2_000, "levels"),
         ("[" + "1," * 20_000, "values"),
         (_ALIASES, "values"),
     ],
-    ids=["bytes", "lines", "folded", "depth", "values", "aliases"],
+    ids=[
+        "bytes",
+        "lines",
+        "folded",
+        "returns",
+        "odd ends",
+        "one line",
+        "depth",
+        "values",
+        "aliases",
+    ],
 )
 def test_a_configuration_beyond_all_limits_is_refused_at_once(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_yaml(text, "hostile.yaml", [])
+
+
+@pytest.mark.parametrize("read", [load_config, read_resolved])
+def test_a_file_beyond_all_limits_is_not_read(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.touch()
+    os.truncate(file, 2**40)
+    with pytest.raises(ConfigError, match="1,099,511,627,776 bytes"):
+        read(file)
