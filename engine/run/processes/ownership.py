@@ -11,6 +11,8 @@ import pwd
 import socket
 import stat
 import struct
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +21,12 @@ import psutil
 from ...errors import NotOwner
 from .marks import Endpoint, ProcessMark
 
-_CREDENTIALS = struct.Struct("3i")
+_UCRED = struct.Struct("3i")
 """`struct ucred` of Linux: pid, uid, gid."""
+_XUCRED = struct.Struct("IIh2x16I")
+"""`struct xucred` of macOS: version, uid, number of groups, groups."""
+_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_VERSION = 0, 1, 0
+"""Of `sys/un.h` and `sys/ucred.h` on macOS; Python has no names for them."""
 _ANSWER_S = 1.0
 
 
@@ -71,17 +77,40 @@ def require_own_hub(endpoint: Endpoint) -> None:
 
 def _listening_user(path: Path) -> int | None:
     """Return the user of the process that listens at a socket; None if this cannot be asked."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
+    user_of = _PEER_USER.get(sys.platform)
+    if user_of is None:
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(_ANSWER_S)
         try:
             peer.connect(str(path))
-            found = peer.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+            return user_of(peer)
         except OSError:
             return None  # nobody listens, and only this user can put a socket there
-    return int(_CREDENTIALS.unpack(found)[1])
+
+
+def _peer_user_on_linux(peer: socket.socket) -> int:
+    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(found)[1])
+
+
+def _peer_user_on_macos(peer: socket.socket) -> int | None:
+    """Return the user that listens, as `getpeereid` does; None for a structure of another version.
+
+    Source: unix(4) of macOS; for a socket that has connected, the kernel keeps the credentials of
+    the process that called listen.
+    """
+    found = peer.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+    if len(found) != _XUCRED.size:
+        return None
+    version, uid, *_ = _XUCRED.unpack(found)
+    return int(uid) if version == _XUCRED_VERSION else None
+
+
+_PEER_USER: dict[str, Callable[[socket.socket], int | None]] = {
+    "linux": _peer_user_on_linux,
+    "darwin": _peer_user_on_macos,
+}
 
 
 def _require_own(uid: int, what: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,68 @@ def test_sockets_that_another_user_answers_are_refused(
     monkeypatch.setattr(ownership, "_listening_user", lambda _path: os.geteuid() + 1)
     with pytest.raises(NotOwner, match="the process behind"):
         require_own_hub(hub)
+
+
+class SocketOfMacos:
+    """Connects to anything, and has the credentials that the kernel of macOS would give."""
+
+    def __init__(self, *_: object, xucred: bytes) -> None:
+        self._xucred = xucred
+
+    def __enter__(self) -> SocketOfMacos:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def settimeout(self, seconds: float) -> None:
+        assert seconds > 0
+
+    def connect(self, path: str) -> None:
+        assert path.endswith("req")
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option) == (0, 1), "SOL_LOCAL, LOCAL_PEERCRED"
+        return self._xucred[:size]
+
+
+def xucred(uid: int, version: int = 0) -> bytes:
+    """What a process of one group has: version, uid, number of groups, 16 groups."""
+    groups = b"".join(n.to_bytes(4, "little") for n in [20, *[0] * 15])
+    head = version.to_bytes(4, "little") + uid.to_bytes(4, "little")
+    return head + (1).to_bytes(2, "little") + bytes(2) + groups
+
+
+def on_macos(monkeypatch: pytest.MonkeyPatch, credentials: bytes) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(socket, "socket", partial(SocketOfMacos, xucred=credentials))
+
+
+def test_a_peer_of_another_user_is_refused_on_macos(
+    hub: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_macos(monkeypatch, xucred(os.geteuid() + 501))
+    with pytest.raises(NotOwner, match="the process behind"):
+        require_own_hub(hub)
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [xucred(os.geteuid()), xucred(os.geteuid() + 1, version=1), xucred(os.geteuid() + 1)[:12]],
+    ids=["own", "of another version", "too short"],
+)
+def test_only_credentials_that_can_be_read_refuse_a_peer_on_macos(
+    hub: Endpoint, monkeypatch: pytest.MonkeyPatch, credentials: bytes
+) -> None:
+    on_macos(monkeypatch, credentials)
+    require_own_hub(hub)
+
+
+def test_a_system_that_cannot_be_asked_relies_on_folder_and_sockets(
+    hub: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "freebsd14")
+    require_own_hub(hub)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o755])
