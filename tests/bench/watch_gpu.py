@@ -179,13 +179,16 @@ def _left_behind(trained: Trained) -> dict[str, Any]:
     return {
         "a logged figure": repr(sorted(last.items())),
         "a weight": {name: _bits(weight) for name, weight in weights.items()},
-        "the optimizer state": {key: _plain(value) for key, value in state.items()},
+        "the optimizer state": _plain(state),
         "the loss scale": scaler.state_dict() if scaler is not None else None,
     }
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {n: _bits(v) if isinstance(v, Tensor) else v for n, v in values.items()}
+def _plain(value: Any) -> Any:
+    """Return nested dictionaries with their tensors as bytes."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return _bits(value) if isinstance(value, Tensor) else value
 
 
 def _bits(tensor: Tensor) -> bytes:

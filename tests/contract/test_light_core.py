@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 
 from fttui.tui.cli.main import build_parser
 from fttui.tui.cli.training_packages import TRAIN, fits
+from tests.support.counting_run import new_counting_run
+from tests.support.wheel import built_wheel, copied_source, light_environment
 from tests.support.without_packages import python_without
 
 from .links import ROOT
@@ -137,3 +141,35 @@ def test_the_extra_is_what_the_commands_ask_for() -> None:
 )
 def test_versions_are_compared_by_their_numbers(version: str, limits: str, wanted: bool) -> None:
     assert fits(version, limits) is wanted
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_environment_with_the_wheel_alone_follows_runs(tmp_path: Path) -> None:
+    run = new_counting_run(tmp_path / "runs")
+    wheel = built_wheel(copied_source(tmp_path), tmp_path)
+    programs = light_environment(wheel, tmp_path / "environment")
+    alone = {**os.environ, "HOME": str(tmp_path), "FTTUI_RUNS": str(run.path.parent)}
+    alone.pop("PYTHONPATH", None)
+
+    def said(program: str, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [programs / program, *words],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=alone,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "ok    fttui" in said("fttui", "doctor")
+    assert run.id in said("fttui", "ls")
+    assert said("fttui", "events", run.id) == ""
+    said("fttui", "check", "--schema")
+    said("python", "-c", "import fttui.tui.app, fttui; fttui.watch")
+    said("fttui", "exec", "--headless", "--", str(programs / "python"), "-c", "print(1)")
+    assert "are not installed" in said("fttui", "run", "--headless", "x.yaml", code=1)
+    assert "No module named 'torch'" in said("python", "-c", "import torch", code=1)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-from .links import ROOT
-
-PIP_WHEEL = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-BUILD_FROM = ("engine", "tui", "pyproject.toml", "README.md", "LICENSE")
+from tests.support.wheel import built_wheel, copied_source
 
 
 def installed(file: str) -> str:
@@ -20,20 +14,8 @@ def installed(file: str) -> str:
 
 
 def test_the_wheel_has_both_packages_types_and_styles(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in BUILD_FROM:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
-    done = subprocess.run(
-        [*PIP_WHEEL, "--wheel-dir", str(tmp_path), str(source)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    source = copied_source(tmp_path)
+    wheel = built_wheel(source, tmp_path)
     names = set(zipfile.ZipFile(wheel).namelist())
     for package in ("engine", "tui"):
         assert f"fttui/{package}/py.typed" in names
