@@ -72,6 +72,7 @@ def findings() -> Iterator[HealthCheck]:
         _check_training_packages,
         _check_devices,
         _check_bitsandbytes,
+        _check_trainers,
         _check_zeromq,
         _check_terminal,
     )
@@ -143,6 +144,26 @@ def _check_bitsandbytes() -> Iterator[HealthCheck]:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         text = f"cannot be imported: {last}; without it, set model.quantize: none"
         yield HealthCheck("bitsandbytes", text, "bad")
+
+
+def _check_trainers() -> Iterator[HealthCheck]:
+    """List in a separate process, which imports the libraries, what `watch` and `exec` can do."""
+    if installed("torch") is None:
+        yield HealthCheck("trainers", "torch is not installed, so there is none to watch", "note")
+        return
+    command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.watch.trainer_list"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        text = f"importing their libraries took more than {_IMPORT_TIMEOUT_S} s"
+        yield HealthCheck("trainers", text, "note")
+        return
+    for line in done.stdout.splitlines():
+        name, _, text = line.partition("\t")
+        yield HealthCheck(name, text, "note" if ": not watched:" in text else "ok")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        yield HealthCheck("trainers", f"their libraries cannot be imported: {last}", "note")
 
 
 def _check_zeromq() -> Iterator[HealthCheck]:

@@ -66,35 +66,46 @@ def capabilities_of(trainer: Any) -> Capabilities:
 
 
 def _require_watchable(trainer: Any) -> None:
-    kind = type(trainer)
+    reason = why_not_watched(type(trainer))
+    if not reason and trainer.args.auto_find_batch_size:
+        reason = "auto_find_batch_size starts the loop again with another batch size"
+    if reason:
+        raise Unwatchable(reason)
+
+
+def why_not_watched(kind: type[Any]) -> str:
+    """Return why no trainer of a class can be watched; empty if it can."""
     bases = [one for one in kind.__mro__ if one.__module__ == "transformers.trainer"]
     if not bases:
-        raise Unwatchable(
+        return (
             f"{kind.__module__}.{kind.__name__} is no transformers.Trainer; for a loop of your "
             "own, use: fttui.watch(model=…, optimizer=…)"
         )
-    if trainer.args.auto_find_batch_size:
-        raise Unwatchable("auto_find_batch_size starts the loop again with another batch size")
-    if not hasattr(trainer, "_run_epoch"):
+    if not hasattr(kind, "_run_epoch"):
         from transformers import __version__
 
-        raise Unwatchable(
-            f"transformers {__version__} has another training loop; expected 5.24 or newer"
-        )
+        return f"transformers {__version__} has another training loop; expected 5.24 or newer"
     own = getattr(kind, "_inner_training_loop", None)
     if own is not None and own is not getattr(bases[0], "_inner_training_loop", None):
-        raise Unwatchable(f"{kind.__name__} has a training loop of its own")
+        return f"{kind.__name__} has a training loop of its own"
+    return ""
+
+
+def why_class_not_back(kind: type[Any]) -> str:
+    """Return why no trainer of a class can return to an earlier step; empty if it can."""
+    if kind.__name__.startswith(_GENERATING):
+        return f"{kind.__name__} generates the data of several steps at once, which is not restored"
+    return ""
 
 
 def why_not_back(trainer: Any) -> str:
     """Return why the trainer cannot return to an earlier step exactly; empty if it can."""
-    name = type(trainer).__name__
     if sharded := _sharded(trainer):
         return sharded
     if trainer.args.n_gpu > 1:
         return f"DataParallel on {trainer.args.n_gpu} GPUs; start one process per GPU with torchrun"
-    if name.startswith(_GENERATING):
-        return f"{name} generates the data of several steps at once, which is not restored"
+    if by_class := why_class_not_back(type(trainer)):
+        return by_class
     if getattr(trainer.args, "sync_ref_model", False):
         return "sync_ref_model changes the reference model, which is not restored"
     return ""

@@ -1,0 +1,53 @@
+"""What `fttui doctor` says about classes of trainers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import Trainer, __version__
+
+from fttui.engine.watch.trainer_list import trainer_lines, what_works
+
+
+class OwnLoopTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    def _inner_training_loop(self, *_: Any, **__: Any) -> None:
+        """Train in another way."""
+
+
+class GRPOTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    """Stands for the trainer of TRL, by its name."""
+
+
+class OtherTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    """A trainer that somebody has derived."""
+
+
+def of_transformers(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(kind, "__module__", "transformers.theirs")
+    named, _, said = what_works(kind).partition(": ")
+    assert named == f"transformers {__version__}"
+    return said
+
+
+def test_each_class_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert what_works(Trainer).endswith(": every command but profiles, with exact rollback")
+    own = of_transformers(OwnLoopTrainer, monkeypatch)
+    assert own == "not watched: OwnLoopTrainer has a training loop of its own"
+    generating = of_transformers(GRPOTrainer, monkeypatch)
+    assert generating.startswith("no rollback, recover or skip: GRPOTrainer generates the data")
+    assert of_transformers(OtherTrainer, monkeypatch).endswith("no test of fttui trains it")
+
+
+def test_an_earlier_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Trainer, "_run_epoch")
+    assert "has another training loop; expected 5.24 or newer" in what_works(Trainer)
+
+
+@pytest.mark.slow
+def test_the_trainers_of_the_installed_libraries_are_listed() -> None:
+    lines = dict(trainer_lines())
+    assert {"plain loop", "Trainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer"} <= set(lines)
+    assert "every command but profile, eval, sample" in lines["plain loop"]
+    assert lines["SFTTrainer"].endswith(": every command but profiles, with exact rollback")
+    assert lines["SentenceTransformerTrainer"].startswith("sentence-transformers ")
