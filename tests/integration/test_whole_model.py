@@ -70,7 +70,7 @@ def test_an_adapter_export_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     out = str(tmp_path / "out")
     assert export([str(run.path), "last", "--kind", "adapter", "--out", out]) == 2
     assert "no adapter, because adapter: none trained the model itself" in capsys.readouterr().err
-    with pytest.raises(FttuiError, match=r"has no adapter_config\.json"):
+    with pytest.raises(FttuiError, match=r"has no adapter, because it trained the weights"):
         new_run(tmp_path, "sft", adapter__start=run.path)
 
 

@@ -28,7 +28,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.tui.connection.remote import SshTransport
 from fttui.tui.connection.session.session_base import EXPIRES_S, SessionBase
 from fttui.tui.connection.ssh.remote_host import LoginRefused, RemoteHost, Unreachable
-from fttui.tui.connection.ssh.ssh_connection import RemoteFailed
+from fttui.tui.connection.ssh.ssh_connection import RemoteFailed, SshConnection
 from fttui.tui.view_model.connection_port import (
     CommandAnswered,
     Delivery,
@@ -47,6 +47,7 @@ class FakeConnection:
 
     host = "box"
     received_bytes = 0
+    reading = SshConnection.reading
 
     def __init__(
         self, *frames: Frame, then: Exception | None = None, opened: dict[str, Any] | None = None
