@@ -13,6 +13,7 @@ from fttui.engine.config.memory.architecture import read_architecture
 from fttui.engine.model.host_embedding import make_lean
 from fttui.engine.model.load import equip, load_model
 from fttui.engine.model.precision import compute_dtype
+from tests.support.families import family_shape, scaled_down
 from tests.support.shapes import SHAPES, random_llama
 from tests.support.tiny import byte_tokenizer
 
@@ -23,15 +24,36 @@ SOON_WRITTEN_BYTES = 8 * GIB
 
 def soon_written(shape: str) -> bool:
     """A model of this shape is on disk in seconds."""
-    arch = read_architecture({"model_type": "llama", **SHAPES[shape]})
+    arch = read_architecture(shape_of(shape))
     return 2 * (arch.linear_params + arch.other_params) <= SOON_WRITTEN_BYTES
 
 
-def write_model(shape: str, folder: Path, device: str) -> None:
+def shape_of(shape: str, layers: int | None = None) -> dict[str, Any]:
+    """Return the configuration of a Llama shape or of a family; "name/8" divides its widths by 8."""
+    name, _, divisor = shape.partition("/")
+    if name in SHAPES:
+        return {"model_type": "llama", "max_position_embeddings": 8192, **SHAPES[name]}
+    return scaled_down(family_shape(name, layers), int(divisor or 1))
+
+
+def write_model(shape: str, folder: Path, device: str, layers: int | None = None) -> None:
     """Write a model folder; without quantization, as models are published."""
-    tokenizer = byte_tokenizer()
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    tokenizer, sizes = byte_tokenizer(), shape_of(shape, layers)
+    special = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+    }
+    if "text_config" in sizes:
+        sizes["text_config"] = sizes["text_config"] | special
     dtype = compute_dtype("auto", torch.device(device))
-    random_llama(shape, tokenizer, device, nf4=False, dtype=dtype).save_pretrained(folder)
+    config = AutoConfig.for_model(**{**sizes, **special, "dtype": dtype})
+    build = AutoModelForImageTextToText if "vision_config" in sizes else AutoModelForCausalLM
+    torch.manual_seed(0)
+    with torch.device(device):
+        build.from_config(config, dtype=dtype).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
