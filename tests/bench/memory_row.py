@@ -24,7 +24,7 @@ from tests.support.training import Script, play
 from .random_models import GIB, Peaks, counted_loader, shape_of, write_model
 
 if TYPE_CHECKING:
-    from .memory import Case
+    from .memory_cases import Case
 
 STEPS = 4
 CAP_BYTES = 6 * GIB
