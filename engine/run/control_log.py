@@ -14,7 +14,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -284,7 +284,12 @@ class ControlWriter:
 
 
 class ControlReader:
-    """Reads accepted commands from the control journal; used by the engine."""
+    """Reads accepted commands from the control journal; used by the engine.
+
+    A hub that finds neither the journal nor the doorbell of an earlier one begins again at 1. So
+    the reader takes each entry once by its id, and the numbers that it gives out never fall: after
+    a new beginning they are those of the journal on top of the highest one before it.
+    """
 
     def __init__(self, run: RunDirectory, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._run = run
@@ -293,6 +298,9 @@ class ControlReader:
         self._bell = HeldFile(run.doorbell)
         self._monotonic = monotonic
         self._look_at = 0.0
+        self._newest = self._before = 0
+        """The newest number in this journal, and the highest one given out for those before it."""
+        self._taken: set[str] = set()
         self.seen_seq = 0
 
     def __enter__(self) -> ControlReader:
@@ -308,13 +316,16 @@ class ControlReader:
 
     def waiting(self) -> int:
         """Return the newest announced sequence number; costs one system call."""
+        begins_again = False
         if (now := self._monotonic()) >= self._look_at or not self._bell.is_open:
             self._look_at = now + _LOOK_EVERY_S
-            self._bell.replaced()
-        try:
-            return _rung(self._bell.read(_INT64.size))
-        except OSError:
-            return 0  # nothing can be learned from it now
+            begins_again = self._bell.replaced()
+        with suppress(OSError):  # nothing can be learned from it now
+            newest = _rung(self._bell.read(_INT64.size))
+            if begins_again or newest < self._newest:
+                self._before += self._newest
+            self._newest = newest
+        return self._before + self._newest
 
     def take_all(self) -> list[ControlEntry]:
         """Return the unread accepted entries, announced or not; call it under `decision_lock`."""
@@ -322,9 +333,11 @@ class ControlReader:
 
     def take(self, up_to: int) -> list[ControlEntry]:
         """Return the unread accepted entries with `seq` ≤ `up_to`, in order."""
-        due = list(self._due(up_to))
+        if up_to < _MOST_ENTRIES:
+            self._newest = max(self._newest, up_to - self._before)
+        due = list(self._due(up_to - self._before))
         if due:
-            self.seen_seq = due[-1].seq
+            self.seen_seq = self._before + due[-1].seq
         return [entry for entry in due if entry.rejected is None]
 
     def _due(self, up_to: int) -> Iterator[ControlEntry]:
@@ -332,12 +345,13 @@ class ControlReader:
         while frames := self._frames.read():
             for start, payload in frames:
                 entry = _decoded(payload)
-                if entry is None or entry.seq <= self.seen_seq:
+                if entry is None or entry.id in self._taken:
                     continue
                 if entry.seq > up_to:
                     # Not announced yet, so its writer may still remove it: read it again later.
                     self._frames.offset = start
                     return
+                self._taken.add(entry.id)
                 yield entry
 
     def _start_anew_if_replaced(self) -> None:

@@ -25,7 +25,8 @@ def accepted_since(run: RunDirectory, control_seq: int) -> list[ControlEntry]:
     """
     try:
         with ControlReader(run) as reader:
-            reader.take(control_seq)
+            if reader.waiting() >= control_seq:  # else all came after a new beginning
+                reader.take(control_seq)
             return reader.take_all()
     except OSError as error:
         log.error("commands that still waited have no outcome: %s", error)

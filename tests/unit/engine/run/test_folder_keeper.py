@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fttui.engine.protocol.commands import Pause
@@ -15,6 +16,7 @@ from fttui.engine.run.journal import FrameReader, FrameWriter, JournalLocked, re
 from fttui.engine.run.processes.marks import EngineMark, ProcessMark, read_engine, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import summarize
+from fttui.engine.train.control.run_end import accepted_since
 from fttui.engine.train.journal_writer import JournalWriter
 from tests.support.engine_double import make_run, step_event
 
@@ -224,6 +226,46 @@ def test_a_hub_without_its_journal_uses_no_number_twice(run: RunDirectory) -> No
     again.append(entry(again.last_seq + 1))
     assert [e.seq for e in reader.take(reader.waiting())] == [2]
     again.close()
+
+
+@pytest.mark.parametrize("looks", [{1, 2, 3}, {3}])
+def test_a_hub_that_starts_without_any_file_of_an_earlier_one_is_obeyed(
+    run: RunDirectory, looks: set[int]
+) -> None:
+    now = [0.0]
+    writer, reader = ControlWriter(run), ControlReader(run, monotonic=lambda: now[0])
+    for seq in (1, 2, 3):
+        writer.append(entry(seq))
+    seen = reader.waiting()
+    assert [e.id for e in reader.take(seen)] == ["c1", "c2", "c3"]
+    writer.close()
+    run.control.unlink()
+    run.doorbell.unlink()
+    again = ControlWriter(run)
+    taken = []
+    for seq in (1, 2, 3):
+        again.append(msgspec.structs.replace(entry(again.last_seq + 1), id=f"new{seq}"))
+        if seq in looks:
+            now[0] += 1.0
+            before, seen = seen, reader.waiting()
+            assert seen > before
+            taken += [e.id for e in reader.take(seen)]
+    assert taken == ["new1", "new2", "new3"]
+    assert reader.take_all() == []
+    again.close()
+
+
+def test_the_end_of_a_run_answers_what_such_a_hub_accepted(run: RunDirectory) -> None:
+    writer = ControlWriter(run)
+    for seq in (1, 2, 3):
+        writer.append(entry(seq))
+    writer.close()
+    run.control.unlink()
+    run.doorbell.unlink()
+    again = ControlWriter(run)
+    again.append(entry(1))
+    again.close()
+    assert [e.id for e in accepted_since(run, 3)] == ["c1"]
 
 
 @pytest.mark.parametrize("rung", [-1, 2**63 - 1])
