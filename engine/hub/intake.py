@@ -29,6 +29,7 @@ from ..protocol.requests import Accepted, Rejected, SubmitCommand
 from ..protocol.states import RunState
 from ..run.control_log import ControlEntry
 
+_LEAST_FREE_BYTES = 4096
 _APPLIED_TAG = CommandApplied.__name__.encode()
 
 
@@ -126,6 +127,7 @@ class Intake:
         state: RunState,
         now: ClockReading,
         refused: Mapping[str, str] = MappingProxyType({}),
+        disk_free_bytes: int | None = None,
     ) -> Accepted | Rejected:
         """Accept or reject a command.
 
@@ -137,10 +139,13 @@ class Intake:
             state: state of the run.
             now: present time.
             refused: commands that the trainer of the run cannot carry out, verb to reason.
+            disk_free_bytes: free space for the journals of the run; None if it is not known.
         """
         known = self._decided.get(message.id)
         if known is None:
-            refusal = self._why_not(message, state, now) or _why_impossible(message, refused)
+            refusal = _why_unrecorded(message, disk_free_bytes)
+            refusal = refusal or self._why_not(message, state, now)
+            refusal = refusal or _why_impossible(message, refused)
             entry = self._store(self._decide(message, now, refusal))
             if entry.rejected is None:
                 self._give_control(message)
@@ -227,6 +232,18 @@ class Intake:
 
 def _changes_settings(entry: ControlEntry) -> bool:
     return entry.rejected is None and spec_of(entry.command).versioned
+
+
+def _why_unrecorded(message: SubmitCommand, disk_free_bytes: int | None) -> str | None:
+    """Return why the engine could not record what a command does; a stop is obeyed anyway."""
+    if isinstance(message.command, Stop):
+        return None
+    if disk_free_bytes is None or disk_free_bytes >= _LEAST_FREE_BYTES:
+        return None
+    return (
+        f"disk: {disk_free_bytes:,} bytes are free where the run folder is, too few to record what "
+        "the command does; free some disk space, and send it again"
+    )
 
 
 def _why_impossible(message: SubmitCommand, refused: Mapping[str, str]) -> str | None:

@@ -38,6 +38,7 @@ from ..protocol.requests import (
 )
 from ..run.checkpoint_store import CopyList
 from ..run.control_log import ControlWriter, decision_lock
+from ..run.files import free_bytes
 from ..run.journal import JournalLocked
 from ..run.processes.heartbeat import HubStatus, build_beat
 from ..run.processes.identity import boot_id, boot_seconds
@@ -249,7 +250,11 @@ class Hub:
         before = self._intake.controller
         now = ClockReading(time.time(), boot_seconds(), boot_id())
         reply = self._intake.submit(
-            message, state=self._status.state, now=now, refused=self._status.refused
+            message,
+            state=self._status.state,
+            now=now,
+            refused=self._status.refused,
+            disk_free_bytes=free_bytes(self._run.path),
         )
         if self._intake.controller != before:
             self._next_beat = 0.0

@@ -63,12 +63,16 @@ def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the disk space free to this user where a folder is; None if it is not known."""
+    """Return the disk space free to this user where a folder is; None if it is not known.
+
+    Root may also use what the file system reserves for it.
+    """
     try:
         disk = os.statvfs(folder)
     except OSError:
         return None
-    return disk.f_bavail * disk.f_frsize
+    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return blocks * disk.f_frsize
 
 
 def process_started(pid: int) -> float | None:

@@ -96,6 +96,7 @@ class JournalWriter:
         self._seq = _newest_seq(self.recovered)
         self._waiting: deque[tuple[float, int, int, AnyEvent]] = deque()
         self._sync_requests: deque[threading.Event] = deque()
+        self._unreserved = False
         self._keep_reserve()
         self._stop = threading.Event()
         self._draining = self._closed = False
@@ -202,11 +203,15 @@ class JournalWriter:
             with self._run.open() as folder:
                 opened = folder.open_file(_RESERVE, os.O_RDWR | os.O_CREAT)
             try:
-                os.posix_fallocate(opened, 0, _RESERVE_BYTES)
+                if os.fstat(opened).st_size < _RESERVE_BYTES:
+                    os.posix_fallocate(opened, 0, _RESERVE_BYTES)
             finally:
                 os.close(opened)
+            self._unreserved = False
         except OSError as error:
-            log.warning("journal: disk space for the last events cannot be reserved: %s", error)
+            if not self._unreserved:
+                log.warning("journal: disk space for the last events cannot be reserved: %s", error)
+            self._unreserved = True
 
     def _free_reserve(self) -> None:
         with suppress(OSError), self._run.open() as folder:
@@ -247,6 +252,7 @@ class JournalWriter:
                 )
                 return
             journal = [self._run.journal.name] if self._journal.keep_in_place() else []
+            self._keep_reserve()
         except (OSError, JournalLocked) as error:
             self._log_once(f"the run folder {self._run.path} cannot be kept whole: {error}")
             return

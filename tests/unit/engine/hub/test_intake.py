@@ -316,6 +316,25 @@ def test_only_a_stop_is_obeyed_on_a_full_disk_and_its_answer_says_so(
     assert later.unjournaled == ""
 
 
+@pytest.mark.parametrize("command", [HALVE, Pause(), AddNote(text="x")])
+def test_nothing_but_a_stop_is_accepted_without_room_to_record_what_it_does(
+    intake: Intake, log: MemoryLog, command: AnyCommand
+) -> None:
+    clock = ClockReading(100.0, 0.0, BOOT)
+
+    def sent(id_: str, command: AnyCommand, free: int | None) -> Accepted | Rejected:
+        return intake.submit(
+            message(id_, command), state=RunState.RUNNING, now=clock, disk_free_bytes=free
+        )
+
+    assert refused(sent("a", command, 0)).startswith("disk: 0 bytes are free")
+    assert sent("b", Stop(), 0) == Accepted(ref=9, id="b")
+    assert isinstance(sent("c", command, None), Accepted)
+    assert isinstance(sent("d", command, 2**20), Accepted)
+    assert isinstance(sent("a", command, 2**20), Rejected), "a repeated id repeats the answer"
+    assert [e.rejected is None for e in log.entries] == [False, True, True, True]
+
+
 def test_what_the_trainer_cannot_do_is_rejected_with_the_reason(intake: Intake) -> None:
     clock, cannot = ClockReading(100.0, 0.0, BOOT), {"lr scale": "FSDP shards the optimizer"}
     answer = intake.submit(message(), state=RunState.RUNNING, now=clock, refused=cannot)

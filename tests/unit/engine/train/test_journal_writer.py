@@ -121,3 +121,29 @@ def test_a_late_event_is_not_written_into_another_file(run: RunDirectory, tmp_pa
     assert [os.fstat(file).st_size for file in files] == [0] * len(files)
     for file in files:
         os.close(file)
+
+
+def test_a_reserve_that_was_removed_is_made_again(run: RunDirectory) -> None:
+    writer = JournalWriter(run, lambda _: None, in_thread=False)
+    (run.path / "journal.reserve").unlink()
+    writer.turn(1e9)
+    assert (run.path / "journal.reserve").stat().st_size > 0
+    writer.close()
+    assert not (run.path / "journal.reserve").exists()
+
+
+def test_a_reserve_for_which_there_is_no_room_is_tried_again_and_told_once(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        writer = JournalWriter(run, lambda _: None, in_thread=False)
+        for second in range(1, 4):
+            writer.turn(1e9 + 2.0 * second)
+    assert caplog.text.count("cannot be reserved") == 1
+    writer.turn(2e9)
+    assert (run.path / "journal.reserve").stat().st_size > 0
+    writer.close()
