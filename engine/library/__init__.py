@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 if __name__ != "fttui":  # the same code under a second name would watch everything twice
     raise ImportError(f"{__name__} is installed as fttui; use: import fttui")
 
-__all__ = ["unwatch", "watch"]
+__all__ = ["lightning_callback", "unwatch", "watch"]
 
 T = TypeVar("T")
 
@@ -94,6 +94,23 @@ def watch(
         return UnwatchedRun(optimizer) if trainer is None else trainer
     run = watch_loop(model, optimizer, scheduler, chosen, scaler=scaler)
     return run or UnwatchedRun(optimizer)
+
+
+def lightning_callback(*, name: str | None = None) -> Any:
+    """Return a callback that puts a Lightning trainer under the control of fttui.
+
+        trainer = lightning.pytorch.Trainer(callbacks=[fttui.lightning_callback()])
+
+    Args:
+        name: name of the run; None is that of the script.
+
+    Raises:
+        ImportError: Lightning or torch is not installed.
+    """
+    from fttui.engine.watch.lightning.callback import lightning_callback as make
+    from fttui.engine.watch.watch_options import WatchOptions
+
+    return make(WatchOptions(name=name))
 
 
 class UnwatchedRun:

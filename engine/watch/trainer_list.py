@@ -36,16 +36,26 @@ def trainer_lines() -> Iterator[tuple[str, str]]:
     if find_spec("torch") is None:
         return
     yield "plain loop", _plain_loop()
+    for package in ("lightning", "pytorch_lightning"):
+        if find_spec(package) is not None:
+            yield package, _lightning(package)
     if find_spec("transformers") is not None:
         for name, kind in _trainers():
             yield name, what_works(kind)
 
 
 def _plain_loop() -> str:
-    from .plain.trainer import REFUSED
+    from .plain.loop import REFUSED
 
     missing = ", ".join(refused_verbs(REFUSED))
     return f"torch {version('torch')}: every command but {missing}, with exact rollback"
+
+
+def _lightning(package: str) -> str:
+    from .lightning.run import REFUSED
+
+    missing = ", ".join(refused_verbs(REFUSED))
+    return f"{package.replace('_', '-')} {version(package)}: every command but {missing}"
 
 
 def _trainers() -> Iterator[tuple[str, type[Any]]]:

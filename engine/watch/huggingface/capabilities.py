@@ -84,7 +84,7 @@ def why_not_watched(kind: type[Any]) -> str:
     if not hasattr(kind, "_run_epoch"):
         from transformers import __version__
 
-        return f"transformers {__version__} has another training loop; expected 5.24 or newer"
+        return f"transformers {__version__} has another training loop; expected 5.6 or newer"
     own = getattr(kind, "_inner_training_loop", None)
     if own is not None and own is not getattr(bases[0], "_inner_training_loop", None):
         return f"{kind.__name__} has a training loop of its own"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...protocol.commands import Command, Evaluate, GenerateSample, ProfileSteps
 from ...train.control.controlled_trainer import EvalResult
 from ...train.position import Position
 from ..foreign_state import group_lrs
@@ -31,22 +30,7 @@ class LoopMemory:
         self._position.move_to(step, max(group_lrs(self._optimizer), default=0.0))
 
 
-REFUSED: dict[type[Command], str] = {
-    ProfileSteps: "a watched script cannot be profiled",
-    Evaluate: "the loop evaluates by itself",
-    GenerateSample: "the loop has no tokenizer that fttui knows",
-}
-"""Commands that a plain loop cannot obey, with the reason."""
-
-
-PREFETCHING = (
-    "the loop takes a batch between the forward pass and the update of the one before; take each "
-    "batch right before its forward pass"
-)
-"""Why a loop cannot go back whose batches do not begin its steps."""
-
-
-class PlainTrainer(ForeignTrainer):
+class LoopTrainer(ForeignTrainer):
     """Implements `ControlledTrainer` for the objects of a plain loop."""
 
     can_evaluate = False

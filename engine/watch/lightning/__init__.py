@@ -1,0 +1,1 @@
+"""Lightning trainers under control, through a callback."""

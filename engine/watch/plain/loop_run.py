@@ -1,0 +1,275 @@
+"""The run of a loop whose objects are known: model, optimizer, schedules and batches.
+
+What makes the batches and where the boundary between two steps lies is known to derived classes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from ...config.schema import RunConfig, TrainConfig
+from ...protocol.commands import Command
+from ...protocol.states import RunState
+from ...train.checkpoint.optimizer_state import bare
+from ...train.controlled_session import ControlledSession
+from ...train.distributed.place import RankPlace
+from ...train.distributed.rank_agreement import agreement_of
+from ...train.loop.step_loop import StepLoop
+from ..batch_tape import BatchTape
+from ..checkpoint_plan import CheckpointPlan
+from ..foreign_session import broadcast_run, control_trainer, record_start
+from ..foreign_state import ForeignState, Parts, group_lrs
+from ..script_config import LEAST_LR, command_line, model_name, script_config, script_path
+from ..script_run import ScriptEnd, ScriptRun, abandon, say, script_end
+from ..shield import Shield
+from ..watch_options import WatchOptions
+from .loop_trainer import LoopMemory, LoopTrainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """What a loop trains with."""
+
+    model: nn.Module
+    optimizer: Any
+    schedules: list[Any]
+    """Learning rate schedules; each has `state_dict` and `load_state_dict`."""
+    scaler: Any = None
+    """The loss scaler of fp16 training; None in other precisions."""
+    clip: float = 0.0
+    """The gradient clip that the loop asks for; 0 is off, and so is a clip that it makes itself."""
+    kind: str = "plain loop"
+    """What the run calls the trainer."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """Further fields of the start of the run."""
+
+
+class LoopRun:
+    """A loop under control; one step after another is begun, judged and ended."""
+
+    def __init__(
+        self,
+        parts: LoopParts,
+        plan: CheckpointPlan,
+        refused: Mapping[type[Command], str],
+        options: WatchOptions,
+        *,
+        keeps_batches: bool,
+    ) -> None:
+        self._parts = parts
+        self._plan = plan
+        self._refused = dict(refused)
+        self._options = options
+        self._shield = Shield(self._abandon)
+        self._config = _config(parts, plan, options)
+        self._place = _place(parts.model)
+        self._script_run = self._open()
+        self._event_log = (
+            self._script_run.event_log if self._script_run else options.make_event_log(None, None)
+        )
+        self._tape = BatchTape(
+            options.accumulate,
+            limit_bytes=options.tape_mib * 2**20,
+            keeps=keeps_batches,
+            log=self._event_log.log,
+        )
+        self._memory = LoopMemory(parts.optimizer, self._event_log.position)
+        self._trainer: LoopTrainer | None = None
+        self._session: ControlledSession | None = None
+        self._in_step = False
+        self._losses: list[Tensor] = []
+        self._told = False
+        self._hooks: list[Any] = []
+        """Hooks of model and optimizer, which are removed at the end."""
+        self._record_start: Callable[[], None] = lambda: None
+        self.stopped = False
+        """Whether the run was stopped; no further step is begun."""
+        atexit.register(self._at_exit)
+
+    @property
+    def step(self) -> int:
+        """Updates so far; after a rollback those up to the step that it led to."""
+        return self._event_log.position.step
+
+    def _open(self) -> ScriptRun | None:
+        if self._place.rank:
+            return None
+        source, kind = f"# {command_line()}\n", self._parts.kind
+        script_run = ScriptRun(self._config, source, kind, self._options.make_event_log)
+        say(f"run {script_run.run.id} · attach: fttui attach {script_run.run.path}")
+        return script_run
+
+    @property
+    def _step_loop(self) -> StepLoop | None:
+        return self._session.step_loop if self._session else None
+
+    def log(self, loss: Tensor | float | None = None, **figures: float) -> None:
+        """Add the loss of a batch, and other figures, to the step; call it before the update.
+
+        Args:
+            loss: loss of this batch; the loss of a step is the mean over its batches.
+            figures: further numbers by name, which become curves of their own.
+        """
+        self._shield.call(lambda: self._log(loss, figures), None)
+
+    def _log(self, loss: Tensor | float | None, figures: dict[str, float]) -> None:
+        if loss is not None:
+            self._losses.append(torch.as_tensor(loss).detach().float().reshape(()))
+        if self._step_loop is not None:
+            parts = {name: torch.tensor(float(value)) for name, value in figures.items()}
+            self._step_loop.tally.add_parts(**parts)
+
+    def _begin(self, step: int = 0) -> ControlledSession:
+        """Build the control around the loop, which has made this number of steps before."""
+        agreement = agreement_of(self._place.rank, self._place.world_size)
+        run = broadcast_run(self._script_run, agreement)
+        position, parts = self._event_log.position, self._parts
+        self._memory.move_to(step)
+        changed = Parts(
+            model=parts.model,
+            optimizer=parts.optimizer,
+            schedules=parts.schedules,
+            scaler=parts.scaler,
+        )
+        state = ForeignState(changed, self._memory, self._tape, position)
+        trainer = LoopTrainer(parts.optimizer, position, state, self._tape, self._refused)
+        place, log = self._place, self._event_log
+        session = control_trainer(
+            self._config, run, log, agreement, place, trainer, parts.model, None
+        ).session
+        facts = {"checkpoints": self._plan.fact, "batches kept": self._tape.limit_text}
+        self._record_start = lambda: record_start(
+            self._script_run,
+            agreement,
+            place,
+            parts.model,
+            state,
+            facts,
+            self._refused,
+            **parts.known,
+        )
+        self._record_start()
+        self._trainer = trainer
+        return session
+
+    def _begin_step(self) -> bool:
+        """Handle the boundary between two steps; False if the run ends here."""
+        assert self._session is not None, "the session begins before the first step"
+        self._memory.move_to(self.step)
+        self._in_step = self._session.step_loop.begin_step()
+        return self._in_step
+
+    def _judge(self) -> bool:
+        """Scale the learning rate, clip and judge the update; False if it must not be made."""
+        step_loop = self._step_loop
+        assert step_loop is not None, "a step begins with a batch"
+        self._memory.move_to(self.step)
+        if not self._losses and not self._told:
+            self._told = True
+            self._event_log.log(
+                "warning", "no loss is logged, so it is shown as 0; call run.log(loss=loss)"
+            )
+        if self._losses:
+            step_loop.record_loss(torch.stack(self._losses).mean())
+        self._losses = []
+        kept = torch.tensor(self._tape.size_bytes / 2**20)
+        step_loop.tally.add_parts(batches_kept_mib=kept)
+        step_loop.check_update(self._clip)
+        return step_loop.may_update()
+
+    def _clip(self, limit: float) -> Tensor:
+        return clip_grad_norm_([p for p in self._parameters() if p.grad is not None], limit)
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        for group in bare(self._parts.optimizer).param_groups:
+            yield from group["params"]
+
+    def _refuse_update(self) -> None:
+        """Leave the optimizer nothing to apply, so that it changes neither weights nor state."""
+        for parameter in self._parameters():
+            parameter.grad = None
+
+    def _restore_lr(self) -> None:
+        if self._trainer is not None:
+            self._trainer.restore_lr()
+
+    def _end_step(self, *, updated: bool = True, last: bool = False) -> None:
+        step_loop = self._step_loop
+        assert step_loop is not None, "a step begins with a batch"
+        if updated:
+            step_loop.optimizer_stepped()
+        self._memory.move_to(self.step + 1)
+        step_loop.end_step(last=last)
+
+    def end(self, error: str = "") -> None:
+        """End the run; a second end changes nothing. At the exit of the process it ends by itself.
+
+        Args:
+            error: why the training failed; empty if it did not.
+        """
+        self._end(ScriptEnd(RunState.FAILED, error) if error else None)
+
+    def fail(self, ended: ScriptEnd) -> None:
+        """End the run with an error of the script."""
+        self._end(ended)
+
+    def _end(self, ended: ScriptEnd | None) -> None:
+        """End the run as the script has ended it; None if the loop has come to its end."""
+        for hook in self._hooks:
+            hook.remove()
+        atexit.unregister(self._at_exit)
+        session, run = self._session, self._script_run
+        outcome = None
+        if session is not None and ended is None:
+            outcome = self._shield.call(session.conclude, None)
+        if run is None:
+            return
+        state, error = ended or (outcome.state if outcome else RunState.FINISHED, "")
+        run.end(state, error=error, checkpoint=outcome.checkpoint if outcome else None)
+
+    def _at_exit(self) -> None:
+        failed = getattr(sys, "last_value", None)
+        self._end(script_end(failed) if failed else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._end(script_end(error) if error else None)
+
+    def _abandon(self, error: Exception) -> None:
+        """Stop watching after an error of our own; the loop goes on."""
+        self._restore_lr()
+        abandon(self._script_run, error)
+
+
+def _place(model: nn.Module) -> RankPlace:
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    joined = dist.is_available() and dist.is_initialized()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+    return RankPlace(rank, ranks, device)
+
+
+def _config(parts: LoopParts, plan: CheckpointPlan, options: WatchOptions) -> RunConfig:
+    train = TrainConfig(
+        steps=options.steps,
+        epochs=None if options.steps else 1.0,
+        lr=max(*group_lrs(parts.optimizer), LEAST_LR),
+        accumulate=options.accumulate,
+        clip=parts.clip,
+    )
+    name = options.name or script_path().stem or "script"
+    scaled = parts.scaler is not None
+    return script_config(model_name(parts.model), train, name, plan, options.keep, scaled=scaled)
