@@ -18,9 +18,9 @@ import psutil
 
 from ..protocol.codec import UNDECODABLE
 from .control_log import HeldFile
-from .folder.open_folder import OpenFolder, read_whole
+from .folder.open_folder import OpenFolder, blocks
 from .processes.marks import EngineMark, write_mark
-from .run_dir import RunDirectory
+from .run_dir import SMALL_FILE_BYTES, RunDirectory
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 
@@ -127,7 +127,7 @@ class FolderKeeper:
         held = self._held.get(name)
         if held is None:
             return False
-        data = read_whole(held)
+        data = b"".join(blocks(held, 0, SMALL_FILE_BYTES))
         if name != self._run.engine.name:
             self._run.write(self._run.path / name, data)
             return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import struct
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from .folder.open_folder import OpenFolder, open_plain, read_whole
+from .damage import HEAD, MAX_PAYLOAD_BYTES, found_frames, part_of_file
+from .folder.open_folder import OpenFolder, blocks, open_plain
 
 log = logging.getLogger(__name__)
 
 MAGIC = b"FTTUIJ1\n"
-MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-_HEAD = struct.Struct("<II")
-_VAIN_FACTOR, _VAIN_BYTES = 64, 64 * 2**20
-"""Bytes of checksums computed in vain: as a multiple of the bytes searched, and in addition."""
+
+
+_MOST_KEPT_BYTES = MAX_PAYLOAD_BYTES
+"""Most bytes that are kept behind the last whole frame of a damaged journal."""
 
 
 class JournalLocked(RuntimeError):
@@ -34,18 +34,18 @@ class JournalLocked(RuntimeError):
 
 def frame(payload: bytes) -> bytes:
     """Return a payload as one frame."""
-    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+    return HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield (end offset, payload) of the whole frames in `data` from offset `at` on."""
-    while at + _HEAD.size <= len(data):
-        length, crc = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + length
+    while at + HEAD.size <= len(data):
+        length, crc = HEAD.unpack_from(data, at)
+        end = at + HEAD.size + length
         # A zero-filled tail (power loss) would parse as endless empty frames with valid checksums.
         if not 0 < length <= MAX_PAYLOAD_BYTES or end > len(data):
             return
-        payload = bytes(data[at + _HEAD.size : end])
+        payload = bytes(data[at + HEAD.size : end])
         if zlib.crc32(payload) != crc:
             return
         yield end, payload
@@ -54,32 +54,8 @@ def valid_frames(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, b
 
 def frames_after_damage(tail: bytes) -> Iterator[bytes]:
     """Yield the payloads of whole frames that follow a damaged part."""
-    for _, _, payload in _found_frames(tail):
+    for _, _, payload in found_frames(lambda at, size: tail[at : at + size], len(tail)):
         yield payload
-
-
-def _found_frames(tail: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Search bytes for whole frames, and yield each as (start, end, payload).
-
-    A length in a damaged part may be any number, and the checksum of that many bytes is computed
-    in vain. Their total is limited, because a journal from elsewhere could make it grow with the
-    square of its size; what comes after the limit counts as damaged.
-    """
-    view = memoryview(tail)
-    at, left_bytes = 0, _VAIN_FACTOR * len(tail) + _VAIN_BYTES
-    while at + _HEAD.size < len(tail):
-        length, crc = _HEAD.unpack_from(tail, at)
-        start, end = at, at + _HEAD.size + length
-        at += 1
-        if not 0 < length <= MAX_PAYLOAD_BYTES or end > len(tail):
-            continue
-        if zlib.crc32(view[start + _HEAD.size : end]) == crc:
-            at = end
-            yield start, end, bytes(view[start + _HEAD.size : end])
-            continue
-        left_bytes -= length
-        if left_bytes < 0:
-            return
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -100,16 +76,15 @@ def read_past_damage(path: Path, offset: int) -> Iterator[bytes | DamagedPart]:
     Use it only for a journal that is no longer written; otherwise the last frame may be incomplete.
     """
     with _opened(path) as file:
-        file.seek(offset)
-        tail = file.read()
-    whole = 0
-    for start, end, payload in _found_frames(tail):
-        if start > whole:
-            yield DamagedPart(offset + whole, start - whole)
-        whole = end
-        yield payload
-    if whole < len(tail):
-        yield DamagedPart(offset + whole, len(tail) - whole)
+        read, size = part_of_file(file.fileno(), offset)
+        whole = 0
+        for start, end, payload in found_frames(read, size):
+            if start > whole:
+                yield DamagedPart(offset + whole, start - whole)
+            whole = end
+            yield payload
+        if whole < size:
+            yield DamagedPart(offset + whole, size - whole)
 
 
 class FrameReader:
@@ -137,7 +112,7 @@ class FrameReader:
             self.offset = len(MAGIC)
         found = self._parse(os.pread(descriptor, limit_bytes, self.offset))
         if not found and os.fstat(descriptor).st_size - self.offset > limit_bytes:
-            found = self._parse(os.pread(descriptor, MAX_PAYLOAD_BYTES + _HEAD.size, self.offset))
+            found = self._parse(os.pread(descriptor, MAX_PAYLOAD_BYTES + HEAD.size, self.offset))
         return found
 
     def _parse(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -155,9 +130,9 @@ class FrameReader:
                 return [payload for _, payload in self._read(file.fileno(), limit_bytes)]
             data = os.pread(file.fileno(), limit_bytes, self.offset)
         found: list[bytes] = []
-        at, size, head = 0, len(data), _HEAD.size
+        at, size, head = 0, len(data), HEAD.size
         while at + head <= size:
-            length, crc = _HEAD.unpack_from(data, at)
+            length, crc = HEAD.unpack_from(data, at)
             payload = data[at + head : at + head + length]
             if len(payload) != length or not length or zlib.crc32(payload) != crc:
                 break
@@ -206,25 +181,28 @@ class FrameWriter:
 
     def _recover(self, path: Path) -> Iterator[bytes]:
         if os.pread(self._file, len(MAGIC), 0) != MAGIC:
-            self._set_aside(path, read_whole(self._file))
+            self._set_aside(path, 0)
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, MAGIC, 0)
             return
         reader = FrameReader(path)
         yield from reader
         valid = reader.offset or len(MAGIC)
-        self._set_aside(path, read_whole(self._file, valid))
+        self._set_aside(path, valid)
         os.ftruncate(self._file, valid)
 
-    def _set_aside(self, path: Path, tail: bytes) -> None:
-        """Copy the invalid tail to a file of its own if it holds whole frames.
+    def _set_aside(self, path: Path, offset: int) -> None:
+        """Copy the invalid part from an offset on to a file of its own if it holds whole frames.
 
         A crash leaves only an incomplete last frame, so whole frames mean damage.
         """
-        self.cut_off, self.cut_off_bytes = list(frames_after_damage(tail)), len(tail)
-        if self.cut_off:
+        read, self.cut_off_bytes = part_of_file(self._file, offset)
+        found = list(found_frames(read, self.cut_off_bytes))
+        self.cut_off = [payload for _, _, payload in found]
+        if found:
             self.kept_in = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-            self._folder.write(self.kept_in.name, tail)
+            end = offset + found[-1][1] + _MOST_KEPT_BYTES
+            self._folder.write(self.kept_in.name, blocks(self._file, offset, end))
 
     def keep_in_place(self) -> bool:
         """Write the file and its lock again if they were removed; return whether they were.
@@ -266,7 +244,7 @@ class FrameWriter:
         name = self._path.name
         if folder.exists(name):
             os.rename(self._path, self._path.with_name(f"{name}.replaced-{int(time.time())}"))
-        folder.write(name, read_whole(self._file))
+        folder.write(name, blocks(self._file, 0, self._end))
         again = folder.open_file(name, os.O_RDWR)
         os.close(self._file)
         self._file = again

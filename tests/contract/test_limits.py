@@ -7,7 +7,7 @@ from fttui.engine.hub.sockets import MAX_REQUEST_BYTES
 from fttui.engine.hub.ssh_bridge.session import _CHUNK_BYTES
 from fttui.engine.protocol.record_blocks import MAX_BLOCK_BYTES
 from fttui.engine.protocol.ssh_protocol import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_NOISE_BYTES
-from fttui.engine.run.journal import MAX_PAYLOAD_BYTES
+from fttui.engine.run.damage import MAX_PAYLOAD_BYTES
 from fttui.engine.run.processes.marks import MAX_SOCKET_PATH_BYTES
 
 KIB, MIB = 2**10, 2**20

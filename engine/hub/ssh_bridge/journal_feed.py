@@ -9,7 +9,8 @@ from pathlib import Path
 from ...errors import JournalReplaced
 from ...protocol.codec import DecodeError, peek_seq
 from ...protocol.ssh_protocol import JournalPosition
-from ...run.journal import MAX_PAYLOAD_BYTES, FrameReader
+from ...run.damage import MAX_PAYLOAD_BYTES
+from ...run.journal import FrameReader
 from ...run.run_index import read_tail
 
 _SCAN_BYTES = 1024 * 1024

@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -58,8 +58,9 @@ class OpenFolder:
         with self._parent(name) as (parent, last):
             return open_plain(last, flags, mode, dir_fd=parent, shown=self.path / name)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | Iterable[bytes]) -> None:
         """Replace a file durably; a reader sees the old or the new content, never a part of it."""
+        parts = [data] if isinstance(data, bytes) else data
         with self._parent(name) as (parent, last):
             temporary = f".{last}.{os.getpid()}.tmp"
             with suppress(FileNotFoundError):
@@ -68,7 +69,8 @@ class OpenFolder:
             descriptor = open_plain(temporary, flags, dir_fd=parent, shown=self.path / name)
             try:
                 try:
-                    write_all(descriptor, data)
+                    for part in parts:
+                        write_all(descriptor, part)
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
@@ -154,17 +156,18 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def read_whole(descriptor: int, offset: int = 0) -> bytes:
-    """Return the content of an open file from an offset on, also of one that has no name any more.
+def blocks(descriptor: int, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the content of an open file from `start` to `end`, also if it has no name any more.
 
     Raises:
         OSError: it cannot be read.
     """
-    parts = []
-    while part := os.pread(descriptor, _BLOCK_BYTES, offset):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
+    while end is None or start < end:
+        most = _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - start)
+        if not (block := os.pread(descriptor, most, start)):
+            return
+        yield block
+        start += len(block)
 
 
 def open_plain(

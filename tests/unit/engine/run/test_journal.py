@@ -273,3 +273,26 @@ def test_a_tail_made_to_take_long_does_not(tmp_path: Path) -> None:
     assert found[0] == b"one"
     damaged = [part.size_bytes for part in found if isinstance(part, DamagedPart)]
     assert sum(damaged) >= len(hostile)
+
+
+@pytest.mark.parametrize("behind", [b"", frame(b"two")], ids=["nothing", "a frame"])
+def test_a_huge_sparse_journal_fills_neither_memory_nor_time(tmp_path: Path, behind: bytes) -> None:
+    path = tmp_path / "j.log"
+    path.write_bytes(MAGIC + frame(b"one"))
+    start = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(start + 2**24)
+        file.seek(start + 2**24)
+        file.write(behind)
+        file.truncate(2**40)
+    began = time.process_time()
+    found = list(read_past_damage(path, start))
+    writer = FrameWriter(path, tmp_path / "j.lock")
+    assert time.process_time() - began < 60.0
+    payloads = [part for part in found if isinstance(part, bytes)]
+    assert payloads == writer.cut_off == ([b"two"] if behind else [])
+    damaged = [part.size_bytes for part in found if isinstance(part, DamagedPart)]
+    assert sum(damaged) + len(behind) == 2**40 - start
+    assert writer.recovered == [b"one"]
+    assert path.stat().st_size == start
+    writer.close()
