@@ -29,7 +29,7 @@ def soon_written(shape: str) -> bool:
 
 
 def shape_of(shape: str, layers: int | None = None) -> dict[str, Any]:
-    """Return the configuration of a Llama shape or of a family; "name/8" divides its widths by 8."""
+    """Return the configuration of a Llama shape or of a family; name/8 divides its widths by 8."""
     name, _, divisor = shape.partition("/")
     if name in SHAPES:
         return {"model_type": "llama", "max_position_embeddings": 8192, **SHAPES[name]}

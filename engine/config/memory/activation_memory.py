@@ -13,6 +13,7 @@ from ..contrastive_candidates import uses_gradcache
 from ..fast_mode import why_not_fast
 from ..schema import RunConfig
 from .architecture import Architecture
+from .layer_traits import SCORE_BYTES
 from .limits import (
     KEPT_GRAPH_BYTES,
     LOGITS_AT_ONCE,
@@ -31,7 +32,12 @@ SLICE_BYTES = 12
 """Bytes per logit of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
 NORM_MOMENT = 22
 """Bytes per hidden element during the backward pass of the last norm, fp32 copies included."""
-_QK_NORMS = ("qwen3", "gemma3", "olmo2")
+NORM_BACKWARD = {False: 20, True: 14}
+"""Bytes per hidden element of the backward pass of a norm within a layer, by whether it keeps its
+input in its own precision: fp32 copies and products."""
+
+SCORE_GRADIENTS = 6
+"""Bytes per attention score that the backward pass of eager attention has beside what is kept."""
 
 
 def in_fast_mode(config: RunConfig) -> bool:
@@ -82,7 +88,7 @@ class MicroBatchShape:
         """Return the moments at which memory may peak, within layers and around the loss."""
         tokens, arch, number = self.tokens, self.arch, self.number
         below, layer = self._below(), self._layer_bytes(whole=self._whole > 0)
-        gradients = tokens * 2 * number * arch.hidden
+        gradients = tokens * (3 if arch.traits.scaled_residuals else 2) * number * arch.hidden
         largest = max(i * o for i, o in arch.linears.values())
         dequantized = number * largest if self.config.model.quantize != "none" else 0
         inner = tokens * number * arch.intermediate
@@ -92,6 +98,10 @@ class MicroBatchShape:
             Moment(below + layer + gradients + inner, 0, dequantized),
             # Gradient of gate × up: the product is freed, three gradients of its size are alive.
             Moment(below + layer + gradients + (2 if arch.gated else 1) * inner, 0, 0),
+            Moment(below + layer + self._norm_at_end(), 0, 0),
+            Moment(below + gradients + self._before_joined_gate(), 0, 0),
+            # Gradient of the softmax of eager attention; that of the MLP is over.
+            Moment(below + layer - self._mlp() + self._scores * self._score_gradients, 0, 0),
             Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
             Moment(self._above() + at_loss, logits, head),
             # Another micro-batch is embedded without a graph while all kept graphs are alive.
@@ -107,10 +117,29 @@ class MicroBatchShape:
             * ((4 if arch.gated else 2) * arch.intermediate + 6 * arch.hidden)
         )
 
+    def _norm_at_end(self) -> float:
+        """Return the bytes of the backward pass of a norm at the end of a layer; 0 without one."""
+        if not self.arch.traits.norms_last:
+            return 0
+        per_element = self.number if self.fast and self._slim else NORM_BACKWARD[self._slim]
+        return self.tokens * self.arch.hidden * (self.number + per_element)
+
+    def _before_joined_gate(self) -> float:
+        """Return the bytes of a layer while one linear makes gate and up; 0 if there are two.
+
+        Without fused layers, the outputs of base and adapter and their sum are alive.
+        """
+        arch, number = self.arch, self.number
+        if self.fast or not arch.traits.joined_gate:
+            return 0
+        sums = self.tokens * number * (3 * 2 * arch.intermediate + arch.hidden)
+        return self._layer_bytes(whole=self._whole > 0) - self._mlp() + sums
+
     @property
     def _slim(self) -> bool:
         """Whether norms keep their input in its own precision instead of fp32."""
-        return self.fast or self.config.train.memory == "lean"
+        traits, lean = self.arch.traits, self.config.train.memory == "lean"
+        return (self.fast and traits.common_norms) or (lean and traits.common_norms_in_lean)
 
     @property
     def _whole(self) -> int:
@@ -167,40 +196,81 @@ class MicroBatchShape:
         `whole` includes its input; otherwise the input is counted among the checkpoints.
         """
         per_token = self._kept_per_token(whole=whole)
-        eager = 0
-        if self.config.model.attention == "eager":
-            eager = self.sequences * self.arch.heads * self.config.data.max_length**2 * 12
+        eager = self._scores * self._score_bytes
         # Mixed precision keeps a copy of the adapter in compute precision.
         casts = self.adapter_elements * self.number if self.adapter > self.number else 0
         return self.tokens * per_token + eager + casts
 
+    @property
+    def _scores(self) -> int:
+        """Attention scores of one layer, all heads together."""
+        return self.sequences * self.arch.heads * self.config.data.max_length**2
+
+    @property
+    def _score_bytes(self) -> int:
+        """Bytes per attention score that a layer keeps; 0 with fused attention."""
+        asked, own = self.config.model.attention, self.arch.traits.eager_score_bytes
+        if asked == "auto":
+            return own
+        return (own or SCORE_BYTES) if asked == "eager" else 0
+
+    @property
+    def _score_gradients(self) -> int:
+        """Bytes per attention score during the backward pass of eager attention."""
+        return SCORE_GRADIENTS if self._score_bytes else 0
+
     def _kept_per_token(self, *, whole: bool) -> float:
         arch, number, r = self.arch, self.number, self.config.adapter.r
-        hidden, query, inner = arch.hidden, arch.query_width, arch.intermediate
-        # The inputs of both norms and their inverse standard deviations, in fp32.
-        norms = 2 * (4 * hidden + 4)
-        if self._slim:
-            # Their inputs in their own precision; the first norm's input is the layer's.
-            norms = number * hidden * (2 if whole else 1) + 8
-        if arch.name.startswith(_QK_NORMS):
-            norms += (4 + number) * (query + arch.kv_width)
-        # Queries, keys, values and the output of attention, with one fp32 number per head.
-        attention = number * (2 * query + 2 * arch.kv_width) + 4 * arch.heads
-        # With a gate: its input and output, the other branch, and their product; fast mode
-        # recomputes its output.
-        mlp = number * ((3 if self.fast else 4) if arch.gated else 2) * inner
-        inputs = number * 2 * hidden
+        inputs = number * 2 * arch.hidden
         low_rank = number * r * len(arch.linears)
-        return norms + attention + mlp + inputs + low_rank + self._dropped_per_token()
+        kept = self._norms_per_token(whole=whole) + self._attention_per_token()
+        return kept + self._mlp_per_token() + inputs + low_rank + self._dropped_per_token()
+
+    def _mlp(self) -> float:
+        return self.tokens * self._mlp_per_token()
+
+    def _mlp_per_token(self) -> float:
+        """Return the bytes that the MLP keeps.
+
+        With a gate these are its input and output, the other branch, and their product; fast mode
+        recomputes the output of SiLU.
+        """
+        gated = 3 if self.fast and self.arch.traits.silu else 4
+        return self.number * (gated if self.arch.gated else 2) * self.arch.intermediate
+
+    def _norms_per_token(self, *, whole: bool) -> float:
+        """Return the bytes of the inputs of norms and their inverse standard deviations in fp32."""
+        arch, number, traits = self.arch, self.number, self.arch.traits
+        count = traits.norms
+        # In fp32, or in their own precision; then the first norm's input is the layer's.
+        norms = count * (4 * arch.hidden + 4)
+        if self._slim:
+            norms = number * arch.hidden * (count if whole else count - 1) + 4 * count
+        if traits.query_key_norms:
+            norms += (number if self._slim else 4) * (arch.query_width + arch.kv_width)
+        return norms
+
+    def _attention_per_token(self) -> float:
+        """Return the bytes of queries, keys, values and the output of attention."""
+        arch, number = self.arch, self.number
+        if self._score_bytes:  # keys and values are repeated for every query head
+            return number * 4 * arch.query_width
+        # One fp32 number per head.
+        kept = number * (2 * arch.query_width + 2 * arch.kv_width) + 4 * arch.heads
+        if arch.traits.joined_attention:  # values are a part of the output of the joined layer
+            kept += number * (arch.query_width + arch.kv_width)
+        return kept
 
     def _dropped_per_token(self) -> float:
         """Return the bytes that dropout adds: each adapter has a copy and a mask of its input."""
         if self.config.adapter.dropout == 0:
             return 0
         hidden, query, inner = self.arch.hidden, self.arch.query_width, self.arch.intermediate
-        of_hidden = 5 if self.arch.gated else 4
+        of_hidden = sum(name not in ("o_proj", "down_proj") for name in self.arch.linears)
         copies = (self.number + 1) * (of_hidden * hidden + query + inner)
-        return copies - self.number * (2 * hidden + inner)
+        # Nothing but the adapter keeps the output of eager attention.
+        unkept = query if self._score_bytes else 0
+        return copies - self.number * (2 * hidden + inner + unkept)
 
     def _loss(self) -> tuple[float, float, float]:
         """Return the bytes of states with gradients, of logits, and of the dequantized head."""

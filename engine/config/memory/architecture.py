@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from .layer_traits import LayerTraits, traits_of
 
 _TIED_UNLESS_TOLD = ("gemma", "gpt2", "opt", "bloom", "falcon", "cohere", "mpt")
 """Prefixes of model types whose embeddings are tied unless config.json says otherwise."""
@@ -25,6 +26,11 @@ _UNGATED = (
     "apertus",
 )
 """Model types whose MLP has no gate."""
+_GATED_TOWERS = ("qwen2_5_vl", "pixtral")
+"""Prefixes of the types of vision towers whose MLP has a gate."""
+_TOWER_REST = 1.07
+"""Weights of a tower relative to those of its layers: patches, positions and projector add 6 to
+15 % in Gemma 3, Qwen2-VL, Qwen2.5-VL, Llava, Mistral 3, InternVL and Idefics 3."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """Settings that hold the number of experts; above 1 the model is a mixture of experts."""
 
@@ -50,7 +56,9 @@ class Architecture:
     """Whether the MLP has a gate: three matrices instead of two."""
     name: str = ""
     sees_images: bool = False
-    """Whether the model also has a vision tower, whose memory is not planned."""
+    """Whether the model also has a vision tower, which is frozen and sees no text."""
+    tower_params: int = 0
+    """Parameters of the vision tower and of what joins it to the model, within some percent."""
 
     @property
     def query_width(self) -> int:
@@ -63,17 +71,32 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
     @property
+    def traits(self) -> LayerTraits:
+        """What its layers keep in memory beside those of Llama."""
+        return traits_of(self.name)
+
+    @property
     def linears(self) -> dict[str, tuple[int, int]]:
         """Input and output width of each linear of one layer, by its usual name."""
-        found = {
+        return self._attention_linears() | self._mlp_linears()
+
+    def _attention_linears(self) -> dict[str, tuple[int, int]]:
+        out = {"o_proj": (self.query_width, self.hidden)}
+        if self.traits.joined_attention:
+            return {"qkv_proj": (self.hidden, self.query_width + 2 * self.kv_width)} | out
+        return {
             "q_proj": (self.hidden, self.query_width),
             "k_proj": (self.hidden, self.kv_width),
             "v_proj": (self.hidden, self.kv_width),
-            "o_proj": (self.query_width, self.hidden),
-            "up_proj": (self.hidden, self.intermediate),
-            "down_proj": (self.intermediate, self.hidden),
-        }
-        return found | ({"gate_proj": (self.hidden, self.intermediate)} if self.gated else {})
+        } | out
+
+    def _mlp_linears(self) -> dict[str, tuple[int, int]]:
+        inner = {"up_proj": (self.hidden, self.intermediate)}
+        if self.traits.joined_gate:
+            inner = {"gate_up_proj": (self.hidden, 2 * self.intermediate)}
+        elif self.gated:
+            inner["gate_proj"] = (self.hidden, self.intermediate)
+        return inner | {"down_proj": (self.intermediate, self.hidden)}
 
     @property
     def linear_params(self) -> int:
@@ -89,7 +112,7 @@ class Architecture:
     @property
     def norm_params(self) -> int:
         """Number of weights of all norms, the final one included."""
-        return (2 * self.layers + 1) * self.hidden
+        return (self.traits.norms * self.layers + 1) * self.hidden
 
 
 def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
@@ -109,7 +132,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
         )
     hidden = _size(config, "hidden_size", "n_embd", "d_model")
     heads = _size(config, "num_attention_heads", "n_head", "n_heads")
-    kind = str(config.get("model_type", ""))
+    kind = str(config.get("model_type") or raw.get("model_type") or "")
     tied = config.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
     return Architecture(
         hidden=hidden,
@@ -123,7 +146,19 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
         gated=kind not in _UNGATED,
         name=kind,
         sees_images="vision_config" in raw,
+        tower_params=_tower_params(
+            raw.get("vision_config") or {}, str(raw.get("model_type") or "")
+        ),
     )
+
+
+def _tower_params(config: Mapping[str, Any], kind: str) -> int:
+    """Return the weights of the layers of a vision tower; 0 if its sizes are not known."""
+    hidden = _first(config, ("embed_dim", "hidden_size")) or 0
+    layers = _first(config, ("num_hidden_layers", "depth")) or 0
+    wide = _first(config, ("intermediate_size",)) or int(hidden * (config.get("mlp_ratio") or 4))
+    gated = (config.get("model_type") or kind).startswith(_GATED_TOWERS)
+    return int(_TOWER_REST * layers * (4 * hidden**2 + (3 if gated else 2) * hidden * wide))
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:

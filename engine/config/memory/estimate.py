@@ -77,7 +77,7 @@ class MemoryEstimate:
     """Weights of the linears, quantized or not, with their quantization constants; in lean mode
     also the output head."""
     non_quantized: int
-    """Embeddings, output head and norms."""
+    """Embeddings, output head, norms and vision tower."""
     adapters: int
     """Trained weights, their moving average if one is kept, and their copy from the start if that
     is the reference."""
@@ -228,7 +228,7 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
     if config.train.memory == "lean":
         head = arch.vocabulary * arch.hidden
         return _nf4_bytes(config, arch) + head * _nf4_share(double=True), 2 * arch.norm_params
-    others = arch.other_params * formats.compute
+    others = (arch.other_params + arch.tower_params) * formats.compute
     if config.model.quantize == "none":
         return arch.linear_params * formats.compute, others
     if config.model.quantize == "int8":
@@ -288,12 +288,13 @@ def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
     """Return the bytes of the linears and of the other weights that are not trained."""
+    tower = arch.tower_params * formats.compute
     if not isinstance(config.train.layers, int):
-        return 0, 0
+        return 0, tower
     rest = arch.layers - min(config.train.layers, arch.layers)
     linears = arch.linear_params * rest / arch.layers
     norms = 2 * arch.hidden * (arch.layers - rest)
-    return linears * formats.compute, (arch.other_params - norms) * formats.compute
+    return linears * formats.compute, (arch.other_params - norms) * formats.compute + tower
 
 
 def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:

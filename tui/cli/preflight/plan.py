@@ -63,8 +63,6 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     )
     for name, term_bytes in estimate.terms().items():
         yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
-    if architecture.sees_images:
-        yield "  not planned: the vision tower of the model, which is frozen"
     yield checkpoint_line(found.config, estimate)
     yield from decided(found)
     yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from fttui.engine.config.memory.architecture import Architecture, read_architecture
+from fttui.engine.config.memory.estimate import estimate_memory
 from fttui.engine.errors import ModelError
+from tests.support.families import family_shape
+
+from .test_estimate import configured
 
 LLAMA = {
     "model_type": "llama",
@@ -63,3 +68,30 @@ def test_an_unreadable_configuration_is_said(tmp_path: Path, content: str | None
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ModelError, match=r"config\.json"):
         read_architecture(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "beside_language_model"),
+    [("gemma-3-4b", 435_054_656), ("qwen2.5-vl-3b", 668_684_288)],
+)
+def test_the_weights_of_a_vision_tower_are_planned(name: str, beside_language_model: int) -> None:
+    arch = read_architecture(family_shape(name))
+    assert arch.tower_params == pytest.approx(beside_language_model, rel=0.05)
+    config = configured()
+    blind = estimate_memory(config, dataclasses.replace(arch, tower_params=0))
+    assert (
+        estimate_memory(config, arch).non_quantized - blind.non_quantized == 2 * arch.tower_params
+    )
+
+
+def test_a_joined_layer_has_one_adapter() -> None:
+    joined = read_architecture(family_shape("phi-3-mini"))
+    assert joined.linears["gate_up_proj"] == (3072, 2 * 8192)
+    assert joined.linears["qkv_proj"] == (3072, 3 * 3072)
+    assert joined.linear_params == dataclasses.replace(joined, name="llama").linear_params
+
+
+def test_a_nested_configuration_without_a_type_takes_that_of_the_model() -> None:
+    shape = family_shape("gemma-3-4b")
+    inner = {k: v for k, v in shape["text_config"].items() if k != "model_type"}
+    assert read_architecture({**shape, "text_config": inner}).traits.norms == 4

@@ -233,7 +233,9 @@ def test_a_row_as_python_prints_it_is_named_so(tmp_path: Path) -> None:
         read(tmp_path, "{'a': 1}\n{'a': 2}\n", "d.jsonl")
 
 
-@pytest.mark.parametrize("number", ["1" * 5000, "[" * 100_000 + "]" * 100_000], ids=["long", "deep"])
+@pytest.mark.parametrize(
+    "number", ["1" * 5000, "[" * 100_000 + "]" * 100_000], ids=["long", "deep"]
+)
 def test_a_value_that_python_cannot_hold_is_a_broken_row(tmp_path: Path, number: str) -> None:
     rows, findings = read(tmp_path, f'{{"a": 1}}\n{{"a": {number}}}\n', "d.jsonl")
     assert rows == [{"a": 1}]
