@@ -84,10 +84,14 @@ def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
 def settle(
     loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
 ) -> PendingResult[RankStep]:
-    """Start to copy loss, norm and parts of a step to the host; `read` waits for the device."""
+    """Start to copy loss, norm and parts of a step to the host; `read` waits for the device.
+
+    Parts that are on the host already, such as figures that a script logs, stay there.
+    """
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
-    sent = torch.stack([loss, norm, flag, *parts.values()]).to("cpu", non_blocking=True)
+    on_device = on_same_device(parts, loss)
+    sent = torch.stack([loss, norm, flag, *on_device.values()]).to("cpu", non_blocking=True)
     arrived = torch.cuda.Event() if loss.is_cuda else None  # type: ignore[no-untyped-call]  # of torch
     if arrived is not None:
         arrived.record()
@@ -96,9 +100,16 @@ def settle(
         if arrived is not None:
             arrived.synchronize()
         own_loss, norm, held_back, *values = sent.tolist()
-        return RankStep(own_loss, norm, dict(zip(parts, values, strict=True)), held_back > 0)
+        copied = dict(zip(on_device, values, strict=True))
+        found = {k: copied[k] if k in copied else float(part) for k, part in parts.items()}
+        return RankStep(own_loss, norm, found, held_back > 0)
 
     return PendingResult(read)
+
+
+def on_same_device(parts: dict[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
+    """Return the parts that are on the device of the loss and travel to the host together."""
+    return {name: part for name, part in parts.items() if part.device == loss.device}
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,10 @@ class HfLoop:
         state = trainer.state
         if trainer.control.should_training_stop:
             return None
+        if self._shield.broken and not self._entered_again:
+            return (
+                None  # the trainer has read this epoch by itself, and the tape knows nothing of it
+            )
         if tape.serving < entered["epoch"]:
             self._begin_epoch()
             tape.serving += 1

@@ -180,7 +180,8 @@ class LoopRun:
                 "warning", "no loss is logged, so it is shown as 0; call run.log(loss=loss)"
             )
         if self._losses:
-            step_loop.record_loss(torch.stack(self._losses).mean())
+            device = self._losses[0].device
+            step_loop.record_loss(torch.stack([one.to(device) for one in self._losses]).mean())
         self._losses = []
         kept = torch.tensor(self._tape.size_bytes / 2**20)
         step_loop.tally.add_parts(batches_kept_mib=kept)

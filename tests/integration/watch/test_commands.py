@@ -39,13 +39,17 @@ Patch = pytest.MonkeyPatch
 HALVED_AFTER = 5
 
 
-def one_epoch(folder: Path) -> Any:
+def two_epochs(folder: Path) -> Any:
     return plain(folder, num_train_epochs=2)
+
+
+def three_epochs(folder: Path) -> Any:
+    return plain(folder, num_train_epochs=3)
 
 
 def halved_by_the_script(folder: Path) -> Any:
     """The same trainer with a schedule that is really halved after a step."""
-    trainer = one_epoch(folder)
+    trainer = two_epochs(folder)
     make = trainer.create_scheduler
 
     def create_scheduler(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +67,7 @@ def halved_by_the_script(folder: Path) -> Any:
 
 def poisoned(folder: Path, step: int) -> Any:
     """The same trainer with a loss of NaN in one step."""
-    trainer = one_epoch(folder)
+    trainer = two_epochs(folder)
     compute = trainer.compute_loss
 
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
@@ -80,8 +84,8 @@ def run_of(trained: Trained) -> Any:
 
 
 def test_a_watched_run_without_commands_is_the_same_run(tmp_path: Path, monkeypatch: Patch) -> None:
-    alone = train_alone(one_epoch, tmp_path / "alone")
-    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch)
+    alone = train_alone(two_epochs, tmp_path / "alone")
+    watched = play_watched(two_epochs, tmp_path / "watched", monkeypatch)
     assert torch.equal(watched.weights, alone.weights)
     assert watched.logged == alone.logged
     steps = run_of(watched).events(StepFinished)
@@ -101,14 +105,14 @@ def test_a_scaled_learning_rate_is_that_of_a_scaled_schedule(
 ) -> None:
     wanted = train_alone(halved_by_the_script, tmp_path / "alone")
     script = Script({HALVED_AFTER: ["lr scale 0.5"]})
-    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch, script)
+    watched = play_watched(two_epochs, tmp_path / "watched", monkeypatch, script)
     assert torch.equal(watched.weights, wanted.weights)
     steps = run_of(watched).events(StepFinished)
     assert [step.lr_scale for step in steps] == [1.0] * 5 + [0.5] * 7
 
 
 def test_a_clip_takes_effect_with_the_next_update(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({3: ["clip 0.01"]}))
+    watched = play_watched(two_epochs, tmp_path, monkeypatch, Script({3: ["clip 0.01"]}))
     steps = run_of(watched).events(StepFinished)
     assert [step.clip for step in steps] == [1.0] * 3 + [0.01] * 9
     assert all(step.clipped for step in steps[3:])
@@ -130,11 +134,11 @@ def test_a_trainer_that_does_not_clip_can_be_clipped(tmp_path: Path, monkeypatch
 def test_a_pause_between_two_micro_batches_changes_no_number(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    alone = train_alone(one_epoch, tmp_path / "alone")
+    alone = train_alone(two_epochs, tmp_path / "alone")
     script = Script({}, states={RunState.PAUSED: ["resume"]})
 
     def paused_inside(folder: Path) -> Any:
-        trainer = one_epoch(folder)
+        trainer = two_epochs(folder)
         compute = trainer.compute_loss
         sent: list[str] = []
 
@@ -181,7 +185,7 @@ def test_evaluations_of_the_script_are_recorded(tmp_path: Path, monkeypatch: Pat
 
 
 def test_another_pass_makes_up_for_skipped_data(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({2: ["skip 3"]}))
+    watched = play_watched(two_epochs, tmp_path, monkeypatch, Script({2: ["skip 3"]}))
     steps = run_of(watched).at(StepFinished)
     assert [number for number, _ in steps] == list(range(1, 13))
     assert [step.epoch for number, step in steps if number in (3, 9)] == [1.0, 2.0]
@@ -190,7 +194,7 @@ def test_another_pass_makes_up_for_skipped_data(tmp_path: Path, monkeypatch: Pat
 
 
 def test_more_than_the_rest_of_an_epoch_is_not_skipped(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({2: ["skip 9"]}))
+    watched = play_watched(two_epochs, tmp_path, monkeypatch, Script({2: ["skip 9"]}))
     logged = [event.text for event in run_of(watched).events(LogEmitted)]
     assert any("only 4 of 9 steps of data were left in epoch 0" in text for text in logged)
     steps = run_of(watched).at(StepFinished)
@@ -198,7 +202,7 @@ def test_more_than_the_rest_of_an_epoch_is_not_skipped(tmp_path: Path, monkeypat
 
 
 def test_a_stop_ends_train_and_the_script_goes_on(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch, Script({3: ["stop"]}))
+    watched = play_watched(two_epochs, tmp_path, monkeypatch, Script({3: ["stop"]}))
     assert watched.trainer.state.global_step == 3
     (ended,) = run_of(watched).events(RunEnded)
     assert ended.state is RunState.STOPPED
@@ -229,7 +233,7 @@ def test_commands_that_the_trainer_cannot_obey_are_refused_with_the_reason(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
     script = Script({2: ["profile 2", "sample hello"]})
-    played = run_of(play_watched(one_epoch, tmp_path, monkeypatch, script))
+    played = run_of(play_watched(two_epochs, tmp_path, monkeypatch, script))
     reasons = [event.reason for event in played.events(CommandFailed)]
     assert reasons == [
         "not possible in this run: a watched script cannot be profiled",
@@ -245,7 +249,7 @@ def test_an_old_checkpoint_is_refused_when_its_batches_are_gone(
 ) -> None:
     monkeypatch.setattr(batch_tape, "RNG_BYTES", 2**19)
     script = Script({8: ["rollback 0"]})
-    played = run_of(play_watched(one_epoch, tmp_path, monkeypatch, script, tape_mib=2))
+    played = run_of(play_watched(two_epochs, tmp_path, monkeypatch, script, tape_mib=2))
     (failed,) = played.events(CommandFailed)
     assert "the batches since then are no longer held" in failed.reason
     assert any("can no longer be repeated" in e.text for e in played.events(LogEmitted))
@@ -253,7 +257,7 @@ def test_an_old_checkpoint_is_refused_when_its_batches_are_gone(
 
 
 def test_overflows_of_a_loss_scaler_use_up_no_budget(tmp_path: Path) -> None:
-    trainer, _ = build(one_epoch, tmp_path)
+    trainer, _ = build(two_epochs, tmp_path)
     plan = plan_checkpoints(1, 1, None, 3, None)
     assert watched_config(trainer, "run", plan, 3).guard.nonfinite_budget == 5
     trainer.args.fp16 = True
@@ -270,7 +274,7 @@ class Raising(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
 
 def test_an_error_of_the_script_stays_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
     def failing(folder: Path) -> Any:
-        trainer = one_epoch(folder)
+        trainer = two_epochs(folder)
         trainer.add_callback(Raising())
         return trainer
 
@@ -282,7 +286,7 @@ def test_an_error_of_the_script_stays_its_own(tmp_path: Path, monkeypatch: Patch
 def test_an_error_of_fttui_never_ends_the_training(
     method: str, tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = train_alone(one_epoch, tmp_path / "alone")
+    alone = train_alone(two_epochs, tmp_path / "alone")
     calls = []
     whole = getattr(step_loop.StepLoop, method)
 
@@ -294,7 +298,7 @@ def test_an_error_of_fttui_never_ends_the_training(
 
     monkeypatch.setattr(step_loop.StepLoop, method, broken)
     script = Script({4: ["rollback 0"], 5: ["lr scale 1"]})
-    watched = play_watched(one_epoch, tmp_path / "watched", monkeypatch, script)
+    watched = play_watched(two_epochs, tmp_path / "watched", monkeypatch, script)
     assert torch.equal(watched.weights, alone.weights)
     assert watched.trainer.state.global_step == 12
     assert len(calls) == 7
@@ -303,6 +307,26 @@ def test_an_error_of_fttui_never_ends_the_training(
     (ended,) = run_of(watched).events(RunEnded)
     assert "a mistake of fttui" in ended.error
     assert "KeyError" in (run_of(watched).run.logs / "watch-error.log").read_text()
+
+
+@pytest.mark.parametrize(("script", "mistake"), [({}, 3), ({8: ["rollback 0"]}, 10)])
+def test_after_an_error_of_fttui_every_epoch_is_trained(
+    script: dict[int, list[str]], mistake: int, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    alone = train_alone(three_epochs, tmp_path / "alone")
+    whole, calls = step_loop.StepLoop.check_update, []
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        calls.append("check_update")
+        if len(calls) == mistake:
+            raise KeyError("a mistake of fttui")
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(step_loop.StepLoop, "check_update", broken)
+    watched = play_watched(three_epochs, tmp_path / "watched", monkeypatch, Script(script))
+    assert len(calls) == mistake
+    assert watched.trainer.state.global_step == 18
+    assert torch.equal(watched.weights, alone.weights)
 
 
 def test_an_object_that_is_no_trainer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +339,7 @@ def test_an_object_that_is_no_trainer_is_named(capsys: pytest.CaptureFixture[str
 def test_unwatch_restores_the_trainer(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr("fttui.engine.watch.script_run.launch_hub", lambda run: None)
-    trainer, _ = build(one_epoch, tmp_path)
+    trainer, _ = build(two_epochs, tmp_path)
     before = dict(vars(trainer))
     callbacks = list(trainer.callback_handler.callbacks)
     watch_trainer(trainer, WatchOptions())
@@ -327,7 +351,7 @@ def test_unwatch_restores_the_trainer(tmp_path: Path, monkeypatch: Patch) -> Non
 
 
 def test_a_trained_trainer_holds_nothing_of_fttui(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch)
+    watched = play_watched(two_epochs, tmp_path, monkeypatch)
     trainer = watched.trainer
     for owner in (trainer, trainer.accelerator, trainer.optimizer):
         ours = [
@@ -368,7 +392,7 @@ def test_a_second_training_is_a_second_run(tmp_path: Path, monkeypatch: Patch) -
 
 
 def test_checkpoints_are_written_and_kept_as_asked(tmp_path: Path, monkeypatch: Patch) -> None:
-    watched = play_watched(one_epoch, tmp_path, monkeypatch, checkpoint_every=2, keep=2)
+    watched = play_watched(two_epochs, tmp_path, monkeypatch, checkpoint_every=2, keep=2)
     played = run_of(watched)
     assert [step for step, _ in played.at(CheckpointSaved)] == [0, 2, 4, 6, 8, 10]
     kept = sorted(path.name for path in played.run.checkpoints.iterdir())

@@ -12,6 +12,8 @@ from fttui.engine.train.loop.step_metrics import (
     RankStep,
     StepMetrics,
     StepTotals,
+    on_same_device,
+    settle,
     start_total,
 )
 
@@ -57,3 +59,16 @@ def test_an_error_of_ours_is_told_in_its_own_words_and_others_by_their_kind() ->
     assert attempt(lambda: fail(full)) == "the disk is full"
     assert attempt(lambda: fail(ValueError("odd"))) == "ValueError: odd"
     assert attempt(lambda: torch.zeros(1)) is None
+
+
+def test_parts_on_another_device_than_the_loss_are_not_sent_with_it() -> None:
+    loss = torch.zeros((), device="meta")
+    parts = {"ce": torch.ones((), device="meta"), "reward": torch.tensor(2.0)}
+    assert list(on_same_device(parts, loss)) == ["ce"]
+
+
+def test_parts_arrive_by_their_names_in_their_order() -> None:
+    parts = {"ce": torch.tensor(1.0), "kl": torch.tensor(2.0)}
+    found = settle(torch.tensor(3.0), torch.tensor(4.0), parts).read()
+    assert found == RankStep(3.0, 4.0, {"ce": 1.0, "kl": 2.0})
+    assert list(found.parts) == ["ce", "kl"]
