@@ -48,8 +48,9 @@ class SlidingWindow(msgspec.Struct, dict=True):
     def median(self) -> float:
         """Return the median of the window, which must not be empty."""
         ordered = self.ordered
-        middle, odd = divmod(len(ordered), 2)
-        return ordered[middle] if odd else 0.5 * (ordered[middle - 1] + ordered[middle])
+        count = len(ordered)
+        middle = count // 2
+        return ordered[middle] if count % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def spread(self) -> float:
         """Return the interquartile range, scaled to the standard deviation of normal noise."""

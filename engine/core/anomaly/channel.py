@@ -20,9 +20,9 @@ A quantity that falls fast has left the first; noise alone makes the second a li
 the learned tail takes into account.
 """
 NOISE_RECORDS, NOISE_EVERY = 100, 4
-FRESH_RECORDS = 30
-"""The noise is that of the last 100 records, or of the last 30 if that is higher: it grows while a
-model memorises its data.
+FRESH_RECORDS, FRESH_LAG = 15, 3
+"""The noise is that of the last 100 records, or of the last 15 if that is higher: it grows while a
+model memorises its data. The last 3 are left out, so that a rise does not widen its own limit.
 """
 WARMUP_RECORDS = 12
 """Records after which a level is known well enough for reports and verdicts."""
@@ -32,11 +32,8 @@ MIN_SD = 0.0015
 """Least standard deviation, 0.15 %; smaller noise is rounding in the log."""
 PRIOR_SD, PRIOR_WEIGHT = 0.1, 3
 """Standard deviation that is assumed before records are seen, and its worth in records."""
-SMALL_SD = 8.0
-"""Widening of the threshold while the tail is unknown: n residuals widen it by this over n.
-
-A wide tail shows only in its rare values, so that a quiet start says little about it.
-"""
+QUANTILE_SD = 3.6
+"""Standard deviations that normal noise exceeds once in 6,000 records, the usual rate."""
 WINSOR_SD = 4.0
 """Standard deviations at which a value is cut before it enters the level.
 
@@ -46,7 +43,7 @@ An outlier then cannot hide the next one, while a true shift is absorbed within 
 SLOPE_RECORDS = 5
 NORMAL_BEND = 1.12
 """Median absolute bend of normal noise, in standard deviations."""
-NORMAL_SD = 5.0
+NORMAL_SD = 4.0
 EXCURSION_SD = 2.0
 """Residuals above this after an alarm belong to the same excursion."""
 GROWN_RISE = math.log(2)
@@ -55,6 +52,8 @@ QUIET_RECORDS = 10
 """Records without further alarms after an alarm, so that one excursion raises one alarm."""
 RECORD_TAIL = Prior(threshold=1.28, excess=0.5, weight=10)
 """Tail of single records: a little heavier than normal noise, as losses of batches are."""
+LIGHTEST_TAIL = Prior(threshold=1.28, excess=0.6, weight=0)
+"""No tail is taken for lighter than this one: the next hard batch is not in it yet."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -64,6 +63,9 @@ class Reading(msgspec.Struct, frozen=True):
     """Value minus level."""
     level: float
     sd: float
+    """Standard deviation of a record at present."""
+    level_sd: float
+    """The same over a longer time and between distant records, to compare levels by."""
 
     @property
     def z(self) -> float:
@@ -83,8 +85,8 @@ class Signal(msgspec.Struct):
     """
     slopes: list[float] = []
     """The last differences, whose median is the usual one."""
-    noise: float | None = None
-    """The standard deviation, as last looked up."""
+    known_sds: tuple[float, float] | None = None
+    """The standard deviations for a record and for levels, as last looked up."""
     tail: Tail = msgspec.field(default_factory=Tail)
     count: int = 0
     quiet: int = 0
@@ -99,48 +101,63 @@ class Signal(msgspec.Struct):
         if self.count < FIRST_RECORDS:
             return None
         level = self.level()
-        return Reading(x - level, level, self.sd())
+        return Reading(x - level, level, *self.sds())
 
     def level(self) -> float:
         """Return the usual value at present; there must be one."""
         near = sorted(self.recent.values[-NEAR_RECORDS:])
         return min(self.recent.median(), near[len(near) // 2])
 
-    def sd(self) -> float:
-        """Return the standard deviation of a record, from the bends.
+    def sds(self) -> tuple[float, float]:
+        """Return the standard deviations for a record and for levels.
 
-        It changes slowly, so that it is looked up every few records only.
+        They change slowly, so that they are looked up every few records only.
         """
-        if self.noise is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
-            self.noise = self._sd()
-        return self.noise
+        if self.known_sds is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
+            self.known_sds = self._sds()
+        return self.known_sds
 
-    def _sd(self) -> float:
+    def _sds(self) -> tuple[float, float]:
+        wide = self.tail.width(RECORD_TAIL) * self._widening()
+        if not len(self.bends):
+            return PRIOR_SD, PRIOR_SD * wide
+        values = self.bends.values
+        fresh = sorted(values[-FRESH_RECORDS - FRESH_LAG : -FRESH_LAG] or values)
+        long = self._shrunk(self.bends.median() / NORMAL_BEND)
+        return max(long, self._shrunk(fresh[len(fresh) // 2] / NORMAL_BEND)), long * wide
+
+    def _shrunk(self, sd: float) -> float:
+        """Return an estimate of the noise, drawn to the prior while the bends are few."""
         count = len(self.bends)
-        if not count:
-            return PRIOR_SD
-        fresh = sorted(self.bends.values[-FRESH_RECORDS:])
-        own = max(self.bends.median(), fresh[len(fresh) // 2]) / NORMAL_BEND
         if count < NOISE_RECORDS:
-            square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * own**2) / (PRIOR_WEIGHT + count)
-            own = square**0.5
-        return max(own, MIN_SD)
+            square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * sd**2) / (PRIOR_WEIGHT + count)
+            sd = math.sqrt(square)
+        return max(sd, MIN_SD)
+
+    def _widening(self) -> float:
+        """Return the factor by which limits widen because noise and tail are of few records.
+
+        It is the ratio of Student's to the normal quantile, with a degree of freedom for each record
+        of the tail: the residuals in it include the error of the noise.
+
+        Source: the approximation of Wallace, "Bounds on normal approximations to Student's and the
+        chi-square distributions", Annals of Mathematical Statistics 30, 1959.
+        """
+        freedom = len(self.tail.window) + PRIOR_WEIGHT
+        return math.sqrt(freedom * math.expm1(QUANTILE_SD**2 / freedom)) / QUANTILE_SD
 
     def limit(self, sd: float, probability: float) -> float:
         """Return the residual that the next value exceeds with a probability."""
-        widened = sd * (1 + SMALL_SD / max(len(self.tail.window), 1))
-        return max(widened * self.tail.limit(probability, RECORD_TAIL), self.tail.outlier_limit(sd))
-
-    def wide_sd(self, sd: float) -> float:
-        """Return the standard deviation of distant records, given that of neighbours."""
-        return sd * self.tail.width(RECORD_TAIL)
+        widened = sd * self._widening()
+        limit = max(self.tail.limit(probability, RECORD_TAIL), LIGHTEST_TAIL.exceeded(probability))
+        return max(widened * limit, self.tail.outlier_limit(sd))
 
     def normal_limit(self, sd: float) -> float:
-        """Return the residual that normal noise exceeds once in millions of records.
+        """Return the residual that normal noise exceeds once in 30,000 records.
 
         It is no less than what outliers must exceed in a run that has come back from others.
         """
-        return max(NORMAL_SD * sd, self.tail.outlier_limit(sd))
+        return max(NORMAL_SD * sd * self.tail.width(RECORD_TAIL), self.tail.outlier_limit(sd))
 
     def takes_alarms(self, x: float) -> bool:
         """Return whether a value may raise an alarm.

@@ -196,7 +196,7 @@ class Instability(msgspec.Struct):
         if reading is not None and spike:
             level = self.scale.back(reading.level)
             found.append(_finding("spike", "loss", loss, level, reading.z))
-        sd = None if reading is None else self.loss.wide_sd(reading.sd)
+        sd = None if reading is None else reading.level_sd
         size = strict.size * (LINEAR_LIFT if self.scale.signed else 1)
         lift = self.trend.update(x, sd, LIFT_SHARE * strict.probability, size)
         if lift is not None:

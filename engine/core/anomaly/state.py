@@ -136,7 +136,7 @@ class State(msgspec.Struct):
 
     def _sd(self, channel: str) -> float:
         signal = self.stability.loss if channel == "loss" else self.stability.grad
-        return signal.sd() if len(signal.bends) else 0.0
+        return signal.sds()[0] if len(signal.bends) else 0.0
 
     def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
         """Return the quantities of a record, on the scales of the yardsticks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+import math
 
 import msgspec
 
@@ -13,10 +13,11 @@ TAIL_SHARE = 0.1
 """Share of the values that make the tail; the value at its beginning is the threshold."""
 WIDTH_RECORDS = 40
 """Values from which the beginning of the tail is known."""
-OUTLIERS, OUTLIER_FACTOR = 2, 1.25
-"""A value must exceed the second largest of the whole run by a quarter.
+OUTLIER_FACTOR = 1.25
+"""A value must exceed every other of the whole run, but for the last alarm, by a quarter.
 
-A run that has come back from two outliers of a size will have more of them.
+What a run has come back from once may have been an event; what it has come back from twice belongs
+to it. So the outliers of a heavy tail raise few alarms, however long the run is.
 """
 FORGIVEN = 1
 """Number of alarms in the window that are left out of the tail, because they are events, not noise.
@@ -34,6 +35,10 @@ class Prior(msgspec.Struct, frozen=True):
     weight: float
     """Prior sample size: the number of values in the tail that the prior counts for."""
 
+    def exceeded(self, probability: float) -> float:
+        """Return the value that the next one exceeds with a probability if the tail is known."""
+        return self.threshold + self.excess * math.log(TAIL_SHARE / probability)
+
 
 class Tail(msgspec.Struct):
     """Exponential tail above the 90 % quantile of the last values, with an uncertain mean excess.
@@ -47,23 +52,26 @@ class Tail(msgspec.Struct):
     """
 
     window: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
-    outliers: list[float] = []
-    """The largest values of the run, in ascending order."""
-    sizes: list[float] = []
-    """The same as residuals, which do not depend on an estimate of the noise."""
+    largest: float = 0.0
+    """The largest value of the run but for the last alarm, which may be its first event."""
+    largest_residual: float = 0.0
+    """The same as residual, which does not depend on an estimate of the noise."""
+    last_alarm: tuple[float, float] = (0.0, 0.0)
+    """Value and residual of the last alarm."""
     alarms: list[int] = []
     """Records since the alarms in the window, newest last."""
 
     def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
         """Add a value in standard deviations, and the standard deviation."""
         self.window.push(z)
-        if len(self.outliers) < OUTLIERS or z > self.outliers[0]:
-            _add_to_largest(self.outliers, z)
         residual = z * sd
-        if len(self.sizes) < OUTLIERS or residual > self.sizes[0]:
-            _add_to_largest(self.sizes, residual)
         if alarmed:
+            (z, residual), self.last_alarm = self.last_alarm, (z, residual)
             self.alarms.append(0)
+        if z > self.largest:
+            self.largest = z
+        if residual > self.largest_residual:
+            self.largest_residual = residual
         if self.alarms:
             self.alarms = [age + 1 for age in self.alarms if age < TAIL_RECORDS]
 
@@ -104,13 +112,7 @@ class Tail(msgspec.Struct):
     def outlier_limit(self, sd: float = 1.0) -> float:
         """Return the residual that outliers must exceed in a run that has come back from others.
 
-        Outliers are compared in standard deviations and as residuals; the smaller limit counts.
+        Outliers are compared in standard deviations and as residuals; the smaller limit counts,
+        because the outlier of a batch does not grow with the noise.
         """
-        if len(self.sizes) < OUTLIERS:
-            return 0.0
-        return OUTLIER_FACTOR * min(self.outliers[0] * sd, self.sizes[0])
-
-
-def _add_to_largest(largest: list[float], value: float) -> None:
-    insort(largest, value)
-    del largest[:-OUTLIERS]
+        return OUTLIER_FACTOR * min(self.largest * sd, self.largest_residual)

@@ -47,6 +47,8 @@ BLOW_UP_RECORDS, BLOW_UP = 12, 3.0
 """Two records in a row above three times everything before, which batch noise does not cause."""
 LASTING_RECORDS, LASTING_RISE, LASTING_SD = 12, 1.3, 8.0
 """Twelve records in a row 30 % above the best one, clear of their own noise, and not falling."""
+LEAST_BEST = 0.01
+"""A best loss below this share of the first one is next to 0, where ratios say little."""
 
 NORMAL_STEP = 0.954
 """Median absolute difference of neighbours of normal noise, in standard deviations."""
@@ -184,13 +186,15 @@ class ColdStart(msgspec.Struct):
         return most if now > most * max(BLOW_UP, most / least) else None
 
     def _risen(self) -> float | None:
-        before, now = self.losses[:-LASTING_RECORDS], self.losses[-LASTING_RECORDS:]
-        if len(before) < BEFORE or min(now) < LASTING_RISE * min(before):
-            return None
-        x = [math.log(loss) for loss in now]
-        steps = sorted(abs(b - a) for a, b in pairwise(x))
+        best = min(self.losses)
+        first = self.losses.index(best)
+        x = [math.log(loss) for loss in self.losses[first + 1 :]]
         half = len(x) // 2
-        noise = steps[half] / NORMAL_STEP
-        clear = sorted(x)[half] - math.log(min(before)) > LASTING_SD * noise
-        falls = sum(x[half:]) < sum(x[:half])
-        return min(before) if clear and not falls else None
+        if not 0 < first < len(self.losses) - LASTING_RECORDS or best < LEAST_BEST * self.losses[0]:
+            return None
+        if sum(x[half:]) < sum(x[:half]):
+            return None
+        noise = sorted(abs(b - a) for a, b in pairwise(x))[half] / NORMAL_STEP
+        lasting = min(x[-LASTING_RECORDS:]) > math.log(LASTING_RISE * best)
+        clear = sorted(x)[half] > math.log(best) + LASTING_SD * noise
+        return best if lasting and clear else None

@@ -79,7 +79,7 @@ def test_noise_widens_the_way_back() -> None:
     quiet, noisy = learned("loss", 1.0), learned("loss", 1.0, bends=noise)
     narrow = quiet.yardstick(finding("spike", level=1.0))
     assert narrow == Yardstick(channel="loss", level=1.0, margin=0.03)
-    sd = noisy.stability.loss.sd()
+    sd = noisy.stability.loss.sds()[0]
     assert noisy.yardstick(finding("spike", level=1.0)).margin == 2 * sd
     grad = learned("grad", 0.0, bends=noise).yardstick(finding("grad_explosion", "grad norm"))
     assert grad.margin == 2 * sd > math.log(2)
@@ -99,7 +99,7 @@ def test_a_plateau_is_over_where_the_loss_has_improved() -> None:
     noise = tuple(n / 10 for n in range(100))
     state = learned("loss", 1.0, bends=noise)
     by = state.yardstick(finding("plateau", level=1.0))
-    assert by.level == 1.0 - state.stability.loss.sd()
+    assert by.level == 1.0 - state.stability.loss.sds()[0]
 
 
 @pytest.mark.parametrize(
