@@ -137,8 +137,8 @@ class Signal(msgspec.Struct):
     def _widening(self) -> float:
         """Return the factor by which limits widen because noise and tail are of few records.
 
-        It is the ratio of Student's to the normal quantile. The degrees of freedom are the records of
-        the tail, because its residuals include the error of the noise.
+        It is the ratio of Student's to the normal quantile. The degrees of freedom are the records
+        of the tail, because its residuals include the error of the noise.
 
         Source: the approximation of Wallace, "Bounds on normal approximations to Student's and the
         chi-square distributions", Annals of Mathematical Statistics 30, 1959.
