@@ -8,7 +8,8 @@ weights, optimizer state and loss scale are compared bit by bit. If the two runs
 kernels are not deterministic, and the row decides nothing.
 
 Overhead: one `train()` alternates between blocks of watched steps and of bare ones, in which every
-patched attribute and the callback are taken out. The first step of a block does not count. Times
+patched attribute and the callback are taken out. The first step of a block does not count, and the
+others count by their median, since single steps wait for other processes of the machine. Times
 are those of the device; the interval is that of the paired differences of blocks. The hub runs as
 it does for a user. Checkpoints are left out; their share is planned (`checkpoint_plan.py`).
 
@@ -339,13 +340,13 @@ def overhead(spans: Sequence[float], size: Size) -> Overhead:
 
 
 def _blocks(spans: Sequence[float], size: Size) -> Iterator[tuple[float, float]]:
-    """Yield the mean step of the watched and of the bare block of every pair."""
+    """Yield the median step of the watched and of the bare block of every pair."""
     for number in range(size.rounds):
-        means: dict[bool, float] = {}
+        medians: dict[bool, float] = {}
         for half in range(2):
             start = WARM_STEPS + (2 * number + half) * size.block
-            means[size.ways[start]] = statistics.fmean(spans[start + 1 : start + size.block])
-        yield means[True], means[False]
+            medians[size.ways[start]] = statistics.median(spans[start + 1 : start + size.block])
+        yield medians[True], medians[False]
 
 
 def measure(build: Callable[[Path, Size, str], Any], size: Size, device: str) -> Overhead:
