@@ -16,6 +16,7 @@ import msgspec
 
 from ..protocol.commands import Rollback
 from .anomaly import INFO, INSTABILITY, Alert
+from .incidents import INCIDENT_STEPS
 from .retention import RetainedCheckpoint, good_checkpoint
 
 RECOVERABLE = INSTABILITY | {"collapse"}
@@ -34,8 +35,6 @@ bad data, the second one skips much more.
 LR_FACTOR = 0.5
 TIGHTER = 0.5
 """Factor on the clip in force where it is already at or below the usual gradient norms."""
-INCIDENT_STEPS = 50
-"""Two signals at most this many steps apart belong to one incident."""
 
 
 class NoWayBack(ValueError):

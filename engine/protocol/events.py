@@ -280,6 +280,8 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
     """Recommended commands as a person would type them, the best one first."""
     checkpoint: str | None = None
     """The newest good checkpoint before the anomaly; None without one."""
+    incident: str = ""
+    """Id of the first alert of the same cause, its own if it is the first; empty for a hint."""
 
 
 class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):

@@ -85,7 +85,7 @@ class Signal(msgspec.Struct):
     """
     slopes: list[float] = []
     """The last differences, whose median is the usual one."""
-    known_sds: tuple[float, float] | None = None
+    known_sds: list[float] | None = None
     """The standard deviations for a record and for levels, as last looked up."""
     tail: Tail = msgspec.field(default_factory=Tail)
     count: int = 0
@@ -114,8 +114,9 @@ class Signal(msgspec.Struct):
         They change slowly, so that they are looked up every few records only.
         """
         if self.known_sds is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
-            self.known_sds = self._sds()
-        return self.known_sds
+            self.known_sds = list(self._sds())
+        record, level = self.known_sds
+        return record, level
 
     def _sds(self) -> tuple[float, float]:
         wide = self.tail.width(RECORD_TAIL) * self._widening()

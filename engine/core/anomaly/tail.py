@@ -56,8 +56,8 @@ class Tail(msgspec.Struct):
     """The largest value of the run but for the last alarm, which may be its first event."""
     largest_residual: float = 0.0
     """The same as residual, which does not depend on an estimate of the noise."""
-    last_alarm: tuple[float, float] = (0.0, 0.0)
-    """Value and residual of the last alarm."""
+    last_alarm: float = 0.0
+    last_alarm_residual: float = 0.0
     alarms: list[int] = []
     """Records since the alarms in the window, newest last."""
 
@@ -66,7 +66,8 @@ class Tail(msgspec.Struct):
         self.window.push(z)
         residual = z * sd
         if alarmed:
-            (z, residual), self.last_alarm = self.last_alarm, (z, residual)
+            z, self.last_alarm = self.last_alarm, z
+            residual, self.last_alarm_residual = self.last_alarm_residual, residual
             self.alarms.append(0)
         if z > self.largest:
             self.largest = z

@@ -138,6 +138,8 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Decision of the autopilot with its reason; empty without one."""
     initiated: str = ""
     """The rollback that was made because of the anomaly; empty without one."""
+    incident: str = ""
+    """Id of the first alert of the same cause, its own if it is the first; empty for a hint."""
 
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
@@ -242,6 +244,7 @@ def _summary(report: AnomalyReport) -> list[tuple[str, str]]:
     return [
         ("Issue", f"{report.kind.replace('_', ' ')} ({report.severity}): {report.issue}"),
         ("Step", str(report.step) + (f" (epoch {seen.epoch:.2f})" if seen.epoch else "")),
+        ("Incident", _incident(report)),
         ("Run", f"{seen.run} (timeline {seen.timeline})" if seen.run else ""),
         ("Timestamp", when),
         ("Guard", seen.guard),
@@ -249,6 +252,12 @@ def _summary(report: AnomalyReport) -> list[tuple[str, str]]:
         ("Autopilot", report.autopilot),
         ("Rollback Initiated", report.initiated),
     ]
+
+
+def _incident(report: AnomalyReport) -> str:
+    """Return which alert the incident began with; empty if it was this one."""
+    began = report.incident not in ("", report.id, f"{report.id}-t{report.evidence.timeline}")
+    return f"began with {report.incident}" if began else ""
 
 
 def _evidence(report: AnomalyReport) -> list[tuple[str, str]]:

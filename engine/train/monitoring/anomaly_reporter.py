@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ...core.anomaly import ALARM, Alert
+from ...core.incidents import Incidents
 from ...core.meters import RecentNorms
 from ...core.recovery import RecoveryForecast
 from ...core.reports.anomaly_report import (
@@ -68,6 +69,7 @@ class AnomalyReporter:
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
         self._back_to = 0
+        self._incidents = Incidents()
         self._newest: tuple[str, AnomalyReport] | None = None
         """The newest alarm: public id and report."""
         self._beside: dict[str, AnomalyReport] = {}
@@ -142,6 +144,7 @@ class AnomalyReporter:
 
     def calm(self) -> None:
         """End the incident: forget what was tried and which alarms wait for a rollback."""
+        self._incidents.end()
         self._rollbacks = 0
         self._tried.clear()
         self._beside.clear()
@@ -171,9 +174,10 @@ class AnomalyReporter:
         """
         evidence = self._evidence(norms, way_back, seen, guard)
         evidence = msgspec.structs.replace(evidence, recovery=forecast)
-        report = build_report(alert, evidence)
         timeline = self._event_log.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
+        incident = self._incidents.join(alert, public_id)
+        report = msgspec.structs.replace(build_report(alert, evidence), incident=incident)
         if alert.severity == ALARM:
             if self._newest is not None and not self._newest[1].initiated:
                 self._beside[self._newest[0]] = self._newest[1]
@@ -193,6 +197,7 @@ class AnomalyReporter:
                 report=public_id,
                 actions=[action.command for action in report.actions],
                 checkpoint=report.evidence.checkpoint,
+                incident=incident,
             )
         )
         return public_id

@@ -9,8 +9,8 @@ import msgspec
 from ...config.schema import PolicyConfig
 from ...core.anomaly import ALARM, INFO, INSTABILITY, Alert
 from ...core.autopilot import Autopilot
+from ...core.incidents import INCIDENT_STEPS
 from ...core.recovery import (
-    INCIDENT_STEPS,
     RECOVERABLE,
     NoWayBack,
     Probation,

@@ -123,9 +123,22 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
             report="spike-100",
             actions=[action.command for action in report.actions],
             checkpoint="step-80",
+            incident="spike-100",
         )
     ]
     assert report.actions
+
+
+def test_alarms_of_one_cause_carry_the_id_of_the_first(scene: Scene) -> None:
+    scene.report(alert("spike", 100))
+    scene.report(alert("divergence", 110))
+    assert [raised.incident for raised in scene.log.of(AnomalyRaised)] == 2 * ["spike-100"]
+    assert report_of(scene.run, "divergence-110").incident == "spike-100"
+    assert "**Incident:** began with spike-100" in page_of(scene.run, "divergence-110")
+    assert "**Incident:**" not in page_of(scene.run, "spike-100")
+    scene.reporter.calm()
+    scene.report(alert("spike", 120))
+    assert scene.log.of(AnomalyRaised)[-1].incident == "spike-120"
 
 
 def test_without_a_way_back_a_report_names_none(scene: Scene) -> None:

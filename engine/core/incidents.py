@@ -1,0 +1,44 @@
+"""Incidents: alerts of one cause, under the id of the first of them."""
+
+from __future__ import annotations
+
+from .anomaly import INFO, INSTABILITY, Alert
+
+INCIDENT_STEPS = 50
+"""Two signals at most this many steps apart belong to one incident."""
+TRAINING = INSTABILITY | {"collapse", "dead", "lr_misconfig"}
+"""Kinds that follow from one another: they all concern the weights and their updates."""
+
+
+class Incidents:
+    """Gives every alert the id of its incident.
+
+    An incident lasts until all of its alarms have their verdicts, or until no alert has joined it
+    for `INCIDENT_STEPS`. It goes on after a rollback: an alarm that comes back has the same cause.
+    """
+
+    def __init__(self) -> None:
+        self._id = ""
+        self._step = 0
+
+    def join(self, alert: Alert, public_id: str) -> str:
+        """Return the id of the incident of an alert; its own id if it begins one.
+
+        Alerts about the machine or the progress are incidents of their own, and hints are none.
+
+        Args:
+            alert: the alert.
+            public_id: its id in the journal.
+        """
+        if alert.severity == INFO:
+            return ""
+        if alert.kind not in TRAINING:
+            return public_id
+        if not self._id or abs(alert.step - self._step) > INCIDENT_STEPS:
+            self._id = public_id
+        self._step = alert.step
+        return self._id
+
+    def end(self) -> None:
+        """End the present incident; the next alert begins another."""
+        self._id = ""

@@ -1,0 +1,65 @@
+"""Alerts of one cause carry the id of the first of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Alert
+from fttui.engine.core.incidents import INCIDENT_STEPS, Incidents
+
+
+def alert(kind: str, step: int, severity: str = ALARM) -> Alert:
+    return Alert(id=f"{kind}-{step}", kind=kind, severity=severity, step=step, headline="")
+
+
+def joined(*alerts: Alert) -> list[str]:
+    incidents = Incidents()
+    return [incidents.join(one, one.id) for one in alerts]
+
+
+def test_what_follows_an_alarm_belongs_to_its_incident() -> None:
+    assert joined(
+        alert("spike", 100), alert("grad_explosion", 100), alert("divergence", 112)
+    ) == 3 * ["spike-100"]
+
+
+def test_every_alert_prolongs_the_incident() -> None:
+    steps = [100, 100 + INCIDENT_STEPS, 100 + 2 * INCIDENT_STEPS]
+    assert joined(*(alert("spike", step) for step in steps)) == 3 * ["spike-100"]
+
+
+def test_an_alarm_much_later_is_another_incident() -> None:
+    later = 101 + INCIDENT_STEPS
+    assert joined(alert("spike", 100), alert("spike", later))[1] == f"spike-{later}"
+
+
+def test_an_alarm_that_comes_back_after_a_rollback_has_the_same_cause() -> None:
+    incidents = Incidents()
+    incidents.join(alert("divergence", 100), "divergence-100")
+    assert incidents.join(alert("spike", 90), "spike-90-t2") == "divergence-100"
+
+
+def test_after_the_end_of_an_incident_another_begins() -> None:
+    incidents = Incidents()
+    incidents.join(alert("spike", 100), "spike-100")
+    incidents.end()
+    assert incidents.join(alert("spike", 101), "spike-101") == "spike-101"
+
+
+@pytest.mark.parametrize("kind", ["throughput_drop", "vram_leak", "straggler"])
+def test_a_slow_machine_is_no_part_of_an_instability(kind: str) -> None:
+    assert joined(alert("spike", 100), alert(kind, 101, WATCH), alert("divergence", 110)) == [
+        "spike-100",
+        f"{kind}-101",
+        "spike-100",
+    ]
+
+
+def test_hints_belong_to_no_incident() -> None:
+    assert joined(alert("plateau", 100, INFO), alert("nonfinite", 101, INFO)) == ["", ""]
+
+
+def test_a_warning_begins_the_incident_of_the_alarm_after_it() -> None:
+    assert joined(alert("lr_misconfig", 90, WATCH), alert("divergence", 95)) == 2 * [
+        "lr_misconfig-90"
+    ]
