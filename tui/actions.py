@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Literal
 
 from textual.binding import Binding
@@ -333,7 +334,8 @@ def _why_unreachable(state: AppState) -> str | None:
     if state.state.ended and state.run.started is not None and state.run.started.script:
         return f"the run is {state.state.value}; start its script again for a new run"
     if state.state.ended:
-        return f"the run is {state.state.value}; resume it with: fttui run --resume {state.run_id}"
+        resume = f"fttui run --resume {quote(state.run_id)}"
+        return f"the run is {state.state.value}; resume it with: {resume}"
     if state.read_only:
         return "this viewer is read-only"
     if state.link.link is Link.CONNECTING:

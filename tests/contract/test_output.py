@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +69,33 @@ def test_nothing_of_the_app_parses_markup_but_the_footer() -> None:
         or any(k.arg == "markup" and ast.unparse(k.value) != "False" for k in call.keywords)
     }
     assert found == {"tui/widgets/footer.py"}
+
+
+_COMMAND = re.compile(r"fttui (?:run|show|ctl|attach|events|export|ls) (?:[^,;`\n]* )?$")
+
+
+def _unquoted(text: ast.JoinedStr) -> list[str]:
+    """The values inside a command that a user may copy into a shell."""
+    before, found = "", []
+    for part in text.values:
+        if isinstance(part, ast.Constant):
+            before += str(part.value)
+        elif isinstance(part, ast.FormattedValue):
+            value = ast.unparse(part.value)
+            if _COMMAND.search(before) and not (value.isupper() or value.startswith("quote(")):
+                found.append(value)
+            before += "…"
+    return found
+
+
+def test_names_in_commands_to_copy_are_quoted_for_the_shell() -> None:
+    """A run folder from elsewhere may be named `$(…)`."""
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {value}"
+        for folder in ("engine", "tui")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for value in _unquoted(node)
+    ]
+    assert found == []

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -66,7 +67,7 @@ def _open(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
         if not options.run or "/" in options.run:
             raise
         if not _is_host(options):
-            way = f"for a remote host of that name, write: fttui attach {options.run}:"
+            way = f"for a remote host of that name, write: fttui attach {quote(options.run)}:"
             raise NoSuchRun(f"{no_run}\n{way}") from None
         return _open_remote(parse_target(options.run), options.remote_cmd, read_only=read_only)
     return open_app(run, read_only=read_only)
@@ -103,7 +104,7 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     """Show a run of this machine in the app until the user leaves; return the exit code."""
     if not read_only:
         require_here(run)
-    require_terminal(f"to follow the run without one, use: fttui events {run.id} --follow")
+    require_terminal(f"to follow the run without one, use: fttui events {quote(run.id)} --follow")
     gc.disable()  # objects made at start are permanent; the app enables the collector later
     from ..app import run_app
     from ..connection.factory import engine_runs, open_session
@@ -112,9 +113,9 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     if app.wanted is not None:
         return _open_listed(app.wanted, read_only=read_only)
     if engine_runs(run):
-        say(f"training continues; attach again with: fttui attach {run.id}")
+        say(f"training continues; attach again with: fttui attach {quote(run.id)}")
     else:
-        say(f"open the run again with: fttui show {run.id}")
+        say(f"open the run again with: fttui show {quote(run.id)}")
     return app.return_value or 0
 
 
@@ -128,8 +129,9 @@ def require_here(run: RunDirectory) -> None:
     if summary.engine_host:
         raise EngineGone(
             f"{run.id} was started on {summary.engine_host}; attach to it there with: fttui attach "
-            f"{summary.engine_host}:{run.path}, or view what it has written so far with: "
-            f"fttui show {run.path}"
+            f"{quote(f'{summary.engine_host}:{run.path}')}, or view what it has written so "
+            "far with: "
+            f"fttui show {quote(str(run.path))}"
         )
 
 
@@ -150,7 +152,9 @@ def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: boo
     from ..connection.ssh.remote_host import RemoteHost
 
     if target.run is not None:
-        require_terminal(f"for one command, use: fttui ctl {target.host}:{target.run} COMMAND")
+        require_terminal(
+            f"for one command, use: fttui ctl {quote(f'{target.host}:{target.run}')} COMMAND"
+        )
     host = RemoteHost(target.host, remote_cmd)
     session = RemoteSession(host, read_only=read_only)
     if not asyncio.run(_connect(session, host, target)):
@@ -162,7 +166,7 @@ def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: boo
     app = run_app(session)
     if app.wanted is not None:
         return _open_listed(app.wanted, read_only=read_only)
-    say(f"attach again with: fttui attach {target.host}:{session.run_id}")
+    say(f"attach again with: fttui attach {quote(f'{target.host}:{session.run_id}')}")
     return app.return_value or 0
 
 

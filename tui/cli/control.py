@@ -9,6 +9,7 @@ import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
@@ -193,13 +194,13 @@ def require_engine(run: RunDirectory) -> None:
     if host := read_engine_status(run).host:
         raise EngineGone(
             f"{run.id} was started on {host}; send the command there with: "
-            f"fttui ctl {host}:{run.path} COMMAND"
+            f"fttui ctl {quote(f'{host}:{run.path}')} COMMAND"
         )
     engine = read_engine(run)
     if engine is None or not engine.alive:
         raise EngineGone(
-            f"no engine is running for {run.id}; resume the run with: fttui run --resume {run.id}, "
-            f"or view it with: fttui show {run.id}"
+            f"no engine is running for {run.id}; resume the run with: "
+            f"fttui run --resume {quote(run.id)}, or view it with: fttui show {quote(run.id)}"
         )
     require_own_process(engine, "the engine")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from shlex import quote
 
 from fttui.engine.config.load import read_resolved
 from fttui.engine.errors import ConfigError
@@ -75,7 +76,7 @@ def _export(options: argparse.Namespace) -> int:
         raise ConfigError(f"{out} is a file; name a folder with --out")
     require_plain(run.path)
     config = read_resolved(run.config)
-    require_consent(config, options.trust_code, f"fttui export {options.run or run.id}")
+    require_consent(config, options.trust_code, f"fttui export {quote(options.run or run.id)}")
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
     command += ["--ema"] * options.ema

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from shlex import quote
 from types import FrameType
 
 import msgspec
@@ -225,7 +226,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     code = engine.process.returncode
     raise EngineGone(
         f"the engine exited without recording how the run ended (exit code {code}); resume from "
-        f"the last checkpoint with: fttui run --resume {engine.run.id}\n"
+        f"the last checkpoint with: fttui run --resume {quote(engine.run.id)}\n"
         f"the end of {engine.run.engine_log}:\n{tail}"
     )
 

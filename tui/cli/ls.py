@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -160,7 +161,8 @@ class _EventPrinter:
         sys.stdout.flush()
         warn(
             f"fttui: {part.size_bytes:,} bytes of {run.journal}, from byte {part.offset:,}, are "
-            f"damaged and left out; resuming moves them to a new file: fttui run --resume {run.id}"
+            f"damaged and left out; resuming moves them to a new file: "
+            f"fttui run --resume {quote(run.id)}"
         )
 
     def conclude(self, run: RunDirectory) -> None:

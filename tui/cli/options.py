@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fttui.engine.errors import ConfigError, NoSuchRun
@@ -123,10 +124,10 @@ def require_hosts(words: Sequence[str], options: argparse.Namespace) -> None:
         if {"@", ":"} & set(word) or is_known_host(word):
             continue
         if Path(word).is_dir() and not (Path(word) / "run.json").is_file():
-            raise _no_host(word, "a folder", f"fttui ls --runs-dir {word}")
+            raise _no_host(word, "a folder", f"fttui ls --runs-dir {quote(word)}")
         with suppress(NoSuchRun):
             run = find_run(runs_root(options.runs_dir), word)
-            raise _no_host(word, "a run", f"fttui attach {run.id}")
+            raise _no_host(word, "a run", f"fttui attach {quote(run.id)}")
 
 
 def _no_host(word: str, what: str, way: str) -> ConfigError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError
@@ -74,8 +75,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         engine.wait_until_served(_ENGINE_STARTS_IN_S)
     except KeyboardInterrupt:
-        say(f"training continues; attach with: fttui attach {engine.run.id}")
-        say(f"stop it with: fttui ctl {engine.run.id} stop")
+        say(f"training continues; attach with: fttui attach {quote(engine.run.id)}")
+        say(f"stop it with: fttui ctl {quote(engine.run.id)} stop")
         raise
     return open_app(engine.run)
 
@@ -132,7 +133,9 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         loaded = with_config(loaded, read_as_before(loaded.config, data_keys(resolved)))
         if options.config:
             record_consent(loaded.config)
-        require_consent(loaded.config, options.trust_code, f"fttui run --resume {options.resume}")
+        require_consent(
+            loaded.config, options.trust_code, f"fttui run --resume {quote(options.resume)}"
+        )
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         train = loaded.config.train
@@ -169,7 +172,7 @@ def _require_same_content(
     )
     from fttui.engine.run.identity.hash_cache import HashCache
 
-    command = f"fttui run --resume {resumed}"
+    command = f"fttui run --resume {quote(resumed)}"
     say("comparing model, tokenizer, chat template, data and start adapter with those of the run")
     found = content_identity(config, HashCache())
     if checkpoint is None:

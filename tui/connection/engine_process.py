@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from fttui.engine.config.load import LoadedConfig, read_config
 from fttui.engine.errors import CheckpointError, FttuiError
@@ -101,7 +102,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
     if engine is not None and engine.alive:
         raise FttuiError(
             f"{run.id} is still training (process {engine.pid}); watch it with: "
-            f"fttui attach {run.id}, or stop it first with: fttui ctl {run.id} stop"
+            f"fttui attach {quote(run.id)}, or stop it first with: fttui ctl {quote(run.id)} stop"
         )
     ledger = CheckpointStore(run)
     if not wanted and not ledger.all():
@@ -109,7 +110,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
             return None
         raise CheckpointError(
             f"{run.id} has no complete checkpoint to resume from; start a new run with: "
-            f"fttui run {run.source_config}"
+            f"fttui run {quote(str(run.source_config))}"
         )
     manifest = ledger.find(wanted or "last")
     ledger.verify(manifest)
@@ -231,7 +232,8 @@ def start_lock(run: RunDirectory) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FttuiError(
-                f"another process is starting {run.id}; attach to it with: fttui attach {run.id}"
+                f"another process is starting {run.id}; attach to it with: "
+                f"fttui attach {quote(run.id)}"
             ) from None
         yield
 

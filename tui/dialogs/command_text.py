@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -160,6 +161,6 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
     first = "Writes" if held else f"Finishes step {run.step + 1:,}, writes"
     return [
         f"{first} a checkpoint and ends the run.",
-        f"Resume it later with: fttui run --resume {state.run_id}",
+        f"Resume it later with: fttui run --resume {quote(state.run_id)}",
         f"Without a checkpoint, the last {since} of work are lost.",
     ]

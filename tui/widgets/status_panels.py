@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from shlex import quote
 
 from textual.content import Content
 
@@ -122,7 +123,7 @@ def _resume_hint(state: AppState) -> Content:
     start = f" (from step {fmt.count(known.step)})" if known else ""
     if name is None:
         start = " (from step 0: there is no checkpoint)"
-    command = f"fttui run --resume {state.run_id}"
+    command = f"fttui run --resume {quote(state.run_id)}"
     return assemble("resume with: ", (command, f"{BOLD} {ACCENT}"), (start, DIM))
 
 

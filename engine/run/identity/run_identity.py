@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from shlex import quote
 
 from ...config.schema import RunConfig
 from ...errors import CheckpointError
@@ -94,7 +95,7 @@ class RunIdentity:
             )
         if found is None:
             return
-        accept = f"fttui run --resume {self._run.id}@{manifest.step}"
+        accept = f"fttui run --resume {quote(f'{self._run.id}@{manifest.step}')}"
         compared = compare_with_checkpoint(self._run, manifest, found, self._accept, accept)
         for notice in compared.notices:
             self._log("warning", notice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from ...config.schema import RunConfig
@@ -62,7 +63,10 @@ class HfWatch:
         script_run = ScriptRun(prepared.config, source_text(trainer), type(trainer).__name__, make)
         limits = [why for why in (why_not_back(trainer),) if why]
         tail = "".join(f" · no rollback: {why}" for why in limits)
-        say(f"run {script_run.run.id} · attach: fttui attach {script_run.run.path}{tail}")
+        say(
+            f"run {script_run.run.id} · attach: fttui attach "
+            f"{quote(str(script_run.run.path))}{tail}"
+        )
         return script_run
 
     def remove(self) -> None:

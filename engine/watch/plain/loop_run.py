@@ -9,6 +9,7 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,7 +107,7 @@ class LoopRun:
             return None
         source, kind = f"# {command_line()}\n", self._parts.kind
         script_run = ScriptRun(self._config, source, kind, self._options.make_event_log)
-        say(f"run {script_run.run.id} · attach: fttui attach {script_run.run.path}")
+        say(f"run {script_run.run.id} · attach: fttui attach {quote(str(script_run.run.path))}")
         return script_run
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, ModelError, NoSuchRun
@@ -99,8 +100,8 @@ def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
         why = f"the adapter of {run.id} belongs to a base model with another adapter merged into it"
     if why:
         raise ConfigError(
-            f"adapter.start: {why}; use: fttui export {run.id} --merged, and set model.id to the "
-            "folder"
+            f"adapter.start: {why}; use: fttui export {quote(run.id)} --merged, and set model.id "
+            "to the folder"
         )
     store = CheckpointStore(run)
     return store.verify(store.find(step or "last")).absolute()

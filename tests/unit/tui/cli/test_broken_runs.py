@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fttui.engine.errors import EngineGone
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import LogEmitted, Record
 from fttui.engine.run.journal import FrameWriter
@@ -161,3 +162,11 @@ async def test_damage_in_the_middle_is_passed_over_with_its_size(
     seen: list[Delivery] = []
     await OfflineSession(good).listen(seen.append)
     assert fold(AppState(), seen, 0.0).run.seq == 20
+
+
+def test_a_command_to_copy_holds_no_command_of_the_run_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = make_run(tmp_path).path.rename(tmp_path / "$(id)")
+    assert main(["ctl", "--runs-dir", str(tmp_path), hostile.name, "stop"]) == EngineGone.exit_code
+    assert "fttui run --resume '$(id)', or" in capsys.readouterr().err
