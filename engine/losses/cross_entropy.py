@@ -10,14 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..config.memory.limits import LOGITS_AT_ONCE
+from ..config.memory.limits import chunk_tokens_for, whole_tiles
 from .numerics import in_weight_dtype, widened
 from .sliced import sliced_log_probs, sliced_of
 
 IGNORED = -100
 """Label of a position without a next-token target."""
-TILE = 128
-"""Rows of a matrix that a GPU processes together."""
 
 
 def selected_cross_entropy(
@@ -78,7 +76,7 @@ def static_cross_entropy(
     if sliced_of(lm_head) is not None:
         return -static_log_probs(hidden, labels, lm_head).sum()
     states, targets = _shifted(hidden, labels)
-    size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+    size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
         return _recomputed(states, targets, lm_head, size, smoothing)
     fused: Callable[..., Tensor] = _FrozenHead.apply
@@ -101,7 +99,7 @@ def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tens
         every = sliced_log_probs(states, targets.clamp(min=0), lm_head)
         found = every.masked_fill(targets == IGNORED, 0.0)
     else:
-        size = _whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+        size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
         if any(parameter.requires_grad for parameter in lm_head.parameters()):
             found = _recomputed_log_probs(states, targets, lm_head, size)
         else:
@@ -155,16 +153,6 @@ def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     index = (targets != IGNORED).nonzero().squeeze(1)
     states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)
     return states, targets.index_select(0, index), index
-
-
-def chunk_tokens_for(vocabulary: int) -> int:
-    """Return the number of tokens whose logits are held at once."""
-    return max(1, LOGITS_AT_ONCE // vocabulary)
-
-
-def _whole_tiles(tokens: int) -> int:
-    """Round down to whole tiles, because a partial tile costs as much as a whole one."""
-    return max(TILE, tokens // TILE * TILE)
 
 
 def _vocabulary(lm_head: nn.Module) -> int:

@@ -123,7 +123,7 @@ MODES = {
     "fast": BF16 | AUTO | ON,
 }
 """Settings of the rows of a family; fast mode is used where the model supports it."""
-_LAYERS: dict[str, int | None] = {
+FAMILY_LAYERS: dict[str, int | None] = {
     "llama-3.2-1b": None,
     "qwen2-0.5b": None,
     "qwen2.5-1.5b": None,
@@ -151,7 +151,7 @@ _FULL = {"adapter": "none", "model.quantize": "none"}
 def _families() -> Iterator[Case]:
     """Yield a row for each family and mode; mixtures of experts have no CUDA graphs."""
     for mode, sets in MODES.items():
-        for name, layers in _LAYERS.items():
+        for name, layers in FAMILY_LAYERS.items():
             if name not in _EXPERTS or not mode.startswith("fast"):
                 yield Case(f"family-{mode}", name, 1024, 1, sets, loaded=True, layers=layers)
 

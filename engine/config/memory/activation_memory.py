@@ -16,18 +16,19 @@ from .architecture import Architecture
 from .layer_traits import SCORE_BYTES
 from .limits import (
     KEPT_GRAPH_BYTES,
-    LOGITS_AT_ONCE,
     SLICE_ELEMENTS,
     SLICE_LOGITS,
+    chunk_tokens_for,
     graph_elements_per_token,
+    whole_tiles,
 )
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits, tokens and vocabulary, in the fused head that next-token training uses
 outside fast mode."""
 CHUNK_BYTES = 16
-"""Bytes per logit of the `LOGITS_AT_ONCE` in all other training: the logit in compute precision and
-in fp32, its logarithm and two gradients."""
+"""Bytes per logit of a chunk in all other training: the logit in compute precision and in fp32, its
+logarithm and two gradients."""
 SLICE_BYTES = 12
 """Bytes per logit of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
 NORM_MOMENT = 22
@@ -283,7 +284,9 @@ class MicroBatchShape:
         own = config.task != "sft" or config.train.label_smoothing > 0
         head = self._rows_in_head()
         if own or self.fast:
-            return states, min(tokens * arch.vocabulary, LOGITS_AT_ONCE) * CHUNK_BYTES, head
+            chunk = chunk_tokens_for(arch.vocabulary)
+            chunk = min(tokens, whole_tiles(chunk) if self.fast else chunk)
+            return states, chunk * arch.vocabulary * CHUNK_BYTES, head
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, head
 

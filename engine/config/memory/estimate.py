@@ -34,20 +34,23 @@ CONTEXT_SPREAD_BYTES = 0.3 * GIB
 GRAPH_BYTES = 5 * 2**20
 """Bytes of the driver per layer for its part of the forward and backward graphs."""
 FRAGMENTATION = 0.04
-"""Share of the allocated memory that the allocator reserves in addition and cannot use."""
-POOL_BYTES = 32 * 2**20
+"""Share of the allocated memory, with graphs of that outside their pool, that the allocator reserves
+in addition and cannot use."""
+POOL_BYTES = 24 * 2**20
 """Bytes that graphs leave unused in their private memory pool, as measured."""
-SLICED_POOL_BYTES = 96 * 2**20
+SLICED_POOL_BYTES = 40 * 2**20
 """The same in lean mode, where slices of the head are allocated between other tensors."""
 UNCERTAINTY = 0.05
 """Relative error of all terms but the context, for `low` and `high`."""
 WORKSPACE_BYTES = {"cuda": 64 * 2**20, "cpu": 0}
-"""Bytes of the matrix library per stream; each of the two computing threads has one."""
+"""Bytes of the matrix library per stream: one, and another for the stream of the graphs."""
 NF4_BYTES = 0.5
 """Bytes per parameter, without the constant per block of 64: 4 bytes, or with double quantization 1
 byte and 4 bytes per 256 blocks."""
 NF4_TABLES_BYTES = 1096
 """Bytes of code tables and offset of each double-quantized matrix."""
+HEAD_GRADIENTS = 3
+"""Gradients of a trained output head that are alive at once beside the accumulated one."""
 SMALL_TENSOR = 4096
 """Number of elements below which an 8-bit optimizer keeps its state in fp32."""
 PAGED_TENSOR = 100_000
@@ -156,6 +159,8 @@ def estimate_memory(
         whole, kept = _frozen(config, arch, formats)
         # Mixed precision keeps the casts of all trained weights during a pass.
         casts = sum(adapters) * formats.compute if formats.adapter > formats.compute else 0
+        if not isinstance(config.train.layers, int):
+            casts = max(casts, HEAD_GRADIENTS * arch.vocabulary * arch.hidden * formats.adapter)
         config = replace(config, adapter=replace(config.adapter, r=0, dropout=0.0))
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
     graphs = device == "cuda" and in_fast_mode(config)
@@ -170,14 +175,13 @@ def estimate_memory(
         sequences_per_micro_batch(config),
         graphs,
     ).fullest()
-    workspace = (
-        casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + _works_beside(config, graphs))
-    )
+    workspace = casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
     outside = CONTEXT_BYTES[device] + (GRAPH_BYTES * arch.layers if graphs else 0)
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
     if graphs:
-        wasted += SLICED_POOL_BYTES if config.train.memory == "lean" else POOL_BYTES
+        pool = SLICED_POOL_BYTES if config.train.memory == "lean" else POOL_BYTES
+        wasted = FRAGMENTATION * (held + workspace) + pool
     return MemoryEstimate(
         base=int(whole),
         non_quantized=int(kept),
@@ -194,14 +198,6 @@ def estimate_memory(
         outside=int(outside),
         graphs=graphs,
     )
-
-
-def _works_beside(config: RunConfig, graphs: bool) -> bool:
-    """Whether matrix products also run outside the CUDA graphs, on another stream.
-
-    Each stream has a workspace of the matrix library of its own.
-    """
-    return graphs and (config.task == "contrastive" or config.contrastive.kind == "simctg")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 LOGITS_AT_ONCE = 2**24
 """Elements of one chunk of logits: about 200 MB with its gradient in mixed precision."""
+TILE = 128
+"""Tokens in a tile of a matrix product; a partial tile costs as much as a whole one."""
 SLICE_LOGITS = 2**23
 """Elements of one block of logits of a sliced head, tokens times a slice of the vocabulary: 32 MiB
 in fp32."""
@@ -16,6 +18,16 @@ precision, as much as a large linear layer."""
 KEPT_GRAPH_BYTES = 128 * 2**20
 """Bytes of autograd graphs that GradCache keeps from the first pass to the second. A larger value
 spares more second forward passes and raises the peak memory of a step by as much."""
+
+
+def chunk_tokens_for(vocabulary: int) -> int:
+    """Return the number of tokens whose logits are held at once."""
+    return max(1, LOGITS_AT_ONCE // vocabulary)
+
+
+def whole_tiles(tokens: int) -> int:
+    """Return a number of tokens rounded down to whole tiles, but at least one tile."""
+    return max(TILE, tokens // TILE * TILE)
 
 
 def graph_elements_per_token(hidden: int, intermediate: int, layers: int, whole_layers: int) -> int:

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fttui.engine.config.memory.limits import LOGITS_AT_ONCE
-from fttui.engine.losses.cross_entropy import chunk_tokens_for
+from fttui.engine.config.memory.limits import LOGITS_AT_ONCE, chunk_tokens_for
 from fttui.engine.losses.cross_entropy import selected_cross_entropy as loss_of
 
 VOCABULARY = 11

@@ -16,12 +16,14 @@ from fttui.engine.train.objectives import gradcache
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (cross_entropy, "LOGITS_AT_ONCE"),
+        (cross_entropy, "chunk_tokens_for"),
+        (cross_entropy, "whole_tiles"),
         (sliced, "SLICE_LOGITS"),
         (host_embedding, "SLICE_ELEMENTS"),
         (gradcache, "KEPT_GRAPH_BYTES"),
         (gradcache, "graph_elements_per_token"),
-        (activation_memory, "LOGITS_AT_ONCE"),
+        (activation_memory, "chunk_tokens_for"),
+        (activation_memory, "whole_tiles"),
         (activation_memory, "SLICE_LOGITS"),
         (activation_memory, "SLICE_ELEMENTS"),
         (activation_memory, "KEPT_GRAPH_BYTES"),

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.memory.estimate import GIB, Architecture, estimate_memory
+from fttui.engine.config.memory.estimate import (
+    GIB,
+    Architecture,
+    estimate_memory,
+    read_architecture,
+)
+from tests.bench.memory_cases import FAMILY_LAYERS, MODES
+from tests.support.families import family_shape
 
 from .test_estimate import LLAMA_1B, LLAMA_8B, SMOLLM2, configured
 
@@ -97,3 +104,54 @@ def test_what_is_allocated_is_met_within_two_percent(
     arch, length, train, more, measured_gib
 ) -> None:
     assert compared(arch, length, train, **more) == pytest.approx(measured_gib, rel=0.02)
+
+
+FAMILY_ROWS = {
+    "llama-3.2-1b": (1.313, 3.205, 3.275, 1.527),
+    "qwen2-0.5b": (0.670, 2.311, 2.258, 0.998),
+    "qwen2.5-1.5b": (1.488, 4.535, 4.755, 1.779),
+    "qwen3-1.7b": (1.694, 4.744, 5.088, 1.971),
+    "gemma-2-2b": (1.989, 5.031, 4.638, 2.336),
+    "gemma-3-1b": (1.233, 4.492, 3.936, 1.703),
+    "phi-3-mini": (1.448, 3.338, 3.102, 1.678),
+    "phi-4": (3.279, 4.232, 4.046, 3.373),
+    "phi-4-mini": (2.136, 4.033, 3.661, 2.471),
+    "mistral-7b": (1.621, 2.857, 2.832, 1.783),
+    "olmo-2-1b": (1.658, 3.744, 3.957, 1.830),
+    "granite-3.3-2b": (1.227, 3.393, 3.756, 1.361),
+    "smollm3-3b": (1.500, 3.709, 3.810, 1.707),
+    "gemma-3-4b": (2.806, 4.738, 4.326, 3.176),
+    "qwen2.5-vl-3b": (2.662, 4.324, 4.453, 2.840),
+}
+"""Peaks in GiB by family, in the order of `MODES`; decoder layers are those of `FAMILY_LAYERS`."""
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)), ids=list(MODES))
+@pytest.mark.parametrize("name", FAMILY_ROWS)
+def test_families_are_met_within_five_percent(name: str, mode: int) -> None:
+    arch = read_architecture(family_shape(name, FAMILY_LAYERS[name]))
+    sets = list(MODES.values())[mode]
+    fast = {"fast": sets.get("train.fast", "off")}
+    recompute = sets["train.activation_checkpointing"] == "true"
+    train = {"adapter_precision": "bf16", "activation_checkpointing": recompute} | fast
+    adapter = {"dropout": float(sets.get("adapter.dropout", 0))}
+    found = compared(arch, 1024, train, adapter=adapter)
+    assert found == pytest.approx(FAMILY_ROWS[name][mode], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "measured_gib"),
+    [
+        ("qwen2.5-1.5b", FP32 | {"activation_checkpointing": True}, 25.856),
+        ("qwen2.5-1.5b", FP32 | {"activation_checkpointing": False}, 29.827),
+        ("qwen2.5-1.5b", FP32 | {"activation_checkpointing": True, "layers": 4}, 5.886),
+        ("llama-3.2-1b", FP32 | {"activation_checkpointing": True, "layers": 4}, 6.130),
+        ("llama-3.2-1b", ON, 10.890),
+    ],
+)
+def test_training_of_the_model_itself_is_met_within_five_percent(
+    name: str, train: dict[str, Any], measured_gib: float
+) -> None:
+    whole = {"adapter": {"kind": "none"}, "model": {"id": "m", "quantize": "none"}}
+    arch = read_architecture(family_shape(name))
+    assert compared(arch, 1024, train, **whole) == pytest.approx(measured_gib, rel=0.05)
