@@ -34,8 +34,8 @@ CONTEXT_SPREAD_BYTES = 0.3 * GIB
 GRAPH_BYTES = 5 * 2**20
 """Bytes of the driver per layer for its part of the forward and backward graphs."""
 FRAGMENTATION = 0.04
-"""Share of the allocated memory, with graphs of that outside their pool, that the allocator reserves
-in addition and cannot use."""
+"""Share of the allocated memory, with graphs of that outside their pool, that the allocator
+reserves in addition and cannot use."""
 POOL_BYTES = 24 * 2**20
 """Bytes that graphs leave unused in their private memory pool, as measured."""
 SLICED_POOL_BYTES = 40 * 2**20
