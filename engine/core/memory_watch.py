@@ -14,10 +14,20 @@ class MemoryPlanCheck:
     """Warns when a step takes more memory than planned, or more than it last warned about."""
 
     planned_bytes: int
-    """Planned bytes of one rank."""
+    """Planned bytes of one rank, or those that a trial measured."""
     measure: str
     """The figure compared: `allocated`, or `reserved` if CUDA graphs keep their memory."""
     _said_bytes: int = field(default=0, init=False)
+
+    def correct(self, measured_bytes: int, measure: str) -> None:
+        """Replace the plan by what a trial of the largest step took, if that is more.
+
+        Args:
+            measured_bytes: Peak memory of the trial.
+            measure: The figure that was measured; it replaces the planned one.
+        """
+        known = self.planned_bytes if measure == self.measure else 0
+        self.planned_bytes, self.measure = max(known, measured_bytes), measure
 
     def over(self, used_bytes: int) -> str | None:
         """Return the warning about a step's peak; None if it is as planned or was reported.

@@ -33,7 +33,7 @@ from .files.completeness import require_complete
 from .files.failures import readable_load_errors
 from .files.weight_files import check_weight_files
 from .head_check import require_head
-from .hidden import backbone_of
+from .hidden import backbone_of, base_model_of
 from .host_activations import HostActivations
 from .host_embedding import QuantizedHead, ends_on_host, make_lean
 from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
@@ -212,6 +212,23 @@ def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device)
 
 def _can_recompute(base: Any) -> bool:
     return bool(getattr(base, "supports_gradient_checkpointing", False))
+
+
+def recompute_all(model: Any) -> int:
+    """Recompute the activations of all layers from now on; return the number that kept them.
+
+    No number changes, because a recomputed layer draws the same random numbers again.
+    """
+    base: Any = base_model_of(model)
+    layers = _layers(base)
+    keeping = [layer for layer in layers if not layer.gradient_checkpointing]
+    if not keeping or not _can_recompute(base):
+        return 0
+    if len(keeping) == len(layers):
+        base.activation_checkpointing_enable({"use_reentrant": False})
+    for layer in keeping:
+        layer.gradient_checkpointing = True
+    return len(keeping)
 
 
 def _layers(base: Any) -> list[Any]:

@@ -129,7 +129,7 @@ def train(
 
     def begin() -> None:
         terms = planned.terms() if planned else {}
-        facts = facts_before(setup, trainer, planned)
+        facts = facts_before(setup, trainer, planned, parts.memory_plan)
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
@@ -353,7 +353,9 @@ def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
     return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")
 
 
-def facts_before(setup: Setup, trainer: Any, planned: MemoryEstimate | None) -> dict[str, str]:
+def facts_before(
+    setup: Setup, trainer: Any, planned: MemoryEstimate | None, plan: MemoryPlanCheck | None
+) -> dict[str, str]:
     """Return the facts to show before the first step; runs the memory probe if possible."""
     config, place, examples = setup.config, setup.place, setup.examples
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
@@ -361,7 +363,7 @@ def facts_before(setup: Setup, trainer: Any, planned: MemoryEstimate | None) -> 
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)
-    return facts | memory_probe.try_longest(config, trainer, examples.train, collate, planned)
+    return facts | memory_probe.try_longest(config, trainer, examples.train, collate, planned, plan)
 
 
 def describe(

@@ -16,8 +16,10 @@ from torch import Tensor
 from ...config.memory.estimate import GIB, MemoryEstimate, estimate_memory, read_architecture
 from ...config.memory.fit import advice
 from ...config.schema import RunConfig
+from ...core.memory_watch import MemoryPlanCheck
 from ...data.batches.batch_source import Batch
 from ...errors import FttuiError, ModelError
+from ...model.load import recompute_all
 from ..checkpoint.optimizer_state import bare
 from ..checkpoint.rng import capture_rng, restore_rng
 
@@ -41,8 +43,11 @@ def try_longest(
     examples: Sequence[Any],
     collate: Callable[[Sequence[Any]], Batch],
     planned: MemoryEstimate | None,
+    plan: MemoryPlanCheck | None = None,
 ) -> dict[str, str]:
     """Measure the longest batch before a run on one device begins, and return the fact to show.
+
+    If it does not fit while layers keep their activations, all layers are recomputed from then on.
 
     In fast mode the trial captures the graph of the longest batch, which the run keeps; graphs of
     shorter batches reuse its memory.
@@ -53,6 +58,7 @@ def try_longest(
         examples: All training examples; their `length` decides which are the longest.
         collate: Makes a batch of examples.
         planned: The estimate for the loaded model; None if there is none.
+        plan: Compares the steps of the run with the plan; corrected by what is measured.
 
     Raises:
         ModelError: The batch does not fit; the text names the settings to change.
@@ -60,13 +66,35 @@ def try_longest(
     device = trainer.args.device
     longest = sorted(examples, key=lambda example: -example.length)[: config.train.batch]
     try:
-        measured = trial_step(trainer, collate(longest))
+        measured, recomputed = _measured(trainer, lambda: collate(longest))
     except torch.OutOfMemoryError as error:
         raise ModelError(_too_large(config, planned, device)) from error
     except RuntimeError as error:
         # Everything is restored; if training itself is broken, the first step raises the error.
         return {"memory of a step": f"not measured: {str(error).splitlines()[0]}"}
-    return {"memory of a step": _memory_fact(planned, measured, graphs=trainer.forward.uses_graphs)}
+    graphs = trainer.forward.uses_graphs
+    if plan is not None:
+        used = measured.reserved if graphs else measured.allocated
+        plan.correct(used, "reserved" if graphs else "allocated")
+    text = _memory_fact(planned, measured, graphs=graphs)
+    if recomputed:
+        text += (
+            f"; it did not fit with the activations of {recomputed} layers, which are recomputed"
+        )
+    return {"memory of a step": text}
+
+
+def _measured(trainer: Any, batch: Callable[[], Batch]) -> tuple[Peak, int]:
+    """Return the peak of the trial, and how many layers had to give up their activations for it."""
+    try:
+        return trial_step(trainer, batch()), 0
+    except torch.OutOfMemoryError:
+        # The error keeps the tensors of the trial alive, so the next one begins after this block.
+        layers = recompute_all(trainer.model)
+        if layers == 0:
+            raise
+    trainer.forward.release()
+    return trial_step(trainer, batch()), layers
 
 
 def _memory_fact(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool) -> str:

@@ -23,3 +23,14 @@ def test_it_is_said_again_only_when_it_grows() -> None:
     assert [bool(watch.over(used)) for used in (120, 120, 125, 127, 90, 127)] == [
         True, False, False, True, False, False,
     ]  # fmt: skip
+
+
+def test_a_trial_corrects_the_plan_upwards_and_its_measure() -> None:
+    watch = MemoryPlanCheck(100, "allocated")
+    watch.correct(90, "allocated")
+    assert watch.planned_bytes == 100
+    watch.correct(150, "allocated")
+    assert watch.over(157) is None
+    assert watch.over(158) is not None
+    watch.correct(120, "reserved")
+    assert (watch.planned_bytes, watch.measure) == (120, "reserved")
