@@ -18,7 +18,7 @@ FILE_SUFFIXES = tuple(
     content + packed for packed in _COMPRESSED for content in (*_TEXT, *_COLUMNAR)
 )
 """Endings by which a data source is taken for a file; files have no splits."""
-ACCEPTED_FILES = f"{', '.join(_TEXT)} (also compressed) and {', '.join(_COLUMNAR)}"
+ACCEPTED_FILES = f"{', '.join((*_TEXT, *_COLUMNAR))} (also compressed)"
 """The endings of the files that are read, for error messages."""
 
 

@@ -178,11 +178,9 @@ class _Reader:
         if not file.head:
             return iter([])
         if file.head.startswith(b"PAR1"):
-            _require_plain(file, "Parquet")
-            return parquet_rows(path, self._reading)
+            return parquet_rows(file, self._reading)
         if file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
-            _require_plain(file, "Arrow")
-            return arrow_rows(path, self._reading)
+            return arrow_rows(file, self._reading)
         return self._rows_of_text(file)
 
     def _rows_of_text(self, file: DataFile) -> Iterator[Row]:
@@ -214,11 +212,6 @@ def _require_common_column(
             f"but {file.name} has {', '.join(row.values)}; name one file, or a pattern of files "
             f"such as {source.rstrip('/')}/*{first.suffix}"
         )
-
-
-def _require_plain(file: DataFile, what: str) -> None:
-    if file.name != file.path.name:
-        raise DataError(f"{file.path}: {what} in a compressed file; unpack it")
 
 
 def _open_text(file: DataFile, encoding: str) -> IO[str]:

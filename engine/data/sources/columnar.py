@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError
+from .files import DataFile
 from .rows import Pass, Row, one_line, row_of, unpadded
 
 
-def parquet_rows(path: Path, reading: Pass) -> Iterator[Row]:
+def parquet_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
     """Yield the rows of a Parquet file; row groups that are skipped are not read.
 
     Raises:
         DataError: The file cannot be read as Parquet.
     """
+    with source.seekable() as content:
+        yield from _parquet_rows(content, source.path, reading)
+
+
+def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
+    """Yield the rows of Parquet content; errors and places name the `path` that the user gave."""
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = pyarrow.parquet.ParquetFile(content)
         groups, number = list(range(file.num_row_groups)), 0
         while groups and (rows := file.metadata.row_group(groups[0]).num_rows) <= reading.to_skip:
             reading.to_skip -= rows
@@ -34,16 +41,22 @@ def parquet_rows(path: Path, reading: Pass) -> Iterator[Row]:
         ) from None
 
 
-def arrow_rows(path: Path, reading: Pass) -> Iterator[Row]:
+def arrow_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
     """Yield the rows of an Arrow file or stream.
 
     Raises:
         DataError: The file is no readable Arrow.
     """
+    with source.seekable() as content:
+        yield from _arrow_rows(content, source.path, reading)
+
+
+def _arrow_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
+    """Yield the rows of Arrow content; errors and places name the `path` that the user gave."""
     import pyarrow
 
     try:
-        with pyarrow.memory_map(str(path)) as file:
+        with pyarrow.memory_map(str(content)) as file:
             yield from _rows_of_batches(_arrow_batches(file), path, 0, reading)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(

@@ -7,8 +7,11 @@ import codecs
 import gzip
 import io
 import lzma
+import shutil
+import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,8 @@ from .refusals import describe_archive, describe_binary
 
 _HEAD = 1 << 16
 """Bytes by which the content of a file is recognized."""
+_UNPACKED_AT_ONCE = 1 << 20
+"""Bytes that are unpacked at once into a temporary file."""
 _POOR = 0.2
 """Share of disorder above which a guessed encoding is not trusted."""
 _NEAR = 0.05
@@ -51,6 +56,22 @@ class DataFile:
     """The first bytes of the content."""
     name: str
     """Its name without the ending of the compression."""
+
+    @contextmanager
+    def seekable(self) -> Iterator[Path]:
+        """Provide a path of the content without compression.
+
+        The content of a compressed file is unpacked into a temporary file until the block ends.
+        """
+        with self.path.open("rb") as file:
+            if self.head.startswith(file.read(8)):
+                yield self.path
+                return
+        with tempfile.NamedTemporaryFile(prefix="fttui-") as unpacked:
+            with self.open_bytes() as content:
+                shutil.copyfileobj(content, unpacked, _UNPACKED_AT_ONCE)
+            unpacked.flush()
+            yield Path(unpacked.name)
 
     @property
     def suffix(self) -> str:

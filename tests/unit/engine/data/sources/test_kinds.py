@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,41 @@ def test_compressed_files_are_read(tmp_path: Path, suffix: str, form: str) -> No
     packed = PACKED[suffix](FORMS[form](ROWS).encode())
     assert values(write(tmp_path, f"d.jsonl{suffix}", packed)) == ROWS
     assert values(write(tmp_path, "d.jsonl", packed)) == ROWS
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "stream.arrow"])
+@pytest.mark.parametrize("suffix", PACKED)
+def test_compressed_tables_are_read_and_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, kind: str
+) -> None:
+    table, held = pyarrow.Table.from_pylist(ROWS), io.BytesIO()
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, held)
+    else:
+        new = pyarrow.ipc.new_stream if kind.startswith("stream") else pyarrow.ipc.new_file
+        with new(held, table.schema) as writer:
+            writer.write_table(table)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    if suffix != ".zip":  # the file in the archive has the name of the archive's own test
+        packed = PACKED[suffix](held.getvalue())
+        assert values(write(tmp_path, f"d.{kind}{suffix}", packed)) == ROWS
+        if kind != "stream.arrow":  # a stream has no mark at its beginning
+            assert values(write(tmp_path, f"d.{kind}", packed)) == ROWS
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
+        archive.writestr(f"inner.{kind}", held.getvalue())
+    assert values(str(tmp_path / "d.zip")) == ROWS
+    assert not list(scratch.iterdir())
+
+
+def test_a_compressed_table_that_ends_early_is_refused(tmp_path: Path) -> None:
+    held = io.BytesIO()
+    noise = [{"b": random.Random(number).randbytes(2000)} for number in range(100)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(noise), held)
+    packed = gzip.compress(held.getvalue())
+    with pytest.raises(DataError, match=r"d\.parquet\.gz.*download it again"):
+        values(write(tmp_path, "d.parquet.gz", packed[: len(packed) - 40]))
 
 
 TEXT = (
