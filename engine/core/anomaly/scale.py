@@ -31,7 +31,8 @@ The objectives of on-policy learning begin at 0 and grow from there; ratios to t
 mean nothing.
 """
 YOUNG_RECORDS = 40
-"""First records of such a loss, in which it finds its size."""
+"""First records of such a loss, in which it finds its size. One that changes sign has its size from
+the beginning, so that a value far above it is an outlier."""
 
 
 class Scale(msgspec.Struct):
@@ -82,7 +83,8 @@ class Scale(msgspec.Struct):
         """Return whether a loss shows that the run needs another unit."""
         if not self.signed:
             return loss < 0
-        return self.records <= YOUNG_RECORDS and abs(loss) > (self.unit or 0.0)
+        finds_size = self.zeros >= FROM_ZERO and self.records <= YOUNG_RECORDS
+        return finds_size and abs(loss) > (self.unit or 0.0)
 
     def _settle(self) -> None:
         ordered = sorted(self.seen)

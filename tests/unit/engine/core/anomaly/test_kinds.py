@@ -160,6 +160,25 @@ def test_a_norm_twice_the_largest_before_is_found_though_smaller_ones_are_freque
         assert 891 in unstable(logged(around(2.0, 0.03, 900, seed), norms))
 
 
+@pytest.mark.parametrize("at", [15, 25, 39, 60])
+def test_a_blow_up_of_a_loss_around_zero_is_found_in_its_first_records_too(at: int) -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        losses = [rng.gauss(0, 0.002) for _ in range(at + 10)]
+        assert unstable(logged(losses)) == []
+        losses[at] = 0.2
+        assert unstable(logged(losses)) == [at + 1]
+
+
+def test_a_loss_that_begins_at_zero_and_grows_finds_its_size() -> None:
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        losses = [0.0, 0.0] + [
+            1e-3 * min(i, 20) * math.exp(rng.gauss(0, 0.3)) for i in range(1, 60)
+        ]
+        assert unstable(logged(losses)) == []
+
+
 def test_a_second_blow_up_after_the_return_is_told() -> None:
     losses = around(1.0, 0.03, 400, 1)
     for start in (150, 300):
