@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..model_files import parsed_settings
 
 SETTINGS = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -149,7 +150,7 @@ def read_adapter_file(folder: Path) -> AdapterFile:
     """
     path = folder / SETTINGS
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = parsed_settings(path)
     except FileNotFoundError:
         raise ModelError(
             f"adapter.start: {folder} has no {SETTINGS}, so it holds no adapter. Set it to a "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..model_files import parsed_settings
 from .layer_traits import LayerTraits, traits_of
 
 _TIED_UNLESS_TOLD = ("gemma", "gpt2", "opt", "bloom", "falcon", "cohere", "mpt")
@@ -169,7 +169,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        parsed = json.loads(file.read_text(encoding="utf-8"))
+        parsed = parsed_settings(file)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"The model's sizes cannot be read from {file}: {error}. "

@@ -12,6 +12,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from ...config.adapter.files import WEIGHTS
+from ...config.model_files import parsed_settings
 from ...errors import ModelError
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -239,7 +240,7 @@ def _uneven_layers(names: set[str]) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parsed_settings(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}. Download the model again.") from None
     return found if isinstance(found, dict) else {}

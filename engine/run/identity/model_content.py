@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ...config.model_files import parsed_settings, read_settings_file
 from ...config.schema import RunConfig
 from .content import NO_CONTENT, Content, hash_parts, hash_text
 from .hash_cache import HashCache
@@ -149,7 +150,7 @@ def _shards(file: Path) -> list[Path]:
     """Return the files that an index of weights names."""
     if file.suffix != ".json":
         return []
-    named = json.loads(file.read_bytes())["weight_map"].values()
+    named = parsed_settings(file)["weight_map"].values()
     return [file.parent / name for name in sorted(set(named))]
 
 
@@ -193,7 +194,7 @@ def _with_added(own: Content, config: RunConfig) -> Content:
 def _settings(folder: Path) -> dict[str, Any] | None:
     """Return the content of tokenizer_config.json; None if there is none."""
     try:
-        found = json.loads((folder / _TOKENIZER_CONFIG).read_bytes())
+        found = parsed_settings(folder / _TOKENIZER_CONFIG)
     except FileNotFoundError:
         return None
     return found if isinstance(found, dict) else {"": found}
@@ -207,12 +208,12 @@ def chat_templates(folder: Path) -> dict[str, str]:
     found = dict(_named_templates((_settings(folder) or {}).get("chat_template")))
     old = folder / "chat_template.json"
     if old.is_file():
-        held = json.loads(old.read_bytes())
+        held = parsed_settings(old)
         found |= dict(_named_templates(held.get("chat_template") if held else None))
     if (folder / _TEMPLATE_FILE).is_file():
-        found[_DEFAULT] = (folder / _TEMPLATE_FILE).read_text(encoding="utf-8")
+        found[_DEFAULT] = read_settings_file(folder / _TEMPLATE_FILE).decode()
     for file in sorted((folder / _TEMPLATE_FOLDER).glob("*.jinja")):
-        found[file.stem] = file.read_text(encoding="utf-8")
+        found[file.stem] = read_settings_file(file).decode()
     return found
 
 
@@ -257,7 +258,7 @@ def configured_template(named: str) -> str:
     spec = None if file.is_file() else find_spec("trl")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         file = Path(folder) / "chat_templates" / f"{named.removesuffix('.jinja')}.jinja"
-    return file.read_text(encoding="utf-8")
+    return read_settings_file(file).decode()
 
 
 def _hashes(folder: Path, files: Iterable[Path], cache: HashCache) -> dict[str, str]:

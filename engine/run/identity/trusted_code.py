@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...config.model_files import parsed_settings
 from ...config.schema import RunConfig
 from ...errors import ConfigError
 from ..files import hash_file, write_atomically
@@ -71,7 +72,7 @@ def code_of(config: RunConfig) -> ModelCode | None:
     brings_code = bool(files)
     for name in _NAMING_CODE:
         with suppress(OSError, ValueError, AttributeError):
-            named = json.loads((folder / name).read_bytes()).get("auto_map")
+            named = parsed_settings(folder / name).get("auto_map")
             parts[f"auto_map of {name}"] = json.dumps(named, sort_keys=True)
             brings_code = brings_code or bool(named)
     if not brings_code:
