@@ -81,7 +81,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     """
     dtype = compute_dtype(config.model.precision, device)
     source = resolve_model(config.model, progress)
-    with readable_load_errors(config.model.id):
+    with readable_load_errors(config.model.id, config.model.revision):
         progress("Loading tokenizer", 0, 1)
         found = read_tokenizer(source, config.model, config.data)
         lean = config.train.memory == "lean"

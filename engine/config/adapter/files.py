@@ -137,6 +137,31 @@ def adapter_alone(folder: Path) -> bool:
     )
 
 
+def why_only_an_adapter(model_id: str, revision: str | None, *, local: bool = False) -> str | None:
+    """Return what to set if a repository on the hub holds an adapter; None if it does not.
+
+    Meant for a repository in which no config.json was found. It takes one request of the hub.
+
+    Args:
+        model_id: As in `model.id`.
+        revision: Revision on the hub.
+        local: Look into the cache only.
+    """
+    if model_id.count("/") != 1 or Path(model_id).expanduser().exists():
+        return None
+    from huggingface_hub import hf_hub_download  # deferred: it is slow to import
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        hf_hub_download(model_id, SETTINGS, revision=revision, local_files_only=local)
+    except (OSError, ValueError, EntryNotFoundError):
+        return None
+    return (
+        f"{model_id} holds an adapter and no model. Set model.id to the base model of the adapter, "
+        f"and adapter.start: {model_id}"
+    )
+
+
 def adapter_beside_model(folder: Path) -> bool:
     """Return whether a folder holds an adapter and the weights of a model."""
     return (folder / SETTINGS).is_file() and not adapter_alone(folder)

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from ...errors import FttuiError, ModelError
+from ..adapter.files import why_only_an_adapter
 from ..checks import Problem, check_experts, check_model, check_quantized, check_vision, require
 from ..load import LoadedConfig, with_config
 from ..schema import RunConfig
@@ -59,8 +60,8 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
             "it is not in the local cache and the Hugging Face Hub cannot be reached"
         ) from None
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise FttuiError(reason) from None
+        reason = why_only_an_adapter(config.model.id, config.model.revision, local=local)
+        raise FttuiError(reason or str(error).strip().splitlines()[0]) from None
     return read_settings(Path(file))
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...config.adapter.files import why_only_an_adapter
 from ...errors import FttuiError, ModelError
 
 
 @contextmanager
-def readable_load_errors(model_id: str) -> Iterator[None]:
+def readable_load_errors(model_id: str, revision: str | None = None) -> Iterator[None]:
     """Convert a loading error in the block to a `ModelError` with a next step."""
     try:
         yield
@@ -22,7 +23,8 @@ def readable_load_errors(model_id: str) -> Iterator[None]:
             f"Install it, or set model.quantize: none if it is bitsandbytes."
         ) from error
     except OSError as error:
-        raise ModelError(_not_found(model_id, error)) from error
+        adapter = why_only_an_adapter(model_id, revision) if "config.json" in str(error) else None
+        raise ModelError(f"{adapter}." if adapter else _not_found(model_id, error)) from error
     except Exception as error:  # any library error here concerns the user's model
         if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
             raise ModelError(_too_large(model_id, error)) from error
