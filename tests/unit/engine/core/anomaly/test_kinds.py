@@ -173,9 +173,8 @@ def test_a_blow_up_of_a_loss_around_zero_is_found_in_its_first_records_too(at: i
 def test_a_loss_that_begins_at_zero_and_grows_finds_its_size() -> None:
     for seed in SEEDS:
         rng = random.Random(seed)
-        losses = [0.0, 0.0] + [
-            1e-3 * min(i, 20) * math.exp(rng.gauss(0, 0.3)) for i in range(1, 60)
-        ]
+        sizes = [0.002 * min(1.0, step / 40) for step in range(3, 120)]
+        losses = [0.0, 0.0] + [rng.gauss(size, 3 * size) for size in sizes]
         assert unstable(logged(losses)) == []
 
 
