@@ -147,6 +147,7 @@ def _report_end(script: StartedScript) -> int:
     code = script.exit_code
     _say_all(script.notices())
     say(f"the command ended with exit code {code}; it trained with no trainer that fttui watches")
+    say("a training loop of your own needs fttui.watch(model=…, optimizer=…) in the script")
     tail = last_lines(script.log, _LOG_LINES)
     if not tail:
         say("it printed nothing")

@@ -62,6 +62,7 @@ def test_output_without_a_run_is_kept_where_the_user_is_told(
     said = capfd.readouterr().out
     (folder,) = left(runs)
     assert (folder / "output.log").read_text() == "25\n"
+    assert "a training loop of your own needs fttui.watch(model=…, optimizer=…)" in said
     assert f"all of its output is in {folder / 'output.log'}, kept for 7 days" in said
 
 
