@@ -25,9 +25,9 @@ from .adapter.attach import (
     attach_adapters,
     cast_trainable,
 )
+from .adapter.full_finetuning import full_finetuning_fact, unfreeze
 from .adapter.initial import initial_weights, initialize_loftq
 from .adapter.start import continue_adapter, merge_adapter, start_file
-from .adapter.whole import unfreeze, whole_fact
 from .experts import experts_fact, quantize_experts, quantized_experts
 from .files.completeness import require_complete
 from .files.failures import readable_load_errors
@@ -338,7 +338,7 @@ def _facts(
 
 def _adapter_fact(base: Any, config: RunConfig) -> str:
     if config.adapter.kind == "none":
-        return whole_fact(base)
+        return full_finetuning_fact(base)
     return adapter_fact(base, config.adapter)
 
 

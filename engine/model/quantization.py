@@ -38,7 +38,7 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
             f"{model.id} is an encoder-decoder ({settings.model_type}), but fttui trains "
             f"decoder-only language models. Choose a causal language model."
         )
-    if method := _stored_method(config, settings):
+    if method := _stored_quant_method(config, settings):
         return _dequantizing(method) if method in DEQUANTIZED else None
     if model.quantize == "none":
         return None
@@ -62,7 +62,7 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
     )
 
 
-def _stored_method(config: RunConfig, settings: Any) -> str | None:
+def _stored_quant_method(config: RunConfig, settings: Any) -> str | None:
     """Return the method by which the weights are stored quantized; None if they are not.
 
     Raises:

@@ -20,7 +20,7 @@ _MODEL_WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-STRUCTURE = (
+LORA_CONFIG_ARGS = (
     "r",
     "lora_alpha",
     "target_modules",
@@ -91,7 +91,7 @@ class AdapterFile:
     def values(self) -> dict[str, Any]:
         """The values of the keys of the section `adapter` that the file decides.
 
-        Of full names of modules only the last parts are kept; `structure` has the full names.
+        Of full names of modules only the last parts are kept; `lora_config_args` has them in full.
         """
         targets = self.settings.get("target_modules") or []
         return {
@@ -106,9 +106,9 @@ class AdapterFile:
         }
 
     @property
-    def structure(self) -> dict[str, Any]:
+    def lora_config_args(self) -> dict[str, Any]:
         """The arguments of peft's LoraConfig that decide which weights there are."""
-        return {name: self.settings[name] for name in STRUCTURE if name in self.settings}
+        return {name: self.settings[name] for name in LORA_CONFIG_ARGS if name in self.settings}
 
     @property
     def token_rows(self) -> set[int]:
@@ -119,7 +119,7 @@ class AdapterFile:
 
     def why_not_continued(self) -> Iterator[str]:
         """Yield the reasons why fttui cannot train the adapter further, without a full stop."""
-        own = _WITHOUT_EFFECT.union(STRUCTURE)
+        own = _WITHOUT_EFFECT.union(LORA_CONFIG_ARGS)
         for name, value in self.settings.items():
             if value and name not in own and (name, value) != ("bias", "none"):
                 yield f"it has {name}: {_short(value)}, which fttui does not train"
@@ -130,7 +130,7 @@ def last_parts(names: Iterable[str]) -> list[str]:
     return sorted({name.rpartition(".")[2] for name in names})
 
 
-def adapter_alone(folder: Path) -> bool:
+def holds_only_adapter(folder: Path) -> bool:
     """Return whether a folder holds an adapter, but not the weights of a model."""
     return (folder / SETTINGS).is_file() and not any(
         (folder / name).is_file() for name in _MODEL_WEIGHTS
@@ -164,7 +164,7 @@ def why_only_an_adapter(model_id: str, revision: str | None, *, local: bool = Fa
 
 def adapter_beside_model(folder: Path) -> bool:
     """Return whether a folder holds an adapter and the weights of a model."""
-    return (folder / SETTINGS).is_file() and not adapter_alone(folder)
+    return (folder / SETTINGS).is_file() and not holds_only_adapter(folder)
 
 
 def read_adapter_file(folder: Path) -> AdapterFile:
@@ -207,7 +207,7 @@ def _problem(found: AdapterFile) -> str | None:
             f"its base is {found.base}; export that run with --merged, and set model.id to the "
             "folder"
         )
-    if found.base and Path(found.base).is_dir() and adapter_alone(Path(found.base)):
+    if found.base and Path(found.base).is_dir() and holds_only_adapter(Path(found.base)):
         return (
             f"its base {found.base} is an adapter itself, so two adapters are stacked; merge that "
             "one into its base model first, and set model.id to the merged model"

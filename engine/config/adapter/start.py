@@ -17,8 +17,8 @@ from ..sections.model import PACKAGE_FOLDER, PACKAGE_MODEL
 from .files import (
     SETTINGS,
     AdapterFile,
-    adapter_alone,
     adapter_beside_model,
+    holds_only_adapter,
     last_parts,
     read_adapter_file,
 )
@@ -51,7 +51,7 @@ def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]
             f"adapter.start: {folder} to train this adapter on, or move adapter_config.json out of "
             f"the folder to train a new adapter on the model alone."
         )
-    if not adapter_alone(folder):
+    if not holds_only_adapter(folder):
         return loaded, []
     if config.adapter.start not in (None, config.model.id, str(folder)):
         raise ModelError(
@@ -137,14 +137,14 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
     }
     config = with_fields(loaded.config, adapter=with_fields(own, **taken))
     # The file may have named the start adapter and what it trains, which other keys may exclude.
-    problems = [*_unfit(loaded, file), *check_config(config)]
+    problems = [*_disagreements(loaded, file), *check_config(config)]
     if problems:
         return Started(loaded, problems, [])
     return Started(with_config(loaded, config), [], list(_continued_lines(config.model, file)))
 
 
-def _unfit(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
-    """Yield the settings that do not agree with the adapter to continue."""
+def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
+    """Yield what fttui cannot continue of an adapter, and the settings that contradict it."""
     cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
     for reason in file.why_not_continued():
         yield Problem("adapter.start", f"{file.folder} cannot be continued: {reason}; {cure}")

@@ -72,10 +72,10 @@ def check_row(row: CheckedRow, findings: Findings) -> None:
         findings.note(DIFFERENT_PROMPTS, row.place, count=_differs_in_prompt(row.record))
         findings.note(CONTRADICTING_SCORES, row.place, scores := _scores(row.unread), bool(scores))
     if not row.unread.keys().isdisjoint(_TEXTS):
-        _check_unread(row, findings)
+        _check_unread_columns(row, findings)
 
 
-def _check_unread(row: CheckedRow, findings: Findings) -> None:
+def _check_unread_columns(row: CheckedRow, findings: Findings) -> None:
     """Count a conversation, an answer or a prompt in the columns that are not read."""
     if isinstance(row.record, MessagesRecord | CompletionRecord | PreferenceRecord):
         columns = _other_conversation(row)

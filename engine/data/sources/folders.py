@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The data files of a folder that are read, and the files that are not."""
+    """The data files of a split that are read from a folder, and the files that are not read."""
 
     read: list[Path]
     """Files of the split, in their order."""

@@ -80,8 +80,8 @@ def continue_adapter(
     if reasons:
         raise ModelError(f"adapter.start: {file.folder} cannot be continued: {reasons[0]}.")
     all_linear = targeted_by_all_linear(base) if adapter.targets == "all-linear" else None
-    structure = {**file.structure, "lora_dropout": adapter.dropout}
-    model = _attached(base, LoraConfig(task_type="CAUSAL_LM", **structure), file, seed, device)
+    arguments = {**file.lora_config_args, "lora_dropout": adapter.dropout}
+    model = _attached(base, LoraConfig(task_type="CAUSAL_LM", **arguments), file, seed, device)
     if all_linear is not None and all_linear != (own := _with_adapter(model)):
         other = sorted(all_linear ^ own)
         raise ModelError(
@@ -129,20 +129,20 @@ def _attached(
     try:
         model = seeded(base, settings, seed, device)
     except ValueError as error:
-        raise ModelError(_unfit(file, str(error))) from None
+        raise ModelError(_does_not_fit(file, str(error))) from None
     weights = _weights(file)
     trained = {name for name, _ in _adapter_parameters(model)}
     try:
         result = set_peft_model_state_dict(model, weights)
     except KeyError as error:
-        raise ModelError(_unfit(file, f"it lacks {error}")) from None
+        raise ModelError(_does_not_fit(file, f"it lacks {error}")) from None
     except RuntimeError as error:
-        raise ModelError(_unfit(file, str(error).strip().splitlines()[-1].strip())) from None
+        raise ModelError(_does_not_fit(file, str(error).strip().splitlines()[-1].strip())) from None
     missing = sorted(trained.intersection(result.missing_keys))
     unknown = sorted(result.unexpected_keys)
     if missing or unknown:
         what = f"it lacks {_some(missing)}" if missing else f"the model has no {_some(unknown)}"
-        raise ModelError(_unfit(file, what))
+        raise ModelError(_does_not_fit(file, what))
     return model
 
 
@@ -186,7 +186,8 @@ def _is_tied(base: Any) -> bool:
     return len(pointers) == 1
 
 
-def _unfit(file: AdapterFile, reason: str) -> str:
+def _does_not_fit(file: AdapterFile, reason: str) -> str:
+    """Return the error text for an adapter that was trained on another model."""
     base = f", which was {file.base}" if file.base else ""
     return (
         f"adapter.start: {file.folder} does not fit this model: {reason.rstrip('.')}. Set model.id "

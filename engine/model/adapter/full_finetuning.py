@@ -44,7 +44,7 @@ def unfreeze(base: Any, layers: int | str | None, trained: torch.dtype, other: t
         weight.data = weight.data.to(trained if name in chosen else other)
 
 
-def whole_fact(base: nn.Module) -> str:
+def full_finetuning_fact(base: nn.Module) -> str:
     """Return a line about the weights that are trained without an adapter."""
     sizes = [(weight.numel(), weight.requires_grad) for weight in base.parameters()]
     count = sum(size for size, trained in sizes if trained)
