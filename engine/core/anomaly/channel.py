@@ -96,12 +96,18 @@ class Signal(msgspec.Struct):
     last: float | None = None
     """The value before; a falling value, even far above the level, starts no excursion."""
 
-    def read(self, x: float) -> Reading | None:
-        """Return the residual of a value; None while there are too few records for a baseline."""
+    def read(self, x: float, noisier: float = 1.0) -> Reading | None:
+        """Return the residual of a value; None while there are too few records for a baseline.
+
+        Args:
+            x: the value.
+            noisier: factor on the standard deviation of this record.
+        """
         if self.count < FIRST_RECORDS:
             return None
         level = self.level()
-        return Reading(x - level, level, *self.sds())
+        record_sd, level_sd = self.sds()
+        return Reading(x - level, level, noisier * record_sd, level_sd)
 
     def level(self) -> float:
         """Return the usual value at present; there must be one."""

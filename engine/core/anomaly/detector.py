@@ -54,11 +54,11 @@ class Detector:
         """Return the alerts that a record raises, and update the baselines with it.
 
         Args:
-            record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tok_s`,
-                `mem_allocated`, `rank_mem` (the same of every rank), `loss_scale`, `rank_s` (each
-                rank's own seconds); for contrastive runs `neg_cos`, `contrastive` (that part of the
-                loss) and `candidates`. Any may be missing or None, loss and norm may be NaN or
-                infinite.
+            record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tokens` (of the step,
+                on all ranks), `tok_s`, `mem_allocated`, `rank_mem` (the same of every rank),
+                `loss_scale`, `rank_s` (each rank's own seconds); for contrastive runs `neg_cos`,
+                `contrastive` (that part of the loss) and `candidates`. Any may be missing or None,
+                loss and norm may be NaN or infinite.
         """
         state = self._state
         record = _named(record)
@@ -137,7 +137,11 @@ class Detector:
         if loss is None and norm is None:
             return []
         found = state.stability.update(
-            loss, norm, state.strict(), scaled=bool(record.get("loss_scale"))
+            loss,
+            norm,
+            state.strict(),
+            scaled=bool(record.get("loss_scale")),
+            tokens=record.get("tokens") or 0,
         )
         climbing = lr is not None and state.top_lr.update(lr)
         if climbing and any(f.kind == "divergence" and f.z is None for f in found):

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from ..sliding_window import SlidingWindow
 from .alerts import ALARM, INFO, Finding
 from .channel import Reading, Signal
 from .scale import FROM_ZERO, Scale
@@ -35,6 +36,8 @@ ZERO_RECORDS = 3
 COLLAPSE_UNITS = 50.0
 """Loss from which a fall to exactly 0 must be an overflow, in units of the loss scale: 5 % of the
 first losses."""
+TOKEN_RECORDS = 21
+"""Records whose median number of tokens is the usual one."""
 STEPS = 10_000.0
 """The unit of the rate of false alarms."""
 TESTS = 3
@@ -65,6 +68,7 @@ class Instability(msgspec.Struct):
     grad: Signal = msgspec.field(default_factory=Signal)
     trend: Trend = msgspec.field(default_factory=Trend)
     start: ColdStart = msgspec.field(default_factory=ColdStart)
+    tokens: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TOKEN_RECORDS))
     zero_losses: int = 0
     zeros_before: bool = False
     """Whether the run has had losses of 0 and came back."""
@@ -74,7 +78,13 @@ class Instability(msgspec.Struct):
     """Records that were not finite, with few finite ones between them."""
 
     def update(
-        self, loss: float | None, norm: float | None, strict: Strictness, *, scaled: bool = False
+        self,
+        loss: float | None,
+        norm: float | None,
+        strict: Strictness,
+        *,
+        scaled: bool = False,
+        tokens: float = 0,
     ) -> list[Finding]:
         """Return the instabilities that a record shows, and update the baselines with it.
 
@@ -83,14 +93,28 @@ class Instability(msgspec.Struct):
             norm: gradient norm of the record, if known.
             strict: thresholds of alarms.
             scaled: whether a loss scaler skips steps whose gradients overflow.
+            tokens: tokens of the step; 0 if unknown.
         """
         found = self._nonfinite(loss, norm, scaled=scaled)
         if self.since_bad == 0 and (loss is None or not math.isfinite(loss)):
             return found
-        grad = self._grad(norm, strict)
+        noisier = self._noisier(tokens)
+        grad = self._grad(norm, strict, noisier)
         if loss is not None and math.isfinite(loss):
-            found += self._loss(loss, strict)
+            found += self._loss(loss, strict, noisier)
         return found + grad
+
+    def _noisier(self, tokens: float) -> float:
+        """Return the factor on the noise of a step that has fewer tokens than usual.
+
+        The standard deviation of a mean goes with the inverse root of their number. Such a step
+        is the last one of an epoch, or one of short texts.
+        """
+        if not 0 < tokens < math.inf:
+            return 1.0
+        usual = self.tokens.median() if len(self.tokens) else tokens
+        self.tokens.push(tokens)
+        return math.sqrt(usual / tokens) if tokens < usual else 1.0
 
     def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> list[Finding]:
         """Return the finding about the first of some records that are not finite."""
@@ -139,11 +163,11 @@ class Instability(msgspec.Struct):
             tail="exactly 0: a number format ran over",
         )
 
-    def _grad(self, norm: float | None, strict: Strictness) -> list[Finding]:
+    def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> list[Finding]:
         if norm is None or not math.isfinite(norm) or norm <= 0:
             return []
         y = math.log(norm)
-        reading = self.grad.read(y)
+        reading = self.grad.read(y, noisier)
         found = []
         if reading is not None and self._explodes(y, reading, strict):
             level = math.exp(reading.level)
@@ -166,7 +190,7 @@ class Instability(msgspec.Struct):
             return False
         return reading.residual > signal.limit(reading.sd, strict.probability)
 
-    def _loss(self, loss: float, strict: Strictness) -> list[Finding]:
+    def _loss(self, loss: float, strict: Strictness, noisier: float) -> list[Finding]:
         found = []
         grows = self.scale.signed or self.scale.zeros >= FROM_ZERO
         best = None if grows else self.start.update(loss)
@@ -177,7 +201,7 @@ class Instability(msgspec.Struct):
             return found
         if len(fresh) > 1:
             self._settle(fresh[:-1])
-        return self._judge_loss(loss, fresh[-1], strict) + found
+        return self._judge_loss(loss, fresh[-1], strict, noisier) + found
 
     def _settle(self, values: list[float]) -> None:
         """Rebuild the baseline from earlier losses, because the scale is new or has changed."""
@@ -187,8 +211,10 @@ class Instability(msgspec.Struct):
             self.loss.learn(x, None)
             self.trend.take(x)
 
-    def _judge_loss(self, loss: float, x: float, strict: Strictness) -> list[Finding]:
-        reading = self.loss.read(x)
+    def _judge_loss(
+        self, loss: float, x: float, strict: Strictness, noisier: float
+    ) -> list[Finding]:
+        reading = self.loss.read(x, noisier)
         found = []
         spike = reading is not None and self._is_out(
             self.loss, x, reading, self._least_rise(reading.sd), strict

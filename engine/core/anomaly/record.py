@@ -11,6 +11,7 @@ STEP_FIELDS = {
     "grad_norm": "grad_norm",
     "lr": "lr",
     "epoch": "epoch",
+    "tokens": "tokens",
     "rank_s": "rank_s",
     "rank_mem": "rank_mem_bytes",
     "tok_s": "tokens_per_s",

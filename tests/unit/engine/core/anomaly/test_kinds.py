@@ -178,6 +178,31 @@ def test_a_loss_that_begins_at_zero_and_grows_finds_its_size() -> None:
         assert unstable(logged(losses)) == []
 
 
+def epochs(seed: int, tokens: int) -> list[Record]:
+    """Epochs of 50 steps; the last one has a sixteenth of the texts and so four times the noise."""
+    rng = random.Random(seed)
+    records = []
+    for step in range(1, 2001):
+        last = step % 50 == 0
+        loss = 2.0 * math.exp(rng.gauss(0, 0.2 if last else 0.05))
+        norm = math.exp(rng.gauss(0, 0.8 if last else 0.2))
+        records.append({"step": step, "loss": loss, "grad_norm": norm, "lr": 1e-4})
+        records[-1]["tokens"] = 250 if last and tokens else tokens
+    return records
+
+
+def test_the_noise_of_a_step_with_few_tokens_is_no_instability() -> None:
+    blind = sum(len(unstable(epochs(seed, 0))) for seed in range(8))
+    assert sum(len(unstable(epochs(seed, 4000))) for seed in range(8)) <= 1 < blind
+
+
+def test_a_blow_up_in_a_step_with_few_tokens_is_found() -> None:
+    for seed in SEEDS:
+        records = epochs(seed, 4000)
+        records[1799]["loss"] *= 8
+        assert 1800 in unstable(records)
+
+
 def test_a_second_blow_up_after_the_return_is_told() -> None:
     losses = around(1.0, 0.03, 400, 1)
     for start in (150, 300):
