@@ -71,6 +71,8 @@ def free_bytes(folder: Path) -> int | None:
         disk = os.statvfs(folder)
     except OSError:
         return None
+    if disk.f_blocks == 0:
+        return None  # some file systems of other machines tell no sizes
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
     return blocks * disk.f_frsize
 

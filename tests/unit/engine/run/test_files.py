@@ -55,7 +55,10 @@ def test_only_the_end_of_a_long_file_is_read(tmp_path: Path) -> None:
     assert last_lines(file, 100, limit_bytes=8) == ["098", "099"]
 
 
-def test_free_space_is_the_share_of_this_user_and_unknown_without_a_folder(tmp_path: Path) -> None:
+def test_free_space_is_the_share_of_this_user_and_unknown_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     free = free_bytes(tmp_path)
     assert free is not None
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
@@ -72,3 +75,19 @@ def test_a_process_is_alive_only_with_its_own_start_time() -> None:
     assert not is_alive(os.getpid(), started - 1.0)
     assert process_started(2**22 + 1) is None
     assert not is_alive(2**22 + 1, started)
+
+
+@pytest.mark.parametrize(
+    ("user", "blocks", "expected"), [(1000, 100, 40), (0, 100, 50), (1000, 0, None), (0, 0, None)]
+)
+def test_free_space_is_that_of_the_user_and_unknown_where_no_sizes_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    blocks: int,
+    expected: int | None,
+) -> None:
+    told = os.statvfs_result((10, 10, blocks, blocks // 20, blocks // 25, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _folder: told)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert free_bytes(tmp_path) == expected
