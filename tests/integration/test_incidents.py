@@ -238,6 +238,7 @@ def test_recover_goes_past_the_bad_data_and_its_probation_passes(
         text = (played.run.reports / f"{alarm.report}.md").read_text()
         assert "**Rollback Initiated:** step 36 → 30" in text
     assert len(alarms) > 1
+    assert {alarm.incident for alarm in alarms} == {alarms[0].id}
 
 
 def test_going_back_for_no_anomaly_is_no_failed_attempt_at_one(
