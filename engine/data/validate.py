@@ -211,7 +211,10 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the configuration on standard input and return the exit code."""
+    """Check the data of a resolved configuration read from standard input; return the exit code.
+
+    The code is 0 also if a source cannot be reached, because nothing was checked then.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--tokens", action="store_true")

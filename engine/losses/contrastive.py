@@ -137,7 +137,10 @@ def _contrast(
 
 
 def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
-    """Return the reverse direction among the given anchors, with the mask transposed."""
+    """Return what is compared in the direction from positives to anchors, if no others are given.
+
+    The mask is reduced to the positives and transposed.
+    """
     own = torch.arange(len(anchors), device=anchors.device)
     return Reverse(anchors, own, None if mask is None else mask[:, positive].T)
 

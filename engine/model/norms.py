@@ -17,10 +17,10 @@ _ROWS = 4
 
 
 def slim_norms(model: nn.Module) -> int:
-    """Replace the forward pass of a model's RMS norms, which must be frozen; return their number.
+    """Let a model's RMS norms keep no fp32 copy of their input; return how many were changed.
 
-    Only norms of the usual form are replaced: their results are compared first and are bitwise
-    equal.
+    Their weights must be frozen, because they get no gradient from the forward pass that is put in
+    place. A norm is changed only if that gives bitwise equal results on a small input.
     """
     changed = 0
     for module in model.modules():

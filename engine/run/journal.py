@@ -319,7 +319,9 @@ def _locked(folder: OpenFolder, lock: Path, instead_of: int | None = None) -> in
         fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(opened)
-        raise JournalLocked(f"{lock} is held by another process, which writes the file") from None
+        raise JournalLocked(
+            f"another process is writing the journal: it holds the lock {lock}"
+        ) from None
     except OSError:
         os.close(opened)
         raise

@@ -254,7 +254,10 @@ class JournalWriter:
             journal = [self._run.journal.name] if self._journal.keep_in_place() else []
             self._keep_reserve()
         except (OSError, JournalLocked) as error:
-            self._log_once(f"the run folder {self._run.path} cannot be kept whole: {error}")
+            self._log_once(
+                f"files are missing in the run folder {self._run.path} and cannot be restored: "
+                f"{error}; training continues, but the run may not be saved completely"
+            )
             return
         self._misplaced = ""
         self.folder_losses += report.made_again

@@ -219,7 +219,11 @@ def test_another_base_or_chat_template_than_that_of_the_adapter_is_warned_of(
         assert export([str(sft.path), "last", "--kind", "adapter", "--out", str(start)]) == 0
     assert warnings_for(tmp_path / "same", start) == ""
     other = warnings_for(tmp_path / "other", start, data__template="'{{ messages }}'")
-    kept = "alone/chat_template.jinja" if form == "export" else "as in the run of the adapter"
+    kept = (
+        "alone/chat_template.jinja"
+        if form == "export"
+        else "the value that the run of the adapter had"
+    )
     assert "another chat template than that of this run; to keep its template" in other
     assert kept in other
     model = tiny_llama(tmp_path / "seed", seed=0)

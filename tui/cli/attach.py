@@ -193,7 +193,7 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
 
 
 async def _chosen(connection: SshConnection, host: str) -> str | None:
-    """Return the path of the run that the user picks from a remote host's runs.
+    """Return the path of the run that the user picks on a remote host, or of the only one.
 
     Without a terminal, print the runs and return None.
     """

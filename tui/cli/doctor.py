@@ -155,7 +155,10 @@ def _check_trainers() -> Iterator[HealthCheck]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        text = f"importing their libraries took more than {_IMPORT_TIMEOUT_S} s"
+        text = (
+            f"importing their libraries took more than {_IMPORT_TIMEOUT_S} s, so what they can be "
+            "told to do is not known"
+        )
         yield HealthCheck("trainers", text, "note")
         return
     for line in done.stdout.splitlines():

@@ -28,7 +28,8 @@ from .temporary_runs import lr_find, profile
 INTERRUPTED = 130
 
 _EPILOG = """\
-RUN is a run's name, a unique prefix of it, or its folder; the default is the newest live run.
+RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
+newest live run, events and export the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 

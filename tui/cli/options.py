@@ -51,7 +51,9 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
     """Add the RUN argument and `--runs-dir`."""
     if optional:
-        parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest live run")
+        parser.add_argument(
+            "run", metavar="RUN", nargs="?", help="default: the newest run, live or ended"
+        )
     else:
         parser.add_argument("run", metavar="RUN", help="name, unique prefix, or folder")
     add_runs_dir(parser)

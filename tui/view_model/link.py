@@ -78,7 +78,11 @@ def shown_state(run: RunView, link: LinkView) -> RunState:
 
 
 def stalled_s(run: RunView, link: LinkView, now: float) -> float | None:
-    """Return the seconds since the last step if they are far more than usual, else None."""
+    """Return for how many seconds a running run has made no step, if that is far more than usual.
+
+    They count from the last step or from the last change of state, whichever is later. None
+    otherwise, and if the run is not running.
+    """
     if shown_state(run, link) is not RunState.RUNNING:
         return None
     moments = [t for t in (run.last_step_at, run.state_since) if t is not None]

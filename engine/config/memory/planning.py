@@ -66,7 +66,13 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """Return the model's sizes; arguments and errors are those of `settings_of`."""
+    """Return the model's sizes; the arguments are those of `settings_of`.
+
+    Raises:
+        FttuiError: config.json cannot be found or read.
+        MixtureOfExperts: the model is a mixture of experts.
+        ModelError: a size is missing in config.json.
+    """
     return read_architecture(settings_of(config, local=local))
 
 

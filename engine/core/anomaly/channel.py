@@ -142,7 +142,7 @@ class Signal(msgspec.Struct):
         return max(sd, MIN_SD)
 
     def _widening(self) -> float:
-        """Return the factor by which limits widen because noise and tail are of few records.
+        """Return the factor by which limits widen while noise and tail come from few records.
 
         It is the ratio of Student's to the normal quantile. The degrees of freedom are the records
         of the tail, because its residuals include the error of the noise.

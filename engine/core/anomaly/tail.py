@@ -101,9 +101,11 @@ class Tail(msgspec.Struct):
         return threshold + total * (growth - 1)
 
     def width(self, prior: Prior) -> float:
-        """Return how far the tail begins in units of the prior's beginning, at least 1.
+        """Return the value at which the tail begins over that of the prior, at least 1.
 
-        It is above 1 for noise with a memory, whose neighbours differ less than distant records.
+        It is 1 while there are few values. It is above 1 for autocorrelated noise: neighbouring
+        records then differ less than distant ones, so the standard deviation, which is estimated
+        from neighbours, is too small.
         """
         ordered = self.window.ordered
         if len(ordered) < WIDTH_RECORDS:

@@ -84,13 +84,15 @@ class Trend(msgspec.Struct):
     sds: list[float] = []
 
     def update(self, x: float, sd: float | None, probability: float, size: float) -> Lift | None:
-        """Add a value; return the lift in the record where a divergence begins.
+        """Add a value; return its lift if a divergence begins with it, otherwise None.
+
+        The lift is how far the recent level is above the best earlier one.
 
         Args:
             x: value on the scale of the channel.
             sd: standard deviation of a record; None while unknown.
-            probability: with which a record may begin a false divergence.
-            size: factor on the least lift.
+            probability: accepted probability that a record is wrongly taken for the beginning.
+            size: multiplies the smallest lift that can be a divergence.
         """
         now = self.take(x)
         if sd is None or now is None or not len(self.best):

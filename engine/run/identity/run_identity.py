@@ -76,7 +76,11 @@ class RunIdentity:
         if self._thread.is_alive():
             return None
         if self._fault:
-            self._log("warning", f"the content of the run is not recorded: {self._fault}")
+            self._log(
+                "warning",
+                "the hashes of model, tokenizer, template and data could not be recorded, so "
+                f"that a change of them is not noticed later: {self._fault}",
+            )
             self._fault = ""
         return self._identity
 

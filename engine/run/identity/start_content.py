@@ -37,10 +37,10 @@ def differences_from_start(config: RunConfig, folder: Path) -> Iterator[str]:
         )
     if template and not own.unknown and own.parts.get(DEFAULT_TEMPLATE) != template:
         file = folder / "chat_template.jinja"
-        named = str(file) if file.is_file() else "as in the run of the adapter"
+        named = str(file) if file.is_file() else "the value that the run of the adapter had"
         yield (
             "warning: the adapter was trained with another chat template than that of this run; "
-            f"to keep its template, set data.template: {named}"
+            f"to keep its template, set data.template to {named}"
         )
 
 
