@@ -136,7 +136,8 @@ def equip(
     require_head(base, dtype, device)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
     _checkpoint_activations(base, config.train, device)
-    progress("Attaching adapters", 0, 1)
+    label = "Attaching adapters" if config.adapter.kind == "lora" else "Unfreezing weights"
+    progress(label, 0, 1)
     if config.data.special_tokens:
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
@@ -153,7 +154,7 @@ def equip(
     trainable, total = _counts(model)
     facts = _facts(base, tokenizer, config, dtype, adapter)
     facts |= {"new tokens": rows.fact} if rows.fact else {}
-    progress("Attaching adapters", 1, 1)
+    progress(label, 1, 1)
     return LoadedModel(model, tokenizer, facts, int(trainable), int(total), initial)
 
 

@@ -7,7 +7,11 @@ import time
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _DECIMAL = ("", "k", "M", "G", "T")
-_MEMORY_TERMS = {"base": "base weights", "non_quantized": "embeddings, head, norms"}
+_MEMORY_TERMS = {
+    "base": "base weights",
+    "non_quantized": "embeddings, head, norms",
+    "adapters": "trained weights",
+}
 
 
 def number(value: float | None) -> str:

@@ -191,6 +191,17 @@ def read_adapter_file(folder: Path) -> AdapterFile:
     return found
 
 
+def _how_to_fit_the_base(folder: Path) -> str:
+    """Return how an adapter is made to fit its unchanged base model."""
+    if folder.parent.name == "checkpoints":
+        run = folder.parent.parent.name
+        return f"run `fttui export {run} --adapter`, and set adapter.start to the folder it writes"
+    return (
+        "save it again with peft's path_initial_model_for_weight_conversion, or export its run "
+        "with fttui"
+    )
+
+
 def _problem(found: AdapterFile) -> str | None:
     kind = str(found.settings.get("peft_type"))
     if kind != "LORA":
@@ -199,8 +210,7 @@ def _problem(found: AdapterFile) -> str | None:
     if start.startswith(_CHANGED_BASE):
         return (
             f"it was initialized by {start}, which changes the base model, so it does not fit the "
-            "base model itself; save it again with peft's path_initial_model_for_weight_conversion,"
-            " or export its run with fttui"
+            f"base model itself; {_how_to_fit_the_base(found.folder)}"
         )
     if _MERGED in found.base:
         return (

@@ -12,6 +12,7 @@ from huggingface_hub import constants
 from fttui.engine.config.adapter.files import read_adapter_file
 from fttui.engine.config.adapter.start import with_base_of_adapter, with_start
 from fttui.engine.config.load import LoadedConfig, load_config
+from fttui.engine.errors import ModelError
 
 LORA = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
 
@@ -129,3 +130,12 @@ def test_another_base_model_is_warned_of(
     warnings = [one for one in with_start(given, read_adapter_file(folder)).lines if "warn" in one]
     assert len(warnings) == bool(warning)
     assert warning in "".join(warnings)
+
+
+def test_a_checkpoint_that_changes_its_base_is_to_be_exported(tmp_path: Path) -> None:
+    folder = tmp_path / "first-run" / "checkpoints" / "step-000003"
+    folder.mkdir(parents=True)
+    settings = {"peft_type": "LORA", "r": 8, "init_lora_weights": "pissa"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=r"run `fttui export first-run --adapter`"):
+        read_adapter_file(folder)
