@@ -189,7 +189,7 @@ class Plateau(msgspec.Struct):
             self.count = RUN_BLOCKS
 
     def relearn(self) -> None:
-        """Forget the losses so far."""
+        """Reset the losses so far."""
         self.blocks = []
         self.total, self.held = 0.0, 0
 

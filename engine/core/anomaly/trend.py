@@ -117,7 +117,7 @@ class Trend(msgspec.Struct):
         return Lift(lift, level, sd)
 
     def take(self, x: float) -> float | None:
-        """Add a value without judging it; return the present level, if there is one."""
+        """Add a value without a test; return the present level, if there is one."""
         self.count += 1
         self.last.append(x)
         del self.last[:-FAST_RECORDS]
@@ -146,7 +146,7 @@ class Trend(msgspec.Struct):
             self.relearn()
 
     def relearn(self) -> None:
-        """Forget the learned level, so that the next records define a new one."""
+        """Reset the level; the next records define a new one."""
         self.last.clear()
         self.count = 0
         self.best.clear()
