@@ -132,7 +132,9 @@ class LightningRun(LoopRun):
 
     def _judge_with_figures(self) -> bool:
         if self._place.world_size == 1:
-            self._log(None, _figures(self._lightning.logged_metrics))
+            figures = _figures(self._lightning.logged_metrics)
+            figures.pop("loss", None)  # every step has it anyway
+            self._log(None, figures)
         self._judged = True
         return self._judge()
 
@@ -171,10 +173,20 @@ class LightningRun(LoopRun):
     def validated(self) -> None:
         """Record the figures of a validation."""
         if not self._lightning.sanity_checking:
-            metrics = _figures(self._lightning.callback_metrics)
-            self._shield.call(
-                lambda: self._event_log.record(EvalFinished(metrics=metrics, seconds=0.0)), None
-            )
+            self._shield.call(self._record_validation, None)
+
+    def _record_validation(self) -> None:
+        results = getattr(self._lightning, "_results", None)  # those of this validation alone
+        found = self._lightning.callback_metrics
+        if results is not None:
+            found = results.metrics(on_step=False)["callback"]
+        metrics = {
+            name.removeprefix("val_").removeprefix("val/"): value
+            for name, value in _figures(found).items()
+        }
+        self._event_log.record(EvalFinished(metrics=metrics, seconds=0.0))
+        if "loss" in metrics and self._monitor is not None:
+            self._monitor.evaluated(metrics)
 
     def close(self) -> None:
         """Put back what was changed in the trainer."""
@@ -214,10 +226,10 @@ def _parts(trainer: Any, module: Any) -> LoopParts:
 
 
 def _figures(logged: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a module has logged, without what every step has anyway."""
+    """Return the numbers that a module has logged, without the epoch, which every step has."""
     return {
         name: float(value)
         for name, value in logged.items()
-        if name not in ("epoch", "loss")
+        if name != "epoch"
         and (isinstance(value, int | float) or (torch.is_tensor(value) and value.numel() == 1))
     }

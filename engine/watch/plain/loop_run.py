@@ -26,6 +26,7 @@ from ...train.controlled_session import ControlledSession
 from ...train.distributed.place import RankPlace
 from ...train.distributed.rank_agreement import agreement_of
 from ...train.loop.step_loop import StepLoop
+from ...train.monitoring.monitor import TrainingMonitor
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
 from ..foreign_session import broadcast_run, control_trainer, record_start
@@ -87,6 +88,7 @@ class LoopRun:
         self._memory = LoopMemory(parts.optimizer, self._event_log.position)
         self._trainer: LoopTrainer | None = None
         self._session: ControlledSession | None = None
+        self._monitor: TrainingMonitor | None = None
         self._in_step = False
         self._losses: list[Tensor] = []
         self._told = False
@@ -145,9 +147,10 @@ class LoopRun:
         state = ForeignState(changed, self._memory, self._tape, position)
         trainer = LoopTrainer(parts.optimizer, position, state, self._tape, self._refused)
         place, log = self._place, self._event_log
-        session = control_trainer(
+        controlled = control_trainer(
             self._config, run, log, agreement, place, trainer, parts.model, None
-        ).session
+        )
+        self._monitor = controlled.monitor
         facts = {"checkpoints": self._plan.fact, "batches kept": self._tape.limit_text}
         self._record_start = lambda: record_start(
             self._script_run,
@@ -161,7 +164,7 @@ class LoopRun:
         )
         self._record_start()
         self._trainer = trainer
-        return session
+        return controlled.session
 
     def _begin_step(self) -> bool:
         """Handle the boundary between two steps; False if the run ends here."""

@@ -149,7 +149,9 @@ def test_a_watched_training_is_the_same_training(
     assert [step.lr for step in steps] == pytest.approx([0.01 * 0.9**n for n in range(STEPS)])
     assert steps[1].extra["size"] == 4.0
     assert [step.epoch for step in steps][3::4] == [1.0, 2.0, 3.0]
-    assert len(found.played.events(EvalFinished)) == 3
+    validations = found.played.events(EvalFinished)
+    assert [list(one.metrics) for one in validations] == [["loss"]] * 3
+    assert len({one.metrics["loss"] for one in validations}) == 3
     started = found.played.events(RunStarted)[-1]
     assert (started.total_steps, started.task) == (STEPS, "Lightning")
     (ended,) = found.played.events(RunEnded)
@@ -279,6 +281,15 @@ def test_the_entry_point_is_off_unless_asked_for(switch: str, wanted: bool, tmp_
     assert done.returncode == 0, done.stderr
     assert ("FttuiCallback" in done.stdout) is wanted
     assert ("fttui.engine.watch.plain" in done.stdout) is wanted
+
+
+def test_switched_off_the_callback_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
+    from fttui.engine.watch.lightning.callback import lightning_callback
+
+    monkeypatch.setenv("FTTUI", "off")
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    fit(tmp_path, Module(), [lightning_callback(WatchOptions())], max_epochs=1)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
