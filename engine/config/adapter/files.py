@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ...errors import ModelError
@@ -195,7 +196,10 @@ def _how_to_fit_the_base(folder: Path) -> str:
     """Return how an adapter is made to fit its unchanged base model."""
     if folder.parent.name == "checkpoints":
         run = folder.parent.parent.name
-        return f"run `fttui export {run} --adapter`, and set adapter.start to the folder it writes"
+        return (
+            f"run `fttui export {quote(run)} --adapter`, and set adapter.start to the folder that "
+            "it writes"
+        )
     return (
         "save it again with peft's path_initial_model_for_weight_conversion, or export its run "
         "with fttui"
