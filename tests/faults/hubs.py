@@ -430,7 +430,7 @@ def _second_writers(box: Box, run: RunDirectory) -> None:
             check=False,
         )
         require(second.returncode != 0, "a second engine trained the same run")
-        require("held by another process" in second.stderr, second.stderr[-300:])
+        require("another process is writing the journal" in second.stderr, second.stderr[-300:])
         again = [sys.executable, "-m", "fttui.engine.hub", str(run.path)]
         require(subprocess.run(again, capture_output=True, check=False).returncode == 0, "no")
         require(hub_of(run) == hub, "a second hub took the first one's place")
