@@ -18,6 +18,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace
+from tests.support.matrix import in_part
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
@@ -38,8 +39,10 @@ def played(
         ("contrastive", {}),
         ("sft", {"train__memory": "lean", "model__quantize": "nf4", "eval__every": 2}),
         ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
-        ("kto", {}),
-        ("dpo", {"train__memory": "lean", "model__quantize": "nf4"}),
+        pytest.param("kto", {}, marks=pytest.mark.long),
+        pytest.param(
+            "dpo", {"train__memory": "lean", "model__quantize": "nf4"}, marks=pytest.mark.long
+        ),
     ],
     ids=["sft", "packed", "contrastive", "lean", "dpo", "kto", "lean dpo"],
 )
@@ -68,7 +71,7 @@ def test_a_layer_that_is_computed_again_is_computed_as_it_was(
     assert not any(with_gradient)
 
 
-@pytest.mark.parametrize("task", ["sft", "dpo", "kto"])
+@pytest.mark.parametrize("task", in_part(["sft", "dpo", "kto"], ["sft", "kto"]))
 def test_it_goes_back_and_takes_every_setting_as_ever(tmp_path: Path, task: str) -> None:
     sets: dict[str, Any] = {"train__fast": "static", "checkpoint__every": 2}
     sets["train__neftune"] = 5.0 if task == "sft" else 0.0

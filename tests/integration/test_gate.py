@@ -33,6 +33,7 @@ from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.loop.update_gate import UpdateGate, gate_of
 from fttui.engine.train.trainers.pairs import PairTrainer
 from fttui.engine.train.trainers.text import TextTrainer
+from tests.support.matrix import in_part
 from tests.support.odd_steps import odd, told
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -45,13 +46,25 @@ NAN, LOUD = math.nan, 300.0
     [
         (1.0, "sft", {"train__ema": 0.9, "train__deterministic": "true"}),
         (NAN, "sft", {"guard__nonfinite": "skip", "train__ema": 0.9}),
-        (NAN, "sft", {"guard__nonfinite": "rollback", "checkpoint__every": 2}),
+        pytest.param(
+            NAN,
+            "sft",
+            {"guard__nonfinite": "rollback", "checkpoint__every": 2},
+            marks=pytest.mark.long,
+        ),
         (LOUD, "sft", {"train__clip": 0, "train__ema": 0.9}),
-        (LOUD, "sft", {"train__accumulate": 1}),
+        pytest.param(LOUD, "sft", {"train__accumulate": 1}, marks=pytest.mark.long),
         (LOUD, "sft", {"train__accumulate": 1, "checkpoint__every": 1, "eval__every": 2}),
-        (LOUD, "sft", {"policy__autopilot": "act", "checkpoint__every": 2}),
+        pytest.param(
+            LOUD,
+            "sft",
+            {"policy__autopilot": "act", "checkpoint__every": 2},
+            marks=pytest.mark.long,
+        ),
         (LOUD, "contrastive", {"contrastive__learn_temperature": "true"}),
-        (NAN, "contrastive", {"contrastive__cross_accumulation": "on"}),
+        pytest.param(
+            NAN, "contrastive", {"contrastive__cross_accumulation": "on"}, marks=pytest.mark.long
+        ),
     ],
 )
 def test_every_record_is_as_if_each_verdict_had_been_waited_for(
@@ -144,7 +157,10 @@ def sent_in_step(number: int, text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", ["lr scale 0.5", "clip 0.3", "note here", "checkpoint", "pause"]
+    "command",
+    in_part(
+        ["lr scale 0.5", "clip 0.3", "note here", "checkpoint", "pause"], ["lr scale 0.5", "pause"]
+    ),
 )
 def test_a_step_begun_with_old_weights_is_begun_again(tmp_path: Path, command: str) -> None:
     sets = {"train__fast": "static", "train__accumulate": 4, "train__batch": 2}

@@ -47,7 +47,7 @@ def _talk(payload: bytes) -> bytes:
     return GREETING + frames_of(FrameKind.TALK, payload)
 
 
-@pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "9", "box:demo", "pause")])
+@pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "4", "box:demo", "pause")])
 @pytest.mark.parametrize(
     "says",
     [

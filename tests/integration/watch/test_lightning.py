@@ -29,6 +29,7 @@ from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.journal_writer import JournalWriter
 from fttui.engine.watch import script_run
 from fttui.engine.watch.watch_options import WatchOptions
+from tests.support.matrix import in_part
 from tests.support.training import Played, Script, ScriptedEventLog, read_records
 
 from .test_scripts import only_run, run_exec
@@ -263,7 +264,10 @@ print([name for name in sys.modules if name.startswith("fttui.engine.watch.plain
 """
 
 
-@pytest.mark.parametrize(("switch", "wanted"), [("", False), ("off", False), ("on", True)])
+@pytest.mark.parametrize(
+    ("switch", "wanted"),
+    in_part([("", False), ("off", False), ("on", True)], [("", False), ("on", True)]),
+)
 def test_the_entry_point_is_off_unless_asked_for(switch: str, wanted: bool, tmp_path: Path) -> None:
     from importlib.metadata import entry_points
 
