@@ -201,7 +201,7 @@ class CommandSpec:
         if state in self.legal:
             return None
         if state.ended:
-            return f"the run is {state.value}; resume it with: fttui run --resume RUN"
+            return f"the run is {state.value} and takes no commands; resume it, or start it again"
         wanted = {"running", "paused"} | ({"halted"} if RunState.HALTED in self.legal else set())
         return f"{self.verb} works while {' or '.join(sorted(wanted))}; the run is {state.value}"
 

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -163,6 +164,28 @@ class RunDirectory:
             )
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoSuchRun(f"{self.path} is not a run folder: {error}") from None
+
+    @property
+    def resume_hint(self) -> str:
+        """What resumes an ended run, such as `resume it with: fttui run --resume RUN`.
+
+        The run of a script is resumed by the means of the script, as a new run.
+        """
+        try:
+            script = self.identity().script
+        except NoSuchRun:
+            script = ""
+        return start_again(script) if script else f"resume it with: {resume_command(self.id)}"
+
+
+def resume_command(run_id: str) -> str:
+    """Return the command that resumes a run of the engine."""
+    return f"fttui run --resume {quote(run_id)}"
+
+
+def start_again(script: str) -> str:
+    """Return what goes on after the run of a script, which only the script itself can resume."""
+    return f"start its script again for a new run: {script}"
 
 
 def runs_root(option: str | None = None) -> Path:

@@ -199,8 +199,8 @@ def require_engine(run: RunDirectory) -> None:
     engine = read_engine(run)
     if engine is None or not engine.alive:
         raise EngineGone(
-            f"no engine is running for {run.id}; resume the run with: "
-            f"fttui run --resume {quote(run.id)}, or view it with: fttui show {quote(run.id)}"
+            f"no engine is running for {run.id}; view it with: fttui show {quote(run.id)}, or "
+            f"{run.resume_hint}"
         )
     require_own_process(engine, "the engine")
 

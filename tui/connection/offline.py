@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from shlex import quote
 
 from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.control_log import find_decision
@@ -62,8 +61,7 @@ class OfflineSession:
         self.read_only = True
         self._run = run
         self._feed = SessionFeed()
-        resume = f"fttui run --resume {quote(run.id)}"
-        self._no_engine = f"no engine is running for this run; resume it with: {resume}"
+        self._no_engine = f"no engine is running for this run; {run.resume_hint}"
 
     async def listen(self, deliver: Deliver) -> None:
         """Deliver the journal (a long one with old steps thinned), a heartbeat, `Link.ENDED`."""

@@ -159,6 +159,11 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
         return [f"Ends the run {where}; the last {since} of work are lost."]
     first = "Writes" if held else f"Finishes step {run.step + 1:,}, writes"
+    if run.started is not None and run.started.script:
+        return [
+            f"{first} a checkpoint and ends the training; the rest of the script runs.",
+            "The checkpoint serves only the script's process: to train on, start the script again.",
+        ]
     return [
         f"{first} a checkpoint and ends the run.",
         f"Resume it later with: fttui run --resume {quote(state.run_id)}",

@@ -116,6 +116,9 @@ def _fault(state: AppState) -> list[Content]:
 
 
 def _resume_hint(state: AppState) -> Content:
+    if state.run.started is not None and state.run.started.script:
+        script = state.run.started.script
+        return assemble("start its script again for a new run: ", (script, f"{BOLD} {ACCENT}"))
     ended = state.run.ended
     newest = state.run.checkpoints[-1] if state.run.checkpoints else None
     name = (ended.checkpoint if ended else None) or (newest.name if newest else None)

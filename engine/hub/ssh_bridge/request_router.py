@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from ...protocol.codec import DecodeError, decode_client
 from ...protocol.requests import (
     Accepted,
@@ -55,8 +53,7 @@ class RequestRouter:
     def _why_not(self, message: AnyClientMessage) -> AnyHubMessage | None:
         reason = self._why_read_only or self._hub.refusal
         if not reason and not self._hub.engine_alive and not self._hub.connected:
-            resume = f"fttui run --resume {quote(self._run.id)}"
-            reason = f"no engine is running for this run; resume it with: {resume}"
+            reason = f"no engine is running for this run; {self._run.resume_hint}"
             if isinstance(message, SubmitCommand):
                 return self._decided(message) or _refusal(message, reason)
         return _refusal(message, reason) if reason else None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import NoSuchRun
@@ -21,6 +22,15 @@ def test_a_new_run_is_private_and_knows_itself(tmp_path: Path) -> None:
 
 def test_runs_started_in_the_same_second_differ(tmp_path: Path) -> None:
     assert len({make_run(tmp_path).id for _ in range(4)}) == 4
+
+
+def test_a_run_is_resumed_by_the_engine_and_that_of_a_script_by_the_script(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert run.resume_hint == f"resume it with: fttui run --resume {run.id}"
+    identity = msgspec.structs.replace(run.identity(), script="python train.py")
+    run.write(run.identity_file, msgspec.json.encode(identity))
+    assert run.resume_hint == "start its script again for a new run: python train.py"
+    assert RunDirectory(tmp_path / "gone").resume_hint.endswith("fttui run --resume gone")
 
 
 def test_any_other_folder_is_no_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+import msgspec
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, WATCH, Alert
@@ -86,6 +87,15 @@ def test_stopping_says_what_is_lost(state: AppState) -> None:
     assert in_words(held, Stop(save=False))[0].startswith("Ends the run at step 1,241;")
     assert "not started yet" in in_words(AppState(), Stop())[0]
     assert AppState().state is RunState.STARTING
+
+
+def test_a_stopped_script_is_not_resumed_by_fttui(state: AppState) -> None:
+    assert state.run.started is not None
+    started = msgspec.structs.replace(state.run.started, script="python train.py")
+    watched = replace(state, run=replace(state.run, started=started))
+    words = " ".join(in_words(watched, Stop()))
+    assert "the rest of the script runs" in words
+    assert "--resume" not in words
 
 
 @pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])
