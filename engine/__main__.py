@@ -30,8 +30,8 @@ from .protocol.states import RunState
 from .run.checkpoint_store import CheckpointStore
 from .run.control_log import ControlReader, decision_lock
 from .run.files import last_lines
+from .run.folder.folder_keeper import sweep_temporary
 from .run.folder.links import UnsafeRunFolder, require_plain
-from .run.folder_keeper import sweep_temporary
 from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ..config.contrastive_candidates import hard_negatives_used
+from ..config.memory.contrastive_candidates import hard_negatives_used
 from ..config.schema import RunConfig
 from ..config.tasks import SCORED_KINDS
 from ..errors import DataError

@@ -15,7 +15,7 @@ import msgspec
 
 from ..protocol.codec import DecodeError, decode_readable, encode, peek_seq
 from ..protocol.events import AnyEvent, LogEmitted, Record
-from ..run.folder_keeper import FolderKeeper
+from ..run.folder.folder_keeper import FolderKeeper
 from ..run.journal import FrameWriter, JournalLocked
 from ..run.processes.marks import read_endpoint
 from ..run.run_dir import RunDirectory

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..config.contrastive_candidates import candidate_facts, hard_negatives_used
 from ..config.load import read_resolved
+from ..config.memory.contrastive_candidates import candidate_facts, hard_negatives_used
 from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps

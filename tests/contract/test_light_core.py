@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fttui.tui.cli.main import build_parser
-from fttui.tui.cli.training_packages import TRAIN, fits
+from fttui.tui.cli.preflight.training_packages import TRAIN, fits
 from tests.support.counting_run import new_counting_run
 from tests.support.wheel import built_wheel, copied_source, light_environment
 from tests.support.without_packages import python_without

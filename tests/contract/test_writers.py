@@ -19,7 +19,7 @@ WRITERS = {
     "engine/run/identity/hash_cache.py": "the cache of the user",
     "engine/run/processes/marks.py": "the runtime folder of the user",
     "engine/run/processes/left_over_sockets.py": "the runtime folder of the user",
-    "engine/run/folder_keeper.py": "makes the folder of a live run again that was removed",
+    "engine/run/folder/folder_keeper.py": "makes the folder of a live run again that was removed",
     "engine/run/journal.py": "truncates its own file by descriptor",
     "engine/hub/sockets.py": "the sockets in the runtime folder",
     "engine/config/reference.py": "a page of the documentation",

@@ -14,7 +14,7 @@ from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from .options import Commands, add_runs_dir, say
 from .preflight.plan import course, needs
 from .preflight.start_adapter import with_start_adapter
-from .training_packages import require_training_packages
+from .preflight.training_packages import require_training_packages
 
 
 def add_commands(commands: Commands) -> None:

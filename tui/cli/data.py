@@ -13,7 +13,7 @@ from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
 
 from ..text.format import clip_to, plural
 from .options import Commands, say, say_json, warn
-from .training_packages import require_training_packages
+from .preflight.training_packages import require_training_packages
 
 _LONGEST_TEXT = 300
 """Most characters that are printed of each text of the first record."""

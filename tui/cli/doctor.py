@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..text.format import plural, size
 from .options import Commands, say
-from .training_packages import INSTALL, TRAIN, fits, installed, unusable
+from .preflight.training_packages import INSTALL, TRAIN, fits, installed, unusable
 
 _CORE = ("fttui", "textual", "pyzmq", "msgspec")
 _IMPORT_TIMEOUT_S = 180

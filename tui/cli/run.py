@@ -17,7 +17,7 @@ from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
-from .training_packages import require_training_packages
+from .preflight.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig

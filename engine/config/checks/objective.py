@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..contrastive_candidates import candidates_per_anchor
+from ..memory.contrastive_candidates import candidates_per_anchor
 from ..schema import STDLIB_PAIRS, RunConfig
 from ..tasks import FORMATS_OF, PREFERENCE_TASKS, SCORED_KINDS
 from .problem import Problem

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..contrastive_candidates import uses_gradcache
 from ..fast_mode import why_not_fast
 from ..schema import RunConfig
 from .architecture import Architecture
+from .contrastive_candidates import uses_gradcache
 from .layer_traits import SCORE_BYTES
 from .limits import (
     KEPT_GRAPH_BYTES,

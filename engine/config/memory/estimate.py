@@ -11,11 +11,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from ..contrastive_candidates import hard_negatives_used
 from ..schema import RunConfig
 from ..tasks import PREFERENCE_TASKS
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
+from .contrastive_candidates import hard_negatives_used
 
 __all__ = [
     "Architecture",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...config.contrastive_candidates import hard_negatives_used, pairs_compared
 from ...config.data_reasons import (
     MASKED_TURNS,
     NO_CANDIDATE,
@@ -13,6 +12,7 @@ from ...config.data_reasons import (
     ROLE_NOT_FOUND,
     SAME_TARGETS,
 )
+from ...config.memory.contrastive_candidates import hard_negatives_used, pairs_compared
 from ...config.model_limits import ModelLimits
 from ...config.schema import RunConfig
 from ...config.tasks import SCORED_KINDS

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer
 
-from ...config.contrastive_candidates import uses_gradcache
+from ...config.memory.contrastive_candidates import uses_gradcache
 from ...config.schema import RunConfig
 from ...losses.contrastive import ContrastiveResult
 from ...losses.cross_entropy import selected_cross_entropy

@@ -12,7 +12,7 @@ from fttui.engine.errors import ConfigError, TrainingFailed
 from fttui.engine.protocol.events import LrRangeTested
 
 from ..options import Commands, say, say_json
-from ..training_packages import require_training_packages
+from ..preflight.training_packages import require_training_packages
 from .probe import add_probe_options, probe
 
 _FEWEST_STEPS = 10

@@ -13,7 +13,7 @@ from fttui.engine.protocol.command_args import CommandError, count
 from fttui.engine.protocol.events import StepsProfiled
 
 from ..options import Commands, say, say_json
-from ..training_packages import require_training_packages
+from ..preflight.training_packages import require_training_packages
 from .probe import Probe, add_probe_options, probe
 
 _SPARE_STEPS = 8

@@ -169,4 +169,4 @@ def test_a_command_to_copy_holds_no_command_of_the_run_name(
 ) -> None:
     hostile = make_run(tmp_path).path.rename(tmp_path / "$(id)")
     assert main(["ctl", "--runs-dir", str(tmp_path), hostile.name, "stop"]) == EngineGone.exit_code
-    assert "fttui run --resume '$(id)', or" in capsys.readouterr().err
+    assert "fttui run --resume '$(id)'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 
 from fttui.engine.protocol.commands import Pause
 from fttui.engine.run.control_log import ControlEntry, ControlReader, ControlWriter
-from fttui.engine.run.folder_keeper import FolderKeeper, sweep_temporary
+from fttui.engine.run.folder.folder_keeper import FolderKeeper, sweep_temporary
 from fttui.engine.run.journal import FrameReader, FrameWriter, JournalLocked, read_past_damage
 from fttui.engine.run.processes.marks import EngineMark, ProcessMark, read_engine, write_mark
 from fttui.engine.run.run_dir import RunDirectory

@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from ..protocol.codec import UNDECODABLE
-from .control_log import HeldFile
-from .folder.open_folder import OpenFolder, blocks
-from .processes.marks import EngineMark, write_mark
-from .run_dir import SMALL_FILE_BYTES, RunDirectory
+from ...protocol.codec import UNDECODABLE
+from ..control_log import HeldFile
+from ..processes.marks import EngineMark, write_mark
+from ..run_dir import SMALL_FILE_BYTES, RunDirectory
+from .open_folder import OpenFolder, blocks
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")
 

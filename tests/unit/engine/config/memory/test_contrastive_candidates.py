@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fttui.engine.config.contrastive_candidates import (
+from fttui.engine.config.memory.contrastive_candidates import (
     candidate_facts,
     candidates_per_anchor,
     uses_gradcache,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .schema import RunConfig
-from .tasks import SCORED_KINDS
+from ..schema import RunConfig
+from ..tasks import SCORED_KINDS
 
 FEW_CANDIDATES = 64
 """Candidates in one micro-batch below which more are worth a second forward pass: each doubling
