@@ -126,7 +126,8 @@ class PlainRun(LoopRun):
         if Rollback in self._refused:
             return
         self._refused.update(dict.fromkeys((Rollback, Recover, SkipBatches), PREFETCHING))
-        self._record_start()
+        if self._record_start is not None:
+            self._record_start()
         self._event_log.log("warning", f"no rollback, recover or skip: {PREFETCHING}")
 
     def _note_forward(self, model: nn.Module, *_: Any) -> None:

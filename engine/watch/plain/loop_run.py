@@ -94,7 +94,8 @@ class LoopRun:
         self._told = False
         self._hooks: list[Any] = []
         """Hooks of model and optimizer, which are removed at the end."""
-        self._record_start: Callable[[], None] = lambda: None
+        self._record_start: Callable[[], None] | None = None
+        """Records the start with all that is known; None until the control is built."""
         self.stopped = False
         """Whether the run was stopped; no further step is begun."""
         atexit.register(self._at_exit)
