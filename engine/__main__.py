@@ -237,7 +237,7 @@ def _guarded(
         early.end()  # it may have been raised before the end
         early.tell_others()
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
-        if not early.others_left():
+        if not early.another_rank_stopped():
             return _failure(start.run, error), False
     return _stopped_early(start, unanswered), True
 
@@ -315,7 +315,7 @@ def _watched_ranks(
     from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:
-        if early.others_left():
+        if early.another_rank_stopped():
             early.leave()
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
         _record_end(event_log, ended, attempt)

@@ -52,20 +52,20 @@ class TerminalOutput:
         try:
             self._file.write(text)
         except OSError:
-            self._drop_all()
+            self._discard_further_output()
 
     def flush(self) -> None:
         """Write what is buffered; the first failure reports that the terminal is gone."""
         try:
             self._file.flush()
         except OSError:
-            self._drop_all()
+            self._discard_further_output()
 
     def fileno(self) -> int:
         """Return the number of the open file."""
         return self._file.fileno()
 
-    def _drop_all(self) -> None:
+    def _discard_further_output(self) -> None:
         """Put the null device in place of the terminal, so that nothing printed later fails."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for file in (self._file, sys.__stdout__):

@@ -268,7 +268,7 @@ class LrRatios(Section, frozen=True, kw_only=True):
     embeddings: Positive = 1.0
     """For the modules in `adapter.modules_to_save` and the rows of new tokens; 0.1 is usual."""
     temperature: Positive = 1.0
-    """For the temperature of the contrastive loss, where it is learned."""
+    """For the temperature of the contrastive loss; used only if the temperature is learned."""
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):

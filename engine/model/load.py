@@ -216,9 +216,10 @@ def _can_recompute(base: Any) -> bool:
 
 
 def recompute_all(model: Any) -> int:
-    """Recompute the activations of all layers from now on; return the number that kept them.
+    """Recompute the activations of all layers from now on; return how many kept them until now.
 
-    No number changes, because a recomputed layer draws the same random numbers again.
+    It is 0 if nothing was changed, also where the model cannot recompute. Results of training stay
+    the same, because a recomputed layer draws the same random numbers again.
     """
     base: Any = base_model_of(model)
     layers = _layers(base)

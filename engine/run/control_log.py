@@ -179,7 +179,7 @@ class Doorbell:
         try:
             self._write()
         except OSError as error:
-            log.error("the engine cannot be told of commands, which is tried again: %s", error)
+            log.error("the engine could not be notified of new commands; trying again: %s", error)
 
     def _write(self) -> None:
         os.pwrite(self._file.fileno(), _INT64.pack(self._known), 0)

@@ -42,4 +42,4 @@ class ForeignTrainer:
         return 0
 
     def reclaim_memory(self) -> None:
-        """Nothing was released."""
+        """Do nothing, because `release_memory` releases nothing."""

@@ -169,20 +169,22 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-class ScriptEnd(NamedTuple):
+class RunEndByScript(NamedTuple):
     """How an error of the script ends its run."""
 
     state: RunState
     error: str
 
 
-def script_end(error: BaseException) -> ScriptEnd:
+def run_end_after(error: BaseException) -> RunEndByScript:
     """Return the end of a run whose script has raised an error while it trained."""
     if isinstance(error, KeyboardInterrupt):
-        return ScriptEnd(RunState.STOPPED, "interrupted from the keyboard")
+        return RunEndByScript(RunState.STOPPED, "interrupted from the keyboard")
     if isinstance(error, SystemExit) and not error.code:
-        return ScriptEnd(RunState.STOPPED, "the script has ended itself")
-    return ScriptEnd(RunState.FAILED, f"{type(error).__name__}: {error} (raised in the script)")
+        return RunEndByScript(RunState.STOPPED, "the script has ended itself")
+    return RunEndByScript(
+        RunState.FAILED, f"{type(error).__name__}: {error} (raised in the script)"
+    )
 
 
 def abandon(script_run: ScriptRun | None, error: Exception) -> None:
@@ -194,10 +196,11 @@ def abandon(script_run: ScriptRun | None, error: Exception) -> None:
     """
     text = f"an error of fttui itself ({type(error).__name__}: {error})"
     if script_run is None:
-        say(f"{text}; this rank trains on unwatched")
+        say(f"{text}; this rank continues training, unwatched")
         return
     file = script_run.keep_error(error)
     say(f"{text}; training goes on unwatched, details in {file}")
     script_run.end(
-        RunState.FAILED, error=f"{text}; the script trains on unwatched, details in {file}"
+        RunState.FAILED,
+        error=f"{text}; the script continues training, unwatched, details in {file}",
     )

@@ -84,7 +84,7 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _replace_by(words: list[str]) -> NoReturn:
-    """Go on as the command itself, unwatched, with its output in the terminal."""
+    """Replace this process with the command, which runs unwatched and prints to the terminal."""
     try:
         os.execvp(words[0], words)
     except OSError as error:
@@ -146,7 +146,7 @@ def _report_end(script: StartedScript) -> int:
     """Print that nothing was watched, and the end of the output; return the exit code."""
     code = script.exit_code
     _say_all(script.notices())
-    say(f"the command ended with exit code {code}; it trained with no trainer that fttui watches")
+    say(f"the command ended with exit code {code}; fttui found no training to watch")
     say("a training loop of your own needs fttui.watch(model=…, optimizer=…) in the script")
     tail = last_lines(script.log, _LOG_LINES)
     if not tail:

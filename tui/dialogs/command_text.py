@@ -21,6 +21,7 @@ from fttui.engine.protocol.commands import (
     recorded_command,
     spec_of,
 )
+from fttui.engine.protocol.events import RunStarted
 from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
@@ -143,6 +144,15 @@ def _recovered(run: RunView, command: Recover) -> Anomaly | None:
     return None
 
 
+def _stopping_a_script(started: RunStarted, first: str) -> list[str]:
+    if reason := started.refused.get("checkpoint"):
+        return ["Ends the training; the rest of the script runs.", f"Nothing is saved: {reason}"]
+    return [
+        f"{first} a checkpoint and ends the training; the rest of the script runs.",
+        "The checkpoint serves only the script's process: to train on, start the script again.",
+    ]
+
+
 def stopping(state: AppState, *, save: bool = True) -> list[str]:
     """Describe what stopping the run means in the current state."""
     run = state.run
@@ -160,10 +170,7 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
         return [f"Ends the run {where}; the last {since} of work are lost."]
     first = "Writes" if held else f"Finishes step {run.step + 1:,}, writes"
     if run.started is not None and run.started.script:
-        return [
-            f"{first} a checkpoint and ends the training; the rest of the script runs.",
-            "The checkpoint serves only the script's process: to train on, start the script again.",
-        ]
+        return _stopping_a_script(run.started, first)
     return [
         f"{first} a checkpoint and ends the run.",
         f"Resume it later with: fttui run --resume {quote(state.run_id)}",

@@ -193,7 +193,7 @@ def read_adapter_file(folder: Path) -> AdapterFile:
 
 
 def _how_to_fit_the_base(folder: Path) -> str:
-    """Return how an adapter is made to fit its unchanged base model."""
+    """Return advice on how to save an adapter again so that it fits its unchanged base model."""
     if folder.parent.name == "checkpoints":
         run = folder.parent.parent.name
         return (

@@ -205,7 +205,7 @@ def _merged_lines(loaded: LoadedConfig, file: AdapterFile) -> Iterator[str]:
     yield from _other_base(loaded.config.model, file)
 
 
-def _is_base(model: ModelConfig, file: AdapterFile) -> bool:
+def _has_name_of_base(model: ModelConfig, file: AdapterFile) -> bool:
     """Whether a model has the name of the base model in the file."""
     name = Path(file.base).name
     if model.id == PACKAGE_MODEL:
@@ -215,7 +215,7 @@ def _is_base(model: ModelConfig, file: AdapterFile) -> bool:
 
 def _other_base(model: ModelConfig, file: AdapterFile) -> Iterator[str]:
     """Yield a warning if the file names another base model or revision than the configuration."""
-    if not _is_base(model, file):
+    if not _has_name_of_base(model, file):
         found = file.base or "a model that its file does not name"
         yield (
             f"warning: the adapter was trained on {found}, but model.id is {model.id}; its "

@@ -102,7 +102,9 @@ class MicroBatchShape:
             Moment(below + layer + self._norm_at_end(), 0, 0),
             Moment(below + gradients + self._before_joined_gate(), 0, 0),
             # Gradient of the softmax of eager attention; that of the MLP is over.
-            Moment(below + layer - self._mlp() + self._scores * self._score_gradients, 0, 0),
+            Moment(
+                below + layer - self._mlp() + self._score_count * self._score_gradient_bytes, 0, 0
+            ),
             Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
             Moment(self._above() + at_loss, logits, head),
             # Another micro-batch is embedded without a graph while all kept graphs are alive.
@@ -197,14 +199,14 @@ class MicroBatchShape:
         `whole` includes its input; otherwise the input is counted among the checkpoints.
         """
         per_token = self._kept_per_token(whole=whole)
-        eager = self._scores * self._score_bytes
+        eager = self._score_count * self._score_bytes
         # Mixed precision keeps a copy of the adapter in compute precision.
         casts = self.adapter_elements * self.number if self.adapter > self.number else 0
         return self.tokens * per_token + eager + casts
 
     @property
-    def _scores(self) -> int:
-        """Attention scores of one layer, all heads together."""
+    def _score_count(self) -> int:
+        """The number of attention scores that one layer computes, over all sequences and heads."""
         return self.sequences * self.arch.heads * self.config.data.max_length**2
 
     @property
@@ -216,7 +218,7 @@ class MicroBatchShape:
         return (own or SCORE_BYTES) if asked == "eager" else 0
 
     @property
-    def _score_gradients(self) -> int:
+    def _score_gradient_bytes(self) -> int:
         """Bytes per attention score during the backward pass of eager attention."""
         return SCORE_GRADIENTS if self._score_bytes else 0
 

@@ -156,7 +156,9 @@ class Signal(msgspec.Struct):
     def limit(self, sd: float, probability: float) -> float:
         """Return the residual that the next value exceeds with a probability."""
         widened = sd * self._widening()
-        limit = max(self.tail.limit(probability, RECORD_TAIL), LIGHTEST_TAIL.exceeded(probability))
+        limit = max(
+            self.tail.limit(probability, RECORD_TAIL), LIGHTEST_TAIL.upper_quantile(probability)
+        )
         return max(widened * limit, self.tail.outlier_limit(sd))
 
     def normal_limit(self, sd: float) -> float:

@@ -98,13 +98,13 @@ class Instability(msgspec.Struct):
         found = self._nonfinite(loss, norm, scaled=scaled)
         if self.since_bad == 0 and (loss is None or not math.isfinite(loss)):
             return found
-        noisier = self._noisier(tokens)
+        noisier = self._noise_factor(tokens)
         grad = self._grad(norm, strict, noisier)
         if loss is not None and math.isfinite(loss):
             found += self._loss(loss, strict, noisier)
         return found + grad
 
-    def _noisier(self, tokens: float) -> float:
+    def _noise_factor(self, tokens: float) -> float:
         """Return the factor on the noise of a step that has fewer tokens than usual.
 
         The standard deviation of a mean goes with the inverse root of their number. Such a step

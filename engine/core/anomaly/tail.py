@@ -35,7 +35,7 @@ class Prior(msgspec.Struct, frozen=True):
     weight: float
     """Prior sample size: the number of values in the tail that the prior counts for."""
 
-    def exceeded(self, probability: float) -> float:
+    def upper_quantile(self, probability: float) -> float:
         """Return the value that the next one exceeds with a probability if the tail is known."""
         return self.threshold + self.excess * math.log(TAIL_SHARE / probability)
 
@@ -113,7 +113,7 @@ class Tail(msgspec.Struct):
         return max(1.0, ordered[int((1 - TAIL_SHARE) * len(ordered))] / prior.threshold)
 
     def outlier_limit(self, sd: float = 1.0) -> float:
-        """Return the residual that outliers must exceed in a run that has come back from others.
+        """Return the residual above which a value is an outlier, by the run's own earlier ones.
 
         Outliers are compared in standard deviations and as residuals; the smaller limit counts,
         because the outlier of a batch does not grow with the noise.

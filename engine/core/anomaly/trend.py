@@ -156,6 +156,7 @@ class Trend(msgspec.Struct):
 
 
 def _least_lift(sd: float) -> float:
+    """Return the rise of the level below which a divergence is not looked for."""
     return max(min(LEAST_LIFT, CLEAR_SD * sd), CLEAR_LIFT)
 
 

@@ -74,7 +74,7 @@ def _with_sides(values: Values) -> Values:
 
 
 def _is_rated(values: Values) -> bool:
-    """Whether a row has an answer with a rating, beside which two other answers are not read."""
+    """Whether a row has one answer with a rating, so that it is not read as chosen and rejected."""
     labels = [name for name in RATED_LABELS if not is_missing(values.get(name))]
     return bool(labels) and any(name in values for name in COMPLETIONS)
 

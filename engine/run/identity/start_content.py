@@ -15,7 +15,9 @@ from .model_content import DEFAULT_TEMPLATE, chat_templates, model_contents
 
 
 def differences_from_start(config: RunConfig, folder: Path) -> Iterator[str]:
-    """Yield a warning for each kind of content that differs; nothing where it is not known.
+    """Yield a warning if base model or chat template differ from those of the start adapter.
+
+    What is not recorded is not compared.
 
     A checkpoint records base model and chat template; the folder of an export holds the template.
 
@@ -45,7 +47,7 @@ def differences_from_start(config: RunConfig, folder: Path) -> Iterator[str]:
 
 
 def _identity(folder: Path) -> ContentIdentity | None:
-    """Return the identity that a checkpoint recorded; None for other folders."""
+    """Return the hashes of model, template and data of a checkpoint; None for other folders."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError):

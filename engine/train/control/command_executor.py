@@ -365,6 +365,8 @@ class CommandExecutor:
     def _stop(self, *, save: bool) -> tuple[str, str]:
         if not save:
             return "running", f"stopped at step {self._event_log.step}, nothing saved"
+        if reason := self._trainer.refuses.get(SaveCheckpoint):
+            return "running", f"stopped at step {self._event_log.step}, nothing saved: {reason}"
         if self._event_log.step == 0:
             return "running", "stopped before the first step, so there was nothing to save"
         try:

@@ -76,7 +76,7 @@ class EarlyStop:
     def _observe(self, event: AnyEvent) -> None:
         self._trained = self._trained or isinstance(event, StepFinished)
 
-    def others_left(self) -> bool:
+    def another_rank_stopped(self) -> bool:
         """Return whether another rank left because of a stop, before this one trained a step."""
         return self._notice is not None and not self._trained and self._notice.given()
 

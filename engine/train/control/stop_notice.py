@@ -30,7 +30,7 @@ class StopNotice:
 
     @classmethod
     def of(cls, run: RunDirectory, environment: Mapping[str, str]) -> StopNotice | None:
-        """Return the notice of the ranks that were started with this one; None without others."""
+        """Return the notice that the ranks of one launch share; None for a single rank."""
         if int(environment.get("WORLD_SIZE", "1")) == 1:
             return None
         launcher = os.getppid()

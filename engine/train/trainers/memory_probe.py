@@ -79,7 +79,8 @@ def try_longest(
     text = _memory_fact(planned, measured, graphs=graphs)
     if recomputed:
         text += (
-            f"; it did not fit with the activations of {recomputed} layers, which are recomputed"
+            f"; it did not fit while {recomputed} layers kept their activations, so they are "
+            "recomputed"
         )
     return {"memory of a step": text}
 

@@ -84,7 +84,9 @@ def why_not_watched(kind: type[Any]) -> str:
     if not hasattr(kind, "_run_epoch"):
         from transformers import __version__
 
-        return f"transformers {__version__} has another training loop; expected 5.6 or newer"
+        return (
+            f"the training loop of transformers {__version__} is not known; expected 5.6 or newer"
+        )
     own = getattr(kind, "_inner_training_loop", None)
     if own is not None and own is not getattr(bases[0], "_inner_training_loop", None):
         return f"{kind.__name__} has a training loop of its own"
@@ -92,7 +94,7 @@ def why_not_watched(kind: type[Any]) -> str:
 
 
 def why_class_not_back(kind: type[Any]) -> str:
-    """Return why no trainer of a class can return to an earlier step; empty if it can."""
+    """Return why no trainer of a class can return to an earlier step; else empty."""
     if kind.__name__.startswith(_GENERATING):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"
     return ""

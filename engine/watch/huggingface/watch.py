@@ -13,7 +13,7 @@ from ...protocol.states import RunState
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
 from ..refusals import Unwatchable
-from ..script_run import ScriptRun, abandon, plan_for, say, script_end
+from ..script_run import ScriptRun, abandon, plan_for, run_end_after, say
 from ..shield import Shield
 from ..undo import Undo
 from ..watch_options import WatchOptions
@@ -161,7 +161,7 @@ class WatchedTraining:
         if error is None:
             self._shield.call(self._conclude, None)
         elif self._script_run is not None:
-            state, text = script_end(error)
+            state, text = run_end_after(error)
             self._script_run.end(state, error=text)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..refusals import Unwatchable
-from ..script_run import say, script_end
+from ..script_run import run_end_after, say
 from ..startup import switched_off
 from ..watch_options import WatchOptions
 from .run import LightningRun
@@ -70,7 +70,7 @@ class LightningHooks:
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the run with the error of the script."""
-        self._tell(lambda run: run.fail(script_end(exception)))
+        self._tell(lambda run: run.fail(run_end_after(exception)))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Put back what was changed in the trainer."""

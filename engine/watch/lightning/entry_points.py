@@ -21,14 +21,14 @@ def of_pytorch_lightning() -> list[Any]:
     return _callbacks("pytorch_lightning")
 
 
-def asked_for() -> bool:
+def watching_requested() -> bool:
     """Whether the environment asks for trainers to be watched."""
     switch = os.environ.get("FTTUI", "").lower()
     return switch in ("on", "1", "true") or (not switch and "FTTUI_EXEC" in os.environ)
 
 
 def _callbacks(package: str) -> list[Any]:
-    if not asked_for():
+    if not watching_requested():
         return []
     try:
         from ..watch_options import WatchOptions

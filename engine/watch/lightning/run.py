@@ -62,7 +62,7 @@ class _Handed(Iterator[Any]):
     def __init__(self) -> None:
         self._waiting: list[Any] = []
 
-    def hand(self, batch: Any) -> None:
+    def put_next(self, batch: Any) -> None:
         """Put the batch in that is served next."""
         self._waiting.append(batch)
 
@@ -99,19 +99,19 @@ class LightningRun(LoopRun):
         self._shield.call(lambda: self._start(batch), None)
 
     def _start(self, batch: Any) -> None:
-        if not self._in_step and not self._continue():
+        if not self._in_step and not self._begin_step_or_stop():
             return
         if self._lightning.current_epoch != self._epoch:
             self._epoch = int(self._lightning.current_epoch)
             self._batches = _Handed()
             size = self._lightning.num_training_batches
             self._tape.open(self._epoch, self._batches, int(size) if math.isfinite(size) else 0)
-        self._batches.hand(batch)
+        self._batches.put_next(batch)
         self._tape.load(1)
         assert self._step_loop is not None, "the session begins with the run"
         self._step_loop.fetch(1)
 
-    def _continue(self) -> bool:
+    def _begin_step_or_stop(self) -> bool:
         """Handle the boundary before a step; a stop lets Lightning end after it."""
         self._judged = self._updated = False
         if not self.stopped and not self._begin_step():
@@ -159,7 +159,7 @@ class LightningRun(LoopRun):
         self._restore_lr()
         self._end_step(updated=self._updated, last=last)
         if not last:
-            self._continue()
+            self._begin_step_or_stop()
 
     def _is_last(self) -> bool:
         """Whether Lightning ends after this step, so that no boundary follows."""

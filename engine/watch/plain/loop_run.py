@@ -32,7 +32,7 @@ from ..checkpoint_plan import CheckpointPlan
 from ..foreign_session import broadcast_run, control_trainer, record_start
 from ..foreign_state import ForeignState, Parts, group_lrs
 from ..script_config import LEAST_LR, command_line, model_name, script_config, script_path
-from ..script_run import ScriptEnd, ScriptRun, abandon, say, script_end
+from ..script_run import RunEndByScript, ScriptRun, abandon, run_end_after, say
 from ..shield import Shield
 from ..watch_options import WatchOptions
 from .loop_trainer import LoopMemory, LoopTrainer
@@ -223,13 +223,13 @@ class LoopRun:
         Args:
             error: why the training failed; empty if it did not.
         """
-        self._end(ScriptEnd(RunState.FAILED, error) if error else None)
+        self._end(RunEndByScript(RunState.FAILED, error) if error else None)
 
-    def fail(self, ended: ScriptEnd) -> None:
+    def fail(self, ended: RunEndByScript) -> None:
         """End the run with an error of the script."""
         self._end(ended)
 
-    def _end(self, ended: ScriptEnd | None) -> None:
+    def _end(self, ended: RunEndByScript | None) -> None:
         """End the run as the script has ended it; None if the loop has come to its end."""
         for hook in self._hooks:
             hook.remove()
@@ -245,7 +245,7 @@ class LoopRun:
 
     def _at_exit(self) -> None:
         failed = getattr(sys, "last_value", None)
-        self._end(script_end(failed) if failed else None)
+        self._end(run_end_after(failed) if failed else None)
 
     def __enter__(self) -> Self:
         return self
@@ -253,7 +253,7 @@ class LoopRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._end(script_end(error) if error else None)
+        self._end(run_end_after(error) if error else None)
 
     def _abandon(self, error: Exception) -> None:
         """Stop watching after an error of our own; the loop goes on."""

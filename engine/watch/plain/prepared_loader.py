@@ -31,7 +31,7 @@ class PreparedLoader:
         self.remainder = -1
 
     def marked(self) -> Iterator[Marked]:
-        """Yield the batches of the loader with its answers."""
+        """Yield each batch with what the loader reports: if it is the last, and the remainder."""
         for batch in self._loader:
             ends = bool(getattr(self._loader, "end_of_dataloader", False))
             yield Marked(batch, ends, int(getattr(self._loader, "remainder", -1)))

@@ -86,7 +86,7 @@ def test_a_command_without_a_trainer_passes_its_end_on(tmp_path: Path) -> None:
     done = run_exec(tmp_path, sys.executable, "-c", code)
     assert done.returncode == 5
     assert "no trainer here" in done.stdout
-    assert "trained with no trainer that fttui watches" in done.stdout
+    assert "fttui found no training to watch" in done.stdout
 
 
 @pytest.mark.slow

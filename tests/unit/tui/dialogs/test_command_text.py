@@ -94,8 +94,18 @@ def test_a_stopped_script_is_not_resumed_by_fttui(state: AppState) -> None:
     started = msgspec.structs.replace(state.run.started, script="python train.py")
     watched = replace(state, run=replace(state.run, started=started))
     words = " ".join(in_words(watched, Stop()))
+    assert "writes a checkpoint and ends the training" in words
     assert "the rest of the script runs" in words
     assert "--resume" not in words
+
+
+def test_a_stop_promises_no_checkpoint_that_the_trainer_refuses(state: AppState) -> None:
+    assert state.run.started is not None
+    started = msgspec.structs.replace(
+        state.run.started, script="python train.py", refused={"checkpoint": "FSDP shards the state"}
+    )
+    watched = replace(state, run=replace(state.run, started=started))
+    assert in_words(watched, Stop())[-1] == "Nothing is saved: FSDP shards the state"
 
 
 @pytest.mark.parametrize("held", [RunState.PAUSED, RunState.HALTED])

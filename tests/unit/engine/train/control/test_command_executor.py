@@ -13,7 +13,14 @@ import pytest
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.core.recovery import NoWayBack
 from fttui.engine.errors import CheckpointError
-from fttui.engine.protocol.commands import OneShotCommand, Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import (
+    Command,
+    OneShotCommand,
+    Rollback,
+    SaveCheckpoint,
+    Stop,
+    parse_command,
+)
 from fttui.engine.protocol.events import (
     AnyEvent,
     CheckpointRemoved,
@@ -72,6 +79,7 @@ class FakeTrainer:
         self.can_evaluate = True
         self.interrupted_at: int | None = None
         self.unwritable = False
+        self.refuses: dict[type[Command], str] = {}
 
     @property
     def state(self) -> FakeTrainer:
@@ -310,6 +318,14 @@ def test_stopping_without_saving_leaves_nothing_unsaved(bench: Bench) -> None:
     bench.trainer.unwritable = True
     assert "nothing saved" in bench.do("stop no-save")[1]
     assert bench.executor.unsaved == ""
+
+
+def test_a_trainer_that_refuses_checkpoints_stops_without_one(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    bench.trainer.refuses = {SaveCheckpoint: "FSDP shards the state"}
+    assert bench.do("stop")[1] == "stopped at step 4, nothing saved: FSDP shards the state"
+    assert bench.executor.unsaved == ""
+    assert bench.executor.newest is None
 
 
 def test_scheduled_work_is_done_once_at_its_step(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_batch_that_does_not_fit_is_tried_again_with_all_layers_recomputed(
     plan = MemoryPlanCheck(GIB, "reserved")
     text = outcome(trainer, planned, plan)["memory of a step"]
     assert done == ["trial", "released", "trial"]
-    assert text.endswith("it did not fit with the activations of 7 layers, which are recomputed")
+    assert text.endswith("while 7 layers kept their activations, so they are recomputed")
     assert (plan.planned_bytes, plan.measure) == (2 * GIB, "allocated")
 
 
