@@ -17,6 +17,7 @@ import msgspec
 from ..protocol.codec import DecodeError, decode_record
 from ..protocol.command_args import CommandError
 from ..protocol.commands import (
+    START_AGAIN,
     AnyCommand,
     Stop,
     describe_command,
@@ -78,8 +79,15 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True):
 class Intake:
     """Accepts or rejects every submitted command, once for each id."""
 
-    def __init__(self, log: ControlLog) -> None:
+    def __init__(self, log: ControlLog, next_step: str = START_AGAIN) -> None:
+        """Read the decisions that were made before.
+
+        Args:
+            log: the control journal.
+            next_step: what a reader of a refusal can do when the run has ended.
+        """
         self._log = log
+        self._next_step = next_step
         self._decided = {entry.id: entry for entry in log.entries}
         self._accepted = sum(_changes_settings(entry) for entry in log.entries)
         """Number of accepted commands that change settings."""
@@ -194,7 +202,9 @@ class Intake:
                 f"the settings have changed since the command was made (generation "
                 f"{message.if_generation}, now {self.generation}); look at them and send it again"
             )
-        return _why_malformed(message.command) or why_illegal(message.command, state)
+        return _why_malformed(message.command) or why_illegal(
+            message.command, state, self._next_step
+        )
 
     def _store(self, entry: ControlEntry) -> ControlEntry:
         try:

@@ -84,7 +84,7 @@ class Hub:
         self._index = JournalIndex(run.journal)
         self._status = LiveStatus()
         self._control = control
-        self._intake = Intake(control)
+        self._intake = Intake(control, run.resume_hint)
         self._viewers = Viewers(time.monotonic())
         self._copies = CopyList(run)
         self._next_beat = 0.0

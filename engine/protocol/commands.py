@@ -151,6 +151,9 @@ OneShotCommand = (
 
 AnyCommand = SettingCommand | OneShotCommand
 
+START_AGAIN = "resume it, or start it again"
+"""What a reader can do about a run that has ended, where the run's folder is not known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec:
@@ -196,12 +199,17 @@ class CommandSpec:
         """Words for a dialog's title and a button."""
         return self.title or self.verb
 
-    def why_illegal(self, state: RunState) -> str | None:
-        """Return why a run in a state does not accept this command, or None if it does."""
+    def why_illegal(self, state: RunState, next_step: str = START_AGAIN) -> str | None:
+        """Return why a run in a state does not accept this command, or None if it does.
+
+        Args:
+            state: state of the run.
+            next_step: what a reader can do about a run that has ended.
+        """
         if state in self.legal:
             return None
         if state.ended:
-            return f"the run is {state.value} and takes no commands; resume it, or start it again"
+            return f"the run is {state.value} and takes no commands; {next_step}"
         wanted = {"running", "paused"} | ({"halted"} if RunState.HALTED in self.legal else set())
         return f"{self.verb} works while {' or '.join(sorted(wanted))}; the run is {state.value}"
 
@@ -489,6 +497,6 @@ def _word(value: str | float) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def why_illegal(command: AnyCommand, state: RunState) -> str | None:
+def why_illegal(command: AnyCommand, state: RunState, next_step: str = START_AGAIN) -> str | None:
     """Return why the run does not accept a command in a state, or None when it does."""
-    return spec_of(command).why_illegal(state)
+    return spec_of(command).why_illegal(state, next_step)

@@ -343,3 +343,10 @@ def test_what_the_trainer_cannot_do_is_rejected_with_the_reason(intake: Intake) 
     assert intake.submit(noted, state=RunState.RUNNING, now=clock, refused=cannot) == Accepted(
         ref=9, id="c2"
     )
+
+
+def test_a_command_to_an_ended_run_is_told_what_resumes_that_run(log: MemoryLog) -> None:
+    intake = Intake(log, "resume it with: fttui run --resume a-run")
+    assert refused(submit(intake, message(), state=RunState.LOST)) == (
+        "the run is lost and takes no commands; resume it with: fttui run --resume a-run"
+    )
