@@ -289,7 +289,10 @@ def _train(
     run = start.run
     started = _announce(run, event_log, start.history)
     from .train.distributed.place import leave_place, take_place
-    from .train.session import train
+    from .train.patches import compile_deferred
+
+    with compile_deferred():
+        from .train.session import train
 
     place = take_place(read_resolved(run.config).train.collective_timeout_s)
     with _watched_ranks(run, event_log, place, start.attempt, early):

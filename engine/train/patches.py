@@ -17,6 +17,7 @@
 | `dynamo.recompile_limit` | `allow_shapes` | every length of a batch is a shape of its own |
 | `dynamo.accumulated_recompile_limit` | `allow_shapes` | as above |
 | `inductor.compile_threads` | `allow_shapes` | no compiler processes beside the engine |
+| `torch.compile` | `compile_deferred` | the compiler need not be imported for every start |
 | `ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]` | `sdpa_mask_by` | a mask of mere padding is slow |
 
 A test asserts that no other module of `engine/train` sets an attribute of a foreign object.
@@ -194,6 +195,35 @@ def allow_shapes(count: int) -> None:
     dynamo.recompile_limit = max(dynamo.recompile_limit, count)
     dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * count)
     inductor.compile_threads = 1
+
+
+@contextmanager
+def compile_deferred() -> Iterator[None]:
+    """Let functions that are decorated with `torch.compile` inside compile on their first call.
+
+    `torch.compile` imports the whole compiler. bitsandbytes decorates functions with it while it
+    is imported, and most runs never call one of them.
+    """
+    compile_now: Any = torch.compile
+
+    def compile_later(function: Any = None, **options: Any) -> Any:
+        if function is None:
+            return functools.partial(compile_later, **options)
+        compiled: list[Any] = []
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if not compiled:
+                compiled.append(compile_now(function, **options))
+            return compiled[0](*arguments, **keywords)
+
+        return call
+
+    torch.compile = compile_later  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = compile_now
 
 
 @contextmanager
