@@ -202,9 +202,7 @@ class CommandSpec:
     def why_illegal(self, state: RunState, next_step: str = START_AGAIN) -> str | None:
         """Return why a run in a state does not accept this command, or None if it does.
 
-        Args:
-            state: state of the run.
-            next_step: what a reader can do about a run that has ended.
+        The reason names the next step that a reader can take if the run has ended.
         """
         if state in self.legal:
             return None
