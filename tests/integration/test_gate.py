@@ -96,7 +96,9 @@ def no_gate(optimizer: object) -> None:
     """As where the device cannot give a verdict."""
 
 
-@pytest.mark.parametrize("factor", [NAN, LOUD], ids=["nan", "loud"])
+@pytest.mark.parametrize(
+    "factor", [NAN, pytest.param(LOUD, marks=pytest.mark.long)], ids=["nan", "loud"]
+)
 def test_what_is_odd_on_one_rank_is_held_back_on_both(tmp_path: Path, factor: float) -> None:
     found = []
     for name, gate in (("late", gate_of), ("at once", no_gate)):

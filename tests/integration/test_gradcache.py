@@ -22,6 +22,7 @@ from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.train.objectives.contrastive import join
 from fttui.engine.train.trainers.pairs import PairTrainer
+from tests.support.matrix import in_part
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
 
@@ -98,7 +99,9 @@ def written(folder: Path, **overrides: Any) -> RunDirectory:
     return new_run(folder, train__batch=1, **overrides)
 
 
-@pytest.mark.parametrize(("learned", "kept_bytes"), [("false", 0), ("true", 2**20)])
+@pytest.mark.parametrize(
+    ("learned", "kept_bytes"), in_part([("false", 0), ("true", 2**20)], [("true", 2**20)])
+)
 def test_batch_one_times_eight_is_the_batch_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: str, kept_bytes: int
 ) -> None:
@@ -219,7 +222,7 @@ def test_another_number_of_ranks_than_asked_for_is_refused(tmp_path: Path) -> No
         play(new_run(tmp_path, train__devices=2))
 
 
-@pytest.mark.parametrize("task", ["contrastive", "sft"])
+@pytest.mark.parametrize("task", in_part(["contrastive", "sft"], ["contrastive"]))
 def test_the_joint_loss_does_not_depend_on_the_split(tmp_path: Path, task: str) -> None:
     same: dict[str, Any] = {
         "train__steps": 3,

@@ -34,9 +34,9 @@ def full_row(task: str, number: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("task", "sets"),
     [
-        ("contrastive", SOME | ALONE),
+        pytest.param("contrastive", SOME | ALONE, marks=pytest.mark.long),
         ("contrastive", WHOLE | AHEAD),
-        ("dpo", WHOLE),
+        pytest.param("dpo", WHOLE, marks=pytest.mark.long),
         ("dpo", WHOLE | TOKENS),
     ],
     ids=["some layers whole", "whole and ahead", "whole dpo", "dpo with new tokens"],

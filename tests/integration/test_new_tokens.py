@@ -20,6 +20,7 @@ from fttui.engine.train import session
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.trainers import build as trainers_module
 from tests.integration.test_export import continued, export
+from tests.support.matrix import in_part
 from tests.support.ranks import in_ranks
 from tests.support.tiny import tiny_llama
 from tests.support.training import Script, new_run, play, read_records
@@ -27,6 +28,10 @@ from tests.support.training import Script, new_run, play, read_records
 pytestmark = pytest.mark.timeout(300)
 TOKENS = {"data__special_tokens": "[alpha, beta]"}
 ROWS = "embed_tokens.token_adapter.trainable_tokens_delta"
+
+
+EACH_WAY = [(tied, task) for tied in (True, False) for task in ("sft", "dpo")]
+EXPORTS = [(tied, quantize) for tied in (True, False) for quantize in ("none", "nf4")]
 
 
 def rows_of(run: RunDirectory) -> torch.Tensor:
@@ -38,8 +43,7 @@ def rows_of(run: RunDirectory) -> torch.Tensor:
     return rows
 
 
-@pytest.mark.parametrize("task", ["sft", "dpo"])
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(("tied", "task"), in_part(EACH_WAY, [(True, "sft"), (False, "dpo")]))
 def test_rollback_and_resume_restore_the_rows_bit_for_bit(
     tmp_path: Path, task: str, tied: bool
 ) -> None:
@@ -93,8 +97,7 @@ def test_two_ranks_train_the_same_rows(tmp_path: Path) -> None:
     assert any(isinstance(record.event, RunStarted) for record in read_records(run))
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("quantize", ["none", "nf4"])
+@pytest.mark.parametrize(("tied", "quantize"), in_part(EXPORTS, [(True, "none"), (False, "nf4")]))
 def test_exports_load_with_plain_libraries(tmp_path: Path, tied: bool, quantize: str) -> None:
     model = tiny_llama(tmp_path / "model", tied=tied)
     run = new_run(tmp_path, "sft", model__id=model, model__quantize=quantize, train__steps=4,

@@ -73,7 +73,7 @@ def test_a_run_after_a_trial_is_the_same_to_the_last_bit(
     assert started.planned_bytes["adapters"] > 0
 
 
-@pytest.mark.parametrize("task", ["contrastive", "dpo"])
+@pytest.mark.parametrize("task", in_part(["contrastive", "dpo"], ["dpo"]))
 def test_a_pause_during_the_trial_holds_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:

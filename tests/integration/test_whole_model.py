@@ -13,6 +13,7 @@ from fttui.engine.errors import ConfigError, FttuiError, ModelError
 from fttui.engine.export.__main__ import main as export
 from fttui.engine.protocol.events import RunStarted, SampleGenerated, StepFinished
 from fttui.engine.run.checkpoint_store import CheckpointStore
+from tests.support.matrix import in_part
 from tests.support.training import Script, new_run, play
 
 from .test_adapter_forms import STILL, plain_losses
@@ -46,7 +47,7 @@ def test_weights_train_as_in_transformers(tmp_path: Path, layers: str) -> None:
     assert "The weights of the base model itself were trained." in (out / "README.md").read_text()
 
 
-@pytest.mark.parametrize("task", ["sft", "dpo", "contrastive"])
+@pytest.mark.parametrize("task", in_part(["sft", "dpo", "contrastive"], ["dpo", "contrastive"]))
 def test_resume_and_rollback_are_exact(tmp_path: Path, task: str) -> None:
     sets = {**WHOLE, "train__ema": 0.5, "eval__every": 4, "train__optimizer": "adamw"}
     folders = [tmp_path / name for name in ("whole", "back", "stopped")]

@@ -11,6 +11,7 @@ import pytest
 
 from fttui.engine.protocol.codec import PROTOCOL_VERSION
 from fttui.engine.protocol.ssh_protocol import MAGIC, FrameKind, Greeting, frames_of
+from tests.support.matrix import in_part
 
 from .test_cli import fttui
 
@@ -47,22 +48,22 @@ def _talk(payload: bytes) -> bytes:
     return GREETING + frames_of(FrameKind.TALK, payload)
 
 
+NONSENSE = {
+    "greeting": MAGIC + frames_of(FrameKind.GREETING, b"[1, 2"),
+    "frame": MAGIC + b"\xff" * 64,
+    "message": _talk(b"\xc1"),
+    "half": _talk(b"\x81\xa1k\xa4Runs"),
+    "endless": _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xdf\xff\xff\xff\xff"})),
+    "table": _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xc1"})),
+}
+
+
 @pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "4", "box:demo", "pause")])
-@pytest.mark.parametrize(
-    "says",
-    [
-        MAGIC + frames_of(FrameKind.GREETING, b"[1, 2"),
-        MAGIC + b"\xff" * 64,
-        _talk(b"\xc1"),
-        _talk(b"\x81\xa1k\xa4Runs"),
-        _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xdf\xff\xff\xff\xff"})),
-        _talk(msgspec.msgpack.encode({"k": "Runs", "table": b"\xc1"})),
-    ],
-    ids=["greeting", "frame", "message", "half", "endless", "table"],
-)
+@pytest.mark.parametrize("kind", in_part(NONSENSE, ["frame", "endless"]))
 def test_a_host_that_sends_nonsense_is_named_with_its_error(
-    tmp_path: Path, says: bytes, words: tuple[str, ...]
+    tmp_path: Path, kind: str, words: tuple[str, ...]
 ) -> None:
+    says = NONSENSE[kind]
     done = fttui(*words, environ={"FTTUI_SSH": ssh_that(tmp_path, says), "HOME": str(tmp_path)})
     assert done.returncode != 0
     assert "box" in done.stderr

@@ -47,7 +47,7 @@ async def look(app: FttuiApp, pilot: Pilot[int], seen: list[str]) -> None:
     assert faults_of(seen[-1], painted=True) == []
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((160, 50), marks=pytest.mark.long)])
 async def test_no_screen_paints_hostile_text(size: tuple[int, int]) -> None:
     seen: list[str] = []
     async with driven(hostile(), size) as (app, pilot):
