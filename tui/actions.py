@@ -141,12 +141,18 @@ ACTIONS: tuple[Action, ...] = (
         CHANGE, ("clip",), "inline", footer=3,
     ),
     Action(
-        "change.undo", "u", "undo", "undo the last change of learning rate, clip or policy",
-        CHANGE, ("lr scale", "clip", "policy"),
+        "change.undo", "u", "undo",
+        "undo the last change of learning rate, clip, policy or quarantine",
+        CHANGE, ("lr scale", "clip", "policy", "quarantine"),
     ),
     Action(
         "data.skip", "k", "skip", "skip the data of the next N steps",
         CHANGE, ("skip",), "inline", scope="plots",
+    ),
+    Action(
+        "data.quarantine", "Q", "quarantine",
+        "keep samples out of training for good, or let them in",
+        CHANGE, ("quarantine",), "inline",
     ),
     Action(
         "note.add", "n", "note", "add a note at this step, on the curves and in the journal",

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from ..errors import ConfigError
-from .checks import check_config, files_of_pattern, is_pattern, require
+from .checks import Problem, check_config, files_of_pattern, is_pattern, require
 from .earlier import read_as_before
 from .messages import (
     describe_type,
@@ -23,6 +23,7 @@ from .messages import (
     suggest_key,
     suggest_value,
 )
+from .quarantine import read_ids, why_not_listed
 from .schema import DataSource, RunConfig, Section
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 
@@ -58,6 +59,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     config = builder.config(tree)
     require(check_config(config), builder.places, str(path))
     config = _with_absolute_paths(config, path.parent)
+    config = _with_ids(config, path.parent, builder.places)
     return LoadedConfig(config, source, dump_config(config), builder.places)
 
 
@@ -314,6 +316,22 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     start = config.adapter.start
     adapter = msgspec.structs.replace(config.adapter, start=start and _absolute(start, folder))
     return msgspec.structs.replace(config, data=data, model=model, adapter=adapter)
+
+
+def _with_ids(config: RunConfig, folder: Path, places: Mapping[str, str]) -> RunConfig:
+    """Return the configuration with the ids of `data.quarantine` in place of their file.
+
+    The run keeps the ids themselves, so that it resumes with them whatever becomes of the file.
+    """
+    named = config.data.quarantine
+    try:
+        ids = read_ids(Path(_absolute(named, folder))) if isinstance(named, str) else named
+        problem = why_not_listed(ids)
+    except ValueError as error:
+        ids, problem = [], str(error)
+    require([Problem("data.quarantine", problem)] if problem else [], places, "the configuration")
+    data = msgspec.structs.replace(config.data, quarantine=ids)
+    return msgspec.structs.replace(config, data=data)
 
 
 def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list[DataSource]:

@@ -137,9 +137,18 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """Drop training records that repeat another one or are evaluation data; near: also those that
     share most of their words (needs the package datasketch). Duplicates are counted in any case,
     except in streamed data."""
+    quarantine: str | list[str] = []
+    """Ids of training samples to keep out, beside those of the command `quarantine`: a list, or a
+    file with one id per line, such as the `quarantine.txt` of an export."""
     packing: bool = False
     """Pack several records into each row of max_length instead of padding (task sft). Attention
     does not cross records."""
+
+    @property
+    def kept_out(self) -> tuple[str, ...]:
+        """Ids of the samples to keep out, once the configuration is loaded."""
+        named = [self.quarantine] if isinstance(self.quarantine, str) else self.quarantine
+        return tuple(dict.fromkeys(named))
 
     @property
     def sources(self) -> list[DataSource]:

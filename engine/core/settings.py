@@ -6,13 +6,14 @@ as a checkpoint or a rollback, are carried out by `engine.train.control.command_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from ..protocol.commands import (
     Pause,
+    Quarantine,
     ResetLr,
     Resume,
     Rollback,
@@ -23,7 +24,7 @@ from ..protocol.commands import (
     SetPolicy,
     SettingCommand,
 )
-from ..protocol.settings import RunSettings
+from ..protocol.settings import MOST_QUARANTINED, RunSettings
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class SettingsContext:
     """The schedule's learning rate for the next update, before scaling."""
     norm_percentile: Callable[[float], float | None]
     """Return a percentile of recent gradient norms; None when there are none yet."""
+    why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: ""
+    """Return why the samples with these ids cannot all be kept out; empty if they can."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def apply_setting(
             return _change_clip(settings, command, context)
         case SetPolicy():
             return _change_policy(settings, command)
+        case Quarantine():
+            return _change_quarantine(settings, command, context)
         case Pause() | Resume() | RunSteps():
             return _change_pause(settings, command, context)
 
@@ -129,6 +134,36 @@ def _change_policy(settings: RunSettings, command: SetPolicy) -> SettingsChange:
 
 def _describe_policy(settings: RunSettings, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {getattr(settings, name)}" for name in names)
+
+
+def _change_quarantine(
+    settings: RunSettings, command: Quarantine, context: SettingsContext
+) -> SettingsChange:
+    before = settings.quarantine
+    if command.lift:
+        if absent := [i for i in command.ids if i not in before]:
+            raise Inapplicable(f"not in quarantine: {_some(absent)}")
+        named = command.ids or before
+        after = tuple(i for i in before if i not in named)
+    else:
+        after = (*before, *(i for i in command.ids if i not in before))
+    if after == before:
+        kept_out = f"all are in quarantine already: {_some(command.ids)}"
+        raise Inapplicable("nothing is in quarantine" if command.lift else kept_out)
+    if len(after) > MOST_QUARANTINED:
+        raise Inapplicable(
+            f"{len(after):,} samples would be in quarantine, expected at most "
+            f"{MOST_QUARANTINED:,}; take them out of the data files instead"
+        )
+    if not command.lift and (reason := context.why_not_kept_out(after)):
+        raise Inapplicable(reason)
+    new = msgspec.structs.replace(settings, quarantine=after)
+    return SettingsChange(new, f"{len(before)} in quarantine", f"{len(after)} in quarantine")
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+    return ", ".join(ids[:3]) + more
 
 
 def _change_pause(

@@ -10,8 +10,10 @@ from pathlib import Path
 from ..config.data_reasons import EVERYTHING
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
+from ..errors import DataError
 from ..protocol.data_sample import SampleRecord
-from .batches.sampler import Mix
+from .batches.leave_out import LeaveOut
+from .batches.sampler import Mix, ranges_of
 from .cache.hashes import file_hashes
 from .cache.token_cache import TokenCache, cached_data
 from .findings import Findings
@@ -102,7 +104,22 @@ def examine_examples(
     require_pad_row(tokenizer.pad_token_id, limits)
     if not accepted:
         require_trainable(config, found.train, found.eval, limits, found.findings)
-    return _example_sets(config, found, {"tokenized data": "from cache"} if known else {})
+    sets = _example_sets(config, found, {"tokenized data": "from cache"} if known else {})
+    if not accepted:
+        require_quarantine(config, sets)
+    return sets
+
+
+def require_quarantine(config: RunConfig, sets: ExampleSets) -> None:
+    """Refuse a quarantine in the configuration that the data cannot obey.
+
+    Raises:
+        DataError: a sample is unknown, or none of a source would be left.
+    """
+    if config.data.kept_out:
+        counts = sets.mix.counts if sets.mix else (len(sets.train),)
+        if reason := LeaveOut(sets.train, ranges_of(counts)).why_not(config.data.kept_out):
+            raise DataError(f"data.quarantine: {reason}")
 
 
 def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progress) -> TokenizedData:

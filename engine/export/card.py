@@ -15,6 +15,8 @@ from .lineage import Lineage, LineageStep
 _TEXT = "AutoModelForCausalLM"
 _VISION = "AutoModelForImageTextToText"
 """Classes of transformers that load a model."""
+QUARANTINE = "quarantine.txt"
+"""File beside the card with the ids of the samples in quarantine when the weights were saved."""
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Words with which the names of facts about the data begin or end."""
 
@@ -159,6 +161,10 @@ class ModelCard:
         for name, fact in self.lineage.facts.items():
             if name.startswith(_COUNTS) or name.endswith(_COUNTS):
                 yield name, fact
+        if kept_out := self.manifest.kept_out:
+            more = f", and {len(kept_out) - 5:,} more" if len(kept_out) > 5 else ""
+            ids = ", ".join(f"`{one}`" for one in kept_out[:5])
+            yield "samples in quarantine", f"{len(kept_out):,}: {ids}{more} ({QUARANTINE})"
         for found in self.lineage.findings:
             yield found.text, f"{found.count:,} of {found.total:,} {found.unit}"
 

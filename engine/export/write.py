@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from ..config.adapter.files import merged_base
 from ..config.load import dump_config
+from ..config.quarantine import ids_as_text
 from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX
@@ -28,7 +29,7 @@ from ..model.quantization import form_of
 from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
 from ..run.identity.model_content import model_folder
-from .card import BaseModel, ModelCard, shown_start, without_folders
+from .card import QUARANTINE, BaseModel, ModelCard, shown_start, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, TrainedFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
@@ -230,6 +231,8 @@ def _finish(
         notes=notes,
     )
     (folder / "README.md").write_text(card.text(), encoding="utf-8")
+    if kept_out := files.manifest.kept_out:
+        (folder / QUARANTINE).write_text(ids_as_text(kept_out), encoding="utf-8")
 
 
 def describe_base(model: ModelConfig, source: str) -> BaseModel:

@@ -1,4 +1,4 @@
-"""The commands of a run: one struct each, and the table `COMMANDS` of everything known about them.
+"""The table `COMMANDS`: everything known about each command of a run.
 
 The hub, the training process, `fttui ctl`, the app and the docs look a command up here; nothing
 else lists kinds of commands.
@@ -11,145 +11,69 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from .command_args import CommandError, count, number, one, text_of
+from .command_kinds import (
+    AddNote,
+    AnyCommand,
+    Command,
+    Evaluate,
+    GenerateSample,
+    MeasureGradients,
+    OneShotCommand,
+    Pause,
+    ProfileSteps,
+    Quarantine,
+    Recover,
+    ResetLr,
+    Resume,
+    Rollback,
+    RunSteps,
+    SaveCheckpoint,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetPolicy,
+    SettingCommand,
+    SkipBatches,
+    Stop,
+)
 from .settings import RunSettings
 from .states import RunState
 
-
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Base of all commands; the tag `k` on the wire is the class name."""
-
-
-class ScaleLr(Command, frozen=True, kw_only=True, tag="ScaleLr"):
-    """Scale the learning rate schedule by `factor` from the next update on.
-
-    The factor replaces the one before; factors do not multiply.
-    """
-
-    factor: float
-
-
-class SetLr(Command, frozen=True, kw_only=True, tag="SetLr"):
-    """Scale the schedule so that the learning rate of the next update is `value`."""
-
-    value: float
-
-
-class ResetLr(Command, frozen=True, kw_only=True, tag="ResetLr"):
-    """Return to the unscaled learning rate schedule."""
-
-
-class SetClip(Command, frozen=True, kw_only=True, tag="SetClip"):
-    """Set the max gradient norm: a value, a percentile of recent norms, or off (both None)."""
-
-    value: float | None = None
-    percentile: float | None = None
-
-
-class Pause(Command, frozen=True, kw_only=True, tag="Pause"):
-    """Pause before the next micro-batch."""
-
-    release: bool = False
-    """Whether to free the GPU's memory until training resumes."""
-
-
-class Resume(Command, frozen=True, kw_only=True, tag="Resume"):
-    """Resume training after a pause or a halt."""
-
-
-class RunSteps(Command, frozen=True, kw_only=True, tag="RunSteps"):
-    """Train `steps` more optimizer steps, then pause."""
-
-    steps: int
-
-
-class SaveCheckpoint(Command, frozen=True, kw_only=True, tag="SaveCheckpoint"):
-    """Write a complete checkpoint now."""
-
-    pin: bool = False
-    """Whether retention keeps it for good."""
-    note: str = ""
-
-
-class Rollback(Command, frozen=True, kw_only=True, tag="Rollback"):
-    """Restore a checkpoint exactly and continue from it on a new timeline."""
-
-    checkpoint: str
-    """The checkpoint's name, its step number, or `last`."""
-    lr_scale: float | None = None
-    """Learning rate scale after the rollback, absolute; None keeps the present one."""
-    clip: float | None = None
-    """Max gradient norm after the rollback; None keeps the present one."""
-    skip: int = 0
-    """Number of optimizer steps after the checkpoint whose data is skipped."""
-
-
-class Recover(Command, frozen=True, kw_only=True, tag="Recover"):
-    """Roll back to before an anomaly, skip its data, halve the learning rate, tighten the clip."""
-
-    anomaly: str = ""
-    """Id of the anomaly; empty for the newest instability."""
-
-
-class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients"):
-    """Measure gradient and update norms by module in the next update."""
-
-
-class ProfileSteps(Command, frozen=True, kw_only=True, tag="ProfileSteps"):
-    """Profile the next `steps` steps."""
-
-    steps: int = 2
-
-
-class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
-    """Evaluate now."""
-
-
-class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
-    """Generate text with the current weights."""
-
-    prompt: str
-
-
-class SkipBatches(Command, frozen=True, kw_only=True, tag="SkipBatches"):
-    """Skip the data of the next `steps` optimizer steps."""
-
-    steps: int
-
-
-class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
-    """Mark this step on the curves and in the journal."""
-
-    text: str
-
-
-class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):
-    """Set what the guard does on a non-finite number, or the autopilot about an anomaly."""
-
-    nonfinite: str | None = None
-    """skip, halt or rollback; None keeps the present one."""
-    autopilot: str | None = None
-    """off, propose or act; None keeps the present one."""
-
-
-class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
-    """Finish the step, write a checkpoint unless `save` is false, and end the run."""
-
-    save: bool = True
-
-
-SettingCommand = ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy
-"""Commands of the kind `setting`."""
-
-OneShotCommand = (
-    SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
-    | GenerateSample | SkipBatches | AddNote | Stop
-)  # fmt: skip
-"""Commands of the kind `one_shot`."""
-
-AnyCommand = SettingCommand | OneShotCommand
+__all__ = [
+    "COMMANDS",
+    "START_AGAIN",
+    "AddNote",
+    "AnyCommand",
+    "Command",
+    "CommandError",
+    "CommandSpec",
+    "Evaluate",
+    "GenerateSample",
+    "MeasureGradients",
+    "OneShotCommand",
+    "Pause",
+    "ProfileSteps",
+    "Quarantine",
+    "Recover",
+    "ResetLr",
+    "Resume",
+    "Rollback",
+    "RunSteps",
+    "SaveCheckpoint",
+    "ScaleLr",
+    "SetClip",
+    "SetLr",
+    "SetPolicy",
+    "SettingCommand",
+    "SkipBatches",
+    "Stop",
+    "describe_command",
+    "parse_command",
+    "recorded_command",
+    "spec_of",
+    "why_illegal",
+]
 
 START_AGAIN = "resume it, or start it again"
 """What a reader can do about a run that has ended, where the run's folder is not known."""
@@ -180,8 +104,11 @@ class CommandSpec:
     before the next step."""
     urgent: bool = False
     """Whether the step in progress is dropped for it instead of being finished first."""
+    at_boundary: bool = False
+    """Whether a setting waits for the end of the step in progress, whose data it would change."""
     versioned: bool = False
-    """Whether it changes the learning rate, the clip or a policy, also as part of a recovery.
+    """Whether it changes the learning rate, the clip, a policy or the quarantine, also as part of a
+    recovery.
 
     The settings generation advances with it, so that a relative change made before is refused.
     """
@@ -297,6 +224,18 @@ def _flag(word: str, plain: AnyCommand, flagged: AnyCommand) -> Callable[[list[s
     return parse
 
 
+_LIFT = "lift"
+
+
+def _parse_quarantine(args: list[str]) -> Quarantine:
+    if args[:1] == [_LIFT]:
+        return Quarantine(ids=tuple(dict.fromkeys(args[1:])), lift=True)
+    ids = tuple(dict.fromkeys(args[1:] if args[:1] == ["--"] else args))
+    if not all(ids) or not ids:
+        raise CommandError("needs the ID of a sample, as an anomaly's report shows it")
+    return Quarantine(ids=ids)
+
+
 def _undo_lr(_: AnyCommand, previous: RunSettings) -> ScaleLr:
     return ScaleLr(factor=previous.lr_scale)
 
@@ -310,6 +249,15 @@ def _undo_policy(command: AnyCommand, previous: RunSettings) -> SetPolicy:
     if isinstance(command, SetPolicy) and command.nonfinite is not None:
         return SetPolicy(nonfinite=previous.nonfinite)
     return SetPolicy(autopilot=previous.autopilot)
+
+
+def _undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
+    """Return the command that changes back only those samples that the command has changed."""
+    ids = command.ids if isinstance(command, Quarantine) else ()
+    if isinstance(command, Quarantine) and command.lift:
+        kept_out = previous.quarantine
+        return Quarantine(ids=tuple(i for i in ids if i in kept_out) if ids else kept_out)
+    return Quarantine(ids=tuple(i for i in ids if i not in previous.quarantine), lift=True)
 
 
 _MOST_PROFILED = 20
@@ -418,6 +366,13 @@ COMMANDS: tuple[CommandSpec, ...] = (
         versioned=True, in_lineage=True, undo=_undo_policy,
     ),
     CommandSpec(
+        verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
+        help="keep samples out of training for good; lift lets them in again, all without an ID",
+        command=Quarantine, parse=_parse_quarantine, legal=_LIVE_OR_HALTED,
+        kind="setting", effect="next", at_boundary=True,
+        versioned=True, in_lineage=True, undo=_undo_quarantine,
+    ),
+    CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
         help="finish the step, write a checkpoint unless no-save is given, end the run",
         command=Stop, parse=_flag("no-save", Stop(), Stop(save=False)),
@@ -487,8 +442,15 @@ def _arguments(command: AnyCommand) -> list[str]:
         case Pause() | Stop():
             return [_FLAGS.get(command, "")]
         case _:
-            values = (getattr(command, field) for field in command.__struct_fields__)
-            return [_word(value) for value in values if value is not None]
+            return _plain_arguments(command)
+
+
+def _plain_arguments(command: AnyCommand) -> list[str]:
+    if isinstance(command, Quarantine):
+        bare = not command.lift and command.ids[0] in (_LIFT, "--")
+        return [_LIFT * command.lift, "--" * bare, *map(shlex.quote, command.ids)]
+    values = (getattr(command, field) for field in command.__struct_fields__)
+    return [_word(value) for value in values if value is not None]
 
 
 def _word(value: str | float) -> str:

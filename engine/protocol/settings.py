@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+MOST_QUARANTINED = 1000
+"""Largest number of samples in quarantine; every journaled change of the settings lists them."""
+
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in force.
@@ -30,3 +33,5 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the guard does on a non-finite number: skip, halt or rollback."""
     autopilot: str = "propose"
     """What the autopilot does about an anomaly: off, propose or act."""
+    quarantine: tuple[str, ...] = ()
+    """Ids of the samples that are kept out of training, in the order in which they were named."""

@@ -66,6 +66,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions, and if the hashes were not complete, in which case the run folder has them."""
 
     @property
+    def kept_out(self) -> list[str]:
+        """The ids of the samples that were in quarantine at that step."""
+        found = self.control.get("quarantine")
+        return [str(one) for one in found] if isinstance(found, list | tuple) else []
+
+    @property
     def size_bytes(self) -> int:
         """The total size of the files."""
         return sum(entry.size_bytes for entry in self.files.values())

@@ -203,6 +203,7 @@ def open_control(
     queue: CommandQueue,
     event_log: EventLog,
     monitor: TrainingMonitor,
+    why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
 ) -> ControlState:
     """Return the control state with the stored settings; refuse unanswered earlier commands."""
 
@@ -217,7 +218,11 @@ def open_control(
     for change in initial.overridden:
         event_log.log("warning", f"the configuration overrides a stored setting: {change}")
     control = ControlState(
-        initial.desired, event_log.position, norm_percentile=monitor.norm_percentile, store=store
+        initial.desired,
+        event_log.position,
+        norm_percentile=monitor.norm_percentile,
+        why_not_kept_out=why_not_kept_out,
+        store=store,
     )
     for entry in queue.left_over(start.control_seq, start.history.answered):
         reason = "the engine ended before the command was applied; send it again"

@@ -16,7 +16,7 @@ from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
-from ..data.batches.batch_source import Batch, BatchSource, InMemoryBatches
+from ..data.batches.batch_source import Batch, Batches, BatchSource, InMemoryBatches
 from ..data.batches.collate import (
     collate_packed,
     collate_pairs,
@@ -24,12 +24,14 @@ from ..data.batches.collate import (
     collate_rated,
     collate_text,
 )
+from ..data.batches.leave_out import kept_in
 from ..data.batches.sampler import BatchStream
 from ..data.batches.streaming import StreamedBatches
 from ..data.cache.hashes import dataset_revision
 from ..data.cache.token_cache import TokenCache
 from ..data.dataset import ExampleSets, load_examples
 from ..data.streams import stream_batches
+from ..errors import DataError
 from ..model.adapter.initial import initialize_eva
 from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model
@@ -100,10 +102,9 @@ def train(
     """
     identity = hash_content(start, started.incarnation, place, event_log)
     setup = load(start, place, event_log)
-    source = build_source(setup)
     monitor = monitor_of(setup, start, event_log)
     queue = CommandQueue(start.run, setup.agreement, signals, event_log.folder_losses)
-    control = open_control(start, setup.config, queue, event_log, monitor)
+    source, control = open_data(setup, start, event_log, queue, monitor)
 
     trainer = build_hf_trainer(setup, start, event_log)
     planned = memory_probe.planned_of(setup.config, trainer)
@@ -192,7 +193,8 @@ def begin_with_inputs(
     """Initialize the adapter by the activations for the first training examples."""
     collate = collator(config, loaded, packed=config.data.packing)
     size, names = max(config.train.batch, 2), ("input_ids", "attention_mask", "labels")
-    chosen = [examples.train[n : n + size] for n in range(0, len(examples.train), size)]
+    train = kept_in(examples.train, config.data.kept_out)
+    chosen = [train[n : n + size] for n in range(0, len(train), size)]
     batches = [collate(one) for one in chosen[:EVA_BATCHES]]
     initialize_eva(
         loaded.model,
@@ -208,8 +210,13 @@ def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
         log.warning("the sample of the data cannot be written: %s", error)
 
 
-def build_source(setup: Setup) -> BatchSource:
-    """Build the source of this rank's batches."""
+def build_source(setup: Setup, left_out: Callable[[], Sequence[str]] = tuple) -> BatchSource:
+    """Build the source of this rank's batches.
+
+    Args:
+        setup: the loaded run.
+        left_out: returns the ids of the samples that are kept out now.
+    """
     config, place, examples = setup.config, setup.place, setup.examples
     collate = collator(config, setup.loaded, packed=config.data.packing)
     train = config.train
@@ -217,7 +224,7 @@ def build_source(setup: Setup) -> BatchSource:
         rank, ranks = place.rank, place.world_size
         limits = limits_of(setup.loaded.model.config)
         streamed = stream_batches(config, setup.loaded.tokenizer, rank, ranks, limits)
-        return BatchSource(streamed, collate)
+        return BatchSource(streamed, collate, left_out=left_out)
     stream = BatchStream(
         examples.per_epoch,
         train.batch,
@@ -227,7 +234,38 @@ def build_source(setup: Setup) -> BatchSource:
         train.seed,
         examples.mix,
     )
-    return BatchSource(InMemoryBatches(examples.train, stream), collate)
+    return BatchSource(InMemoryBatches(examples.train, stream), collate, left_out=left_out)
+
+
+def open_data(
+    setup: Setup,
+    start: SessionStart,
+    event_log: EventLog,
+    queue: CommandQueue,
+    monitor: TrainingMonitor,
+) -> tuple[BatchSource, ControlState]:
+    """Return the source of this rank's batches, and the control whose quarantine it obeys."""
+    source = build_source(setup, lambda: control.settings.quarantine)
+    why_not = source.batches.why_not_kept_out
+    control = open_control(start, setup.config, queue, event_log, monitor, why_not)
+    note_quarantine(source.batches, control.settings.quarantine, event_log)
+    return source, control
+
+
+def note_quarantine(batches: Batches, kept_out: Sequence[str], event_log: EventLog) -> None:
+    """Tell how many samples are in quarantine, and which of them the data do not have any more.
+
+    Raises:
+        DataError: none would be left to take their places.
+    """
+    absent = batches.unknown(kept_out)
+    if absent:
+        text = f"{len(absent)} samples in quarantine are not in the data, such as {absent[0]!r}"
+        event_log.log("warning", text)
+    if reason := batches.why_not_kept_out([one for one in kept_out if one not in absent]):
+        raise DataError(f"quarantine: {reason}")
+    if kept_out:
+        event_log.log("info", f"{len(kept_out):,} samples are in quarantine and not trained on")
 
 
 _COLLATORS: dict[str, Callable[[Any, int], Batch]] = {

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from ..protocol.commands import COMMANDS, Command
 
+DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
+"""Why no sample of a watched script can be kept out."""
+
 
 class Unwatchable(Exception):
     """A trainer that fttui does not watch at all; the text says why."""

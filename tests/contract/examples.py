@@ -39,8 +39,9 @@ def _container(kind: Any, name: str) -> Any:
         case inspect.UnionType():
             some = [t for t in kind.types if not isinstance(t, inspect.NoneType)]
             return _value(some[0], name)
-        case inspect.ListType():
-            return [_value(kind.item_type, name)]
+        case inspect.ListType() | inspect.VarTupleType():
+            items = [_value(kind.item_type, name)]
+            return items if isinstance(kind, inspect.ListType) else tuple(items)
         case inspect.DictType():
             return {name: _value(kind.value_type, name)}
         case inspect.TupleType():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    Quarantine,
     ResetLr,
     ScaleLr,
     SetClip,
@@ -126,6 +127,31 @@ def read_text(verb: str, text: str, preview: str) -> ParsedInput:
         return ParsedInput(parse_command(words), preview)
     except CommandError as error:
         return ParsedInput(error=str(error))
+
+
+def read_quarantine(text: str) -> ParsedInput:
+    """Parse the ids of samples to keep out of training, or to let in again after `lift`."""
+    if not text.strip():
+        return ParsedInput(needs="type the ID of a sample, or lift, or cancel with esc")
+    try:
+        command = parse_command(f"quarantine {text}")
+    except CommandError as error:
+        return ParsedInput(error=str(error).split(" (usage")[0])
+    return ParsedInput(command, "; ".join(quarantining(command)))
+
+
+def quarantining(command: AnyCommand) -> list[str]:
+    """Describe what a change of the quarantine does, one sentence per line."""
+    if not isinstance(command, Quarantine):
+        return []
+    count = f"{len(command.ids):,} " if len(command.ids) != 1 else ""
+    them = f"{count}samples" if count else "the sample"
+    if command.lift:
+        return [f"Lets {them if command.ids else 'all samples in quarantine'} in again."]
+    return [
+        f"Keeps {them} out of training from the next step on, also after a rollback.",
+        "Others take their places; all other data stay where they are.",
+    ]
 
 
 def read_command(text: str, run: RunView) -> ParsedInput:

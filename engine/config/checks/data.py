@@ -269,6 +269,15 @@ def _meant(name: str, known: Sequence[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MISSPELT)), None)
 
 
+def _check_quarantine(config: RunConfig) -> Iterator[Problem]:
+    if config.data.quarantine and config.data.streaming:
+        yield Problem(
+            "data.quarantine",
+            "is set, but streamed data are read during training, so that an id cannot be looked "
+            "up; take the records out of the source, or set data.streaming: false",
+        )
+
+
 DATA = (
     _check_columns,
     _check_roles,
@@ -277,6 +286,7 @@ DATA = (
     _check_packing,
     _check_special_tokens,
     _check_mix,
+    _check_quarantine,
     _check_streaming,
 )
 """Checks of the data."""

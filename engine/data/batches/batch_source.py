@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..tokens.examples import Example
+from .leave_out import LeaveOut
 from .sampler import BatchStream
 
 Batch = dict[str, Any]
@@ -17,8 +18,23 @@ MadeBatch = tuple[list[Example], Batch]
 class Batches(Protocol):
     """The endless micro-batches of this rank as examples."""
 
-    def take(self, position: int) -> list[Example]:
-        """Return the examples of the micro-batch at a position, always the same."""
+    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+        """Return the examples of the micro-batch at a position, without the samples left out.
+
+        Equal positions and equal samples left out always give the same examples.
+
+        Args:
+            position: Micro-batches of this rank since the start of the run.
+            left_out: Ids of samples.
+        """
+        ...
+
+    def why_not_kept_out(self, ids: Collection[str]) -> str:
+        """Return why the samples with these ids cannot all be left out; empty if they can."""
+        ...
+
+    def unknown(self, ids: Collection[str]) -> list[str]:
+        """Return the ids that no sample has."""
         ...
 
     def epoch(self, position: int) -> float:
@@ -26,20 +42,31 @@ class Batches(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class InMemoryBatches:
     """Micro-batches of examples that are all in memory."""
 
-    examples: Sequence[Example]
-    stream: BatchStream
+    def __init__(self, examples: Sequence[Example], stream: BatchStream) -> None:
+        self._left_out = LeaveOut(examples, stream.sources)
+        self._stream = stream
 
-    def take(self, position: int) -> list[Example]:
-        """Return the examples of the micro-batch at a position."""
-        return [self.examples[index] for index in self.stream.indices(position)]
+    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+        """Return the examples of the micro-batch at a position, without the samples left out."""
+        out = self._left_out.places(left_out)
+        return [
+            self._left_out.example(index, left_out) for index in self._stream.indices(position, out)
+        ]
+
+    def why_not_kept_out(self, ids: Collection[str]) -> str:
+        """Return why the samples with these ids cannot all be left out; empty if they can."""
+        return self._left_out.why_not(ids)
+
+    def unknown(self, ids: Collection[str]) -> list[str]:
+        """Return the ids that no sample has."""
+        return self._left_out.unknown(ids)
 
     def epoch(self, position: int) -> float:
         """Return the passes over the data at a position."""
-        return self.stream.epoch(position)
+        return self._stream.epoch(position)
 
 
 @dataclass(frozen=True)
@@ -60,12 +87,15 @@ class BatchSource:
     batches: Batches
     collate: Callable[[Sequence[Example]], Batch]
     position: int = 0
+    left_out: Callable[[], Sequence[str]] = tuple
+    """Returns the ids of the samples that are kept out now."""
     current: list[Example] = field(default_factory=list)
     """Examples of the current step."""
     previous: list[Example] = field(default_factory=list)
     """Examples of the previous step."""
-    _ahead: tuple[int, list[MadeBatch]] | None = None
-    """Prefetched micro-batches and the position of the first; None without any."""
+    _ahead: tuple[int, Set[str], list[MadeBatch]] | None = None
+    """Position of the first prefetched micro-batch, the samples that were left out, and the
+    micro-batches; None without any."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches and advance the position."""
@@ -77,11 +107,11 @@ class BatchSource:
     def prepare(self, micro_batches: int) -> None:
         """Prefetch the next micro-batches; `fetch` uses them if the position is unchanged."""
         with suppress(Exception):  # `fetch` meets the error again and raises it
-            self._ahead = self.position, self._make(micro_batches)
+            self._ahead = self.position, self._out(), self._make(micro_batches)
 
     def _made(self, count: int) -> list[MadeBatch]:
-        if self._ahead is not None and self._ahead[0] == self.position:
-            _, made = self._ahead
+        if self._ahead is not None and self._ahead[:2] == (self.position, self._out()):
+            made = self._ahead[2]
             if len(made) == count:
                 return made
         return self._make(count)
@@ -90,10 +120,13 @@ class BatchSource:
         return [self._one(self.position + number) for number in range(count)]
 
     def _one(self, position: int) -> MadeBatch:
-        chosen = self.batches.take(position)
+        chosen = self.batches.take(position, self._out())
         batch = self.collate(chosen)
         batch.pop("ids", None)
         return chosen, batch
+
+    def _out(self) -> Set[str]:
+        return frozenset(self.left_out())
 
     def rewind_to(self, position: int) -> None:
         """Go back to the boundary of a step that was dropped."""

@@ -6,7 +6,8 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +27,12 @@ def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
     while sum(shares) > total:
         shares[shares.index(max(shares))] -= 1
     return tuple(shares)
+
+
+def ranges_of(counts: Sequence[int]) -> list[range]:
+    """Return the indices of the records of each source; they stand one source after the other."""
+    ends = itertools.accumulate(counts)
+    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -98,16 +105,45 @@ class BatchStream:
         self._seed = seed
         self._mix = mix
 
-    def indices(self, position: int) -> list[int]:
+    @property
+    def sources(self) -> list[range]:
+        """The record indices of each source."""
+        return ranges_of(self._mix.counts if self._mix else (self._count,))
+
+    def indices(self, position: int, left_out: Set[int] = frozenset()) -> list[int]:
         """Return the record indices of a micro-batch.
+
+        A record that is left out is replaced where it stands by another one of its source, chosen
+        by seed and place alone. So all other records keep their places.
 
         Args:
             position: Number of micro-batches of this rank since the start of the run.
+            left_out: Indices of records to leave out; of every source at least one is not.
         """
         epoch, within = divmod(position, self.micro_batches_per_epoch)
         start = (within * self._world_size + self._rank) * self._batch
-        order = self._order(epoch)
-        return [int(index) for index in order[start : start + self._batch]]
+        chosen = [int(index) for index in self._order(epoch)[start : start + self._batch]]
+        if left_out.isdisjoint(chosen):
+            return chosen
+        used = set(chosen) - left_out
+        for number, index in enumerate(chosen):
+            if index in left_out:
+                chosen[number] = self._substitute(index, (epoch, start + number), left_out, used)
+                used.add(chosen[number])
+        return chosen
+
+    def _substitute(
+        self, index: int, place: tuple[int, int], left_out: Set[int], used: Set[int]
+    ) -> int:
+        """Return the record for the place of one that is left out, if possible an unused one."""
+        source = next(one for one in self.sources if index in one)
+        first = int(np.random.PCG64([self._seed, *place]).random_raw()) % len(source)
+        others = (source[(first + more) % len(source)] for more in range(len(source)))
+        kept = (one for one in others if one not in left_out)
+        nearest = next(kept)
+        if nearest not in used:
+            return nearest
+        return next((one for one in kept if one not in used), nearest)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if self._mix is None:

@@ -7,7 +7,7 @@ for data in memory: after a rollback or a resume, reading starts from the positi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -190,8 +190,21 @@ class StreamedBatches:
     _counted: int = 0
     """Position from which on findings are new."""
 
-    def take(self, position: int) -> list[Example]:
-        """Return the examples of the micro-batch at a position.
+    def why_not_kept_out(self, ids: Collection[str]) -> str:
+        """Return why samples of a stream cannot be left out by their ids; empty without ids."""
+        if not ids:
+            return ""
+        return (
+            "the data are streamed, so that an id cannot be looked up; take the records out of the "
+            "source, or set data.streaming: false"
+        )
+
+    def unknown(self, ids: Collection[str]) -> list[str]:
+        """Return no id: those of a stream cannot be looked up."""
+        return []
+
+    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+        """Return the examples of the micro-batch at a position; none can be left out by its id.
 
         Raises:
             DataError: No row with a target follows, or a row is invalid.

@@ -80,11 +80,14 @@ def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[Rate
 
 
 def _crossed(text: TextExample, other: TextExample, max_length: int) -> TextExample:
-    """Join the prompt of one text and the completion of another, truncated to `max_length`."""
+    """Join the prompt of one text and the completion of another, truncated to `max_length`.
+
+    Its id is that of the other one.
+    """
     mine, theirs = _prompt_tokens(text), _prompt_tokens(other)
     ids = [*text.input_ids[:mine], *other.input_ids[theirs:]][:max_length]
     labels = [*[IGNORED] * mine, *other.labels[theirs:]][:max_length]
-    return TextExample(text.id, ids, labels)
+    return TextExample(other.id, ids, labels)
 
 
 def _prompt_tokens(text: TextExample) -> int:

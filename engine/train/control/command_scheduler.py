@@ -267,17 +267,24 @@ class CommandScheduler:
                     reason=entry.reason,
                 )
             )
-            if isinstance(entry.command, SettingCommand) and not self._control.due and not busy:
+            waits = busy or self._control.due or self._waits_for_boundary(entry.command)
+            if isinstance(entry.command, SettingCommand) and not waits:
                 self._set(entry, entry.command)
             else:
                 self._control.due.append(entry)
+
+    def _waits_for_boundary(self, command: AnyCommand) -> bool:
+        """Return whether a setting comes too late for the data of the step in progress."""
+        return self._control.in_step and spec_of(command).at_boundary
 
     def _set(self, entry: ControlEntry, command: SettingCommand) -> None:
         if refused := self._refusal(command):
             self.fail(entry, refused)
             return
         control, position = self._control, self._event_log.position
-        context = SettingsContext(position.step, position.lr_schedule, control.norm_percentile)
+        context = SettingsContext(
+            position.step, position.lr_schedule, control.norm_percentile, control.why_not_kept_out
+        )
         try:
             change = apply_setting(control.settings, command, context)
         except Inapplicable as reason:

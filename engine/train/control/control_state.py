@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand
@@ -26,12 +26,15 @@ class ControlState:
         *,
         norm_percentile: Callable[[float], float | None],
         store: Callable[[RunSettings], None],
+        why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self.position = position
         self.norm_percentile = norm_percentile
         """Returns a percentile of the recent gradient norms; None before the first norm."""
+        self.why_not_kept_out = why_not_kept_out
+        """Returns why samples cannot all be kept out of the data; empty if they can."""
         self._store = store
         self._clock = clock
         self.due: deque[ControlEntry] = deque()
@@ -100,6 +103,11 @@ class ControlState:
     def mark_complete(self) -> None:
         """Note that no planned step is left, so that none is trained."""
         self.complete = True
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is in progress, for which the data have been chosen."""
+        return self._in_step
 
     def begin_step(self) -> None:
         """Note that a step is in progress."""

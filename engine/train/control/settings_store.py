@@ -27,6 +27,7 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
     clip: float | None
     nonfinite: str
     autopilot: str = "propose"
+    quarantine: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig) -> ConfiguredSettings:
@@ -37,6 +38,7 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
             clip=train.clip or None,
             nonfinite=config.guard.nonfinite,
             autopilot=config.policy.autopilot,
+            quarantine=config.data.kept_out,
         )
 
 
@@ -65,7 +67,12 @@ def load_desired(
     meant to train.
     """
     now = ConfiguredSettings.of(config)
-    fresh = RunSettings(clip=now.clip, nonfinite=now.nonfinite, autopilot=now.autopilot)
+    fresh = RunSettings(
+        clip=now.clip,
+        nonfinite=now.nonfinite,
+        autopilot=now.autopilot,
+        quarantine=now.quarantine,
+    )
     try:
         data = read_plain(run.path / "desired.json", SMALL_FILE_BYTES)
         stored = msgspec.json.decode(data, type=StoredSettings)
@@ -100,6 +107,9 @@ def _override(
         if desired.autopilot != before.autopilot:
             overridden.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
         changes["autopilot"] = now.autopilot
+    if now.quarantine != before.quarantine:
+        kept = [i for i in desired.quarantine if i not in before.quarantine]
+        changes["quarantine"] = tuple(dict.fromkeys((*kept, *now.quarantine)))
     return InitialSettings(msgspec.structs.replace(desired, **changes), overridden)
 
 

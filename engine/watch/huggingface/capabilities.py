@@ -16,6 +16,7 @@ from ...protocol.commands import (
     GenerateSample,
     MeasureGradients,
     ProfileSteps,
+    Quarantine,
     Recover,
     ResetLr,
     Rollback,
@@ -25,7 +26,7 @@ from ...protocol.commands import (
     SetLr,
     SkipBatches,
 )
-from ..refusals import Unwatchable
+from ..refusals import DATA_OF_SCRIPT, Unwatchable
 from .trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
@@ -52,7 +53,10 @@ def capabilities_of(trainer: Any) -> Capabilities:
         Unwatchable: nothing of the trainer can be watched.
     """
     _require_watchable(trainer)
-    refused: dict[type[Command], str] = {ProfileSteps: "a watched script cannot be profiled"}
+    refused: dict[type[Command], str] = {
+        ProfileSteps: "a watched script cannot be profiled",
+        Quarantine: DATA_OF_SCRIPT,
+    }
     backwards = why_not_back(trainer)
     if backwards:
         refused |= dict.fromkeys(_REPLAYING, backwards)

@@ -26,11 +26,13 @@ from ...protocol.commands import (
     Evaluate,
     GenerateSample,
     ProfileSteps,
+    Quarantine,
     Recover,
     Rollback,
     SkipBatches,
 )
 from ...train.checkpoint.optimizer_state import bare
+from ..refusals import DATA_OF_SCRIPT
 from ..script_run import plan_for, say
 from ..watch_options import WatchOptions
 from .loop_run import LoopParts, LoopRun
@@ -40,6 +42,7 @@ B = TypeVar("B")
 
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
+    Quarantine: DATA_OF_SCRIPT,
     Evaluate: "the loop evaluates by itself",
     GenerateSample: "the loop has no tokenizer that fttui knows",
 }

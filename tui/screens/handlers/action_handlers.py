@@ -235,6 +235,10 @@ HANDLERS: dict[str, Handler] = {
         "skip the data of the next N steps", "12",
         lambda app, t: prompts.read_count("skip", t, app.state.run),
     ),
+    "data.quarantine": _prompt(
+        "keep samples out of training", "ids as in the report of an anomaly, or: lift IDS",
+        lambda app, t: prompts.read_quarantine(t),
+    ),
     "note.add": _prompt("note", "text of the note", _note),
     "policy.change": _prompt("policy", POLICY_FORMS, _policy),
     "control.toggle": _control,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ class Counted:
     def __init__(self) -> None:
         self.taken: list[int] = []
 
-    def take(self, position: int) -> list[Example]:
+    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
         self.taken.append(position)
         if position >= 5:
             raise DataError("no more")
@@ -24,6 +24,12 @@ class Counted:
 
     def epoch(self, position: int) -> float:
         return position / 5
+
+    def why_not_kept_out(self, ids: Collection[str]) -> str:
+        return ""
+
+    def unknown(self, ids: Collection[str]) -> list[str]:
+        return []
 
 
 def collate(examples: Sequence[Any]) -> dict[str, Any]:
@@ -57,10 +63,10 @@ def test_going_elsewhere_forgets_what_was_prepared() -> None:
 
 def test_whatever_goes_wrong_beforehand_is_met_again_when_it_is_fetched() -> None:
     class Unplugged(Counted):
-        def take(self, position: int) -> list[Example]:
+        def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
             if position >= 2:
                 raise ConnectionError("the network is gone")
-            return super().take(position)
+            return super().take(position, left_out)
 
     source = BatchSource(Unplugged(), collate)
     source.fetch(2)
@@ -73,3 +79,19 @@ def test_data_that_end_are_heard_of_when_they_are_needed() -> None:
     source = BatchSource(Counted(), collate, position=4)
     source.prepare(2)
     assert tokens(source.fetch(1)) == [4]
+
+
+def test_what_was_prepared_with_a_sample_is_made_again_without_it() -> None:
+    class Replacing(Counted):
+        def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+            found = super().take(position)
+            other = TextExample(id="other", input_ids=[99], labels=[99])
+            return [other if one.id in left_out else one for one in found]
+
+    left_out: list[str] = []
+    source = BatchSource(Replacing(), collate, left_out=lambda: left_out)
+    source.prepare(2)
+    left_out.append("1")
+    assert tokens(source.fetch(2)) == [0, 99]
+    source.prepare(1)
+    assert tokens(source.fetch(1)) == [2]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.protocol.commands import AnyCommand, Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import AnyCommand, Quarantine, Rollback, Stop, parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
     CommandAccepted,
@@ -400,3 +400,31 @@ def test_equal_settings_are_not_stored_again() -> None:
     desk = Desk()
     desk.control.change(msgspec.structs.replace(RunSettings()))
     assert desk.stored == []
+
+
+def test_a_quarantine_waits_for_the_end_of_the_step_whose_data_are_chosen() -> None:
+    desk = Desk()
+
+    def settings() -> tuple[list[str], float]:
+        return list(desk.control.settings.quarantine), desk.control.settings.lr_scale
+
+    desk.send("quarantine a")
+    assert desk.boundary()
+    assert settings() == (["a"], 1.0)
+    desk.control.begin_step()
+    desk.send("quarantine b", "lr scale 0.5")
+    assert not desk.scheduler.interrupted()
+    assert settings() == (["a"], 1.0)
+    assert not desk.scheduler.after_step(desk)
+    assert desk.boundary()
+    assert settings() == (["a", "b"], 0.5)
+    assert [e.new for e in desk.found(CommandApplied)][:2] == ["1 in quarantine", "2 in quarantine"]
+
+
+def test_samples_that_cannot_be_kept_out_are_refused_with_the_reason() -> None:
+    desk = Desk(cannot={Quarantine: "the script chooses its samples"})
+    desk.send("quarantine a")
+    assert desk.boundary()
+    (refused,) = desk.found(CommandFailed)
+    assert refused.reason == "not possible in this run: the script chooses its samples"
+    assert desk.control.settings.quarantine == ()

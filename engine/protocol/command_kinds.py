@@ -1,0 +1,150 @@
+"""The commands of a run as they are sent and journaled, one struct each, and their two kinds."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+    """Base of all commands; the tag `k` on the wire is the class name."""
+
+
+class ScaleLr(Command, frozen=True, kw_only=True, tag="ScaleLr"):
+    """Scale the learning rate schedule by `factor` from the next update on.
+
+    The factor replaces the one before; factors do not multiply.
+    """
+
+    factor: float
+
+
+class SetLr(Command, frozen=True, kw_only=True, tag="SetLr"):
+    """Scale the schedule so that the learning rate of the next update is `value`."""
+
+    value: float
+
+
+class ResetLr(Command, frozen=True, kw_only=True, tag="ResetLr"):
+    """Return to the unscaled learning rate schedule."""
+
+
+class SetClip(Command, frozen=True, kw_only=True, tag="SetClip"):
+    """Set the max gradient norm: a value, a percentile of recent norms, or off (both None)."""
+
+    value: float | None = None
+    percentile: float | None = None
+
+
+class Pause(Command, frozen=True, kw_only=True, tag="Pause"):
+    """Pause before the next micro-batch."""
+
+    release: bool = False
+    """Whether to free the GPU's memory until training resumes."""
+
+
+class Resume(Command, frozen=True, kw_only=True, tag="Resume"):
+    """Resume training after a pause or a halt."""
+
+
+class RunSteps(Command, frozen=True, kw_only=True, tag="RunSteps"):
+    """Train `steps` more optimizer steps, then pause."""
+
+    steps: int
+
+
+class SaveCheckpoint(Command, frozen=True, kw_only=True, tag="SaveCheckpoint"):
+    """Write a complete checkpoint now."""
+
+    pin: bool = False
+    """Whether retention keeps it for good."""
+    note: str = ""
+
+
+class Rollback(Command, frozen=True, kw_only=True, tag="Rollback"):
+    """Restore a checkpoint exactly and continue from it on a new timeline."""
+
+    checkpoint: str
+    """The checkpoint's name, its step number, or `last`."""
+    lr_scale: float | None = None
+    """Learning rate scale after the rollback, absolute; None keeps the present one."""
+    clip: float | None = None
+    """Max gradient norm after the rollback; None keeps the present one."""
+    skip: int = 0
+    """Number of optimizer steps after the checkpoint whose data is skipped."""
+
+
+class Recover(Command, frozen=True, kw_only=True, tag="Recover"):
+    """Roll back to before an anomaly, skip its data, halve the learning rate, tighten the clip."""
+
+    anomaly: str = ""
+    """Id of the anomaly; empty for the newest instability."""
+
+
+class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients"):
+    """Measure gradient and update norms by module in the next update."""
+
+
+class ProfileSteps(Command, frozen=True, kw_only=True, tag="ProfileSteps"):
+    """Profile the next `steps` steps."""
+
+    steps: int = 2
+
+
+class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
+    """Evaluate now."""
+
+
+class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
+    """Generate text with the current weights."""
+
+    prompt: str
+
+
+class SkipBatches(Command, frozen=True, kw_only=True, tag="SkipBatches"):
+    """Skip the data of the next `steps` optimizer steps."""
+
+    steps: int
+
+
+class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
+    """Mark this step on the curves and in the journal."""
+
+    text: str
+
+
+class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):
+    """Set what the guard does on a non-finite number, or the autopilot about an anomaly."""
+
+    nonfinite: str | None = None
+    """skip, halt or rollback; None keeps the present one."""
+    autopilot: str | None = None
+    """off, propose or act; None keeps the present one."""
+
+
+class Quarantine(Command, frozen=True, kw_only=True, tag="Quarantine"):
+    """Keep samples out of training from the next step on, or let them in again."""
+
+    ids: tuple[str, ...]
+    """Ids of the samples; empty, with `lift`, for all that are kept out."""
+    lift: bool = False
+    """Whether the samples are let in again."""
+
+
+class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
+    """Finish the step, write a checkpoint unless `save` is false, and end the run."""
+
+    save: bool = True
+
+
+SettingCommand = (
+    ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy | Quarantine
+)  # fmt: skip
+"""Commands of the kind `setting`."""
+
+OneShotCommand = (
+    SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
+    | GenerateSample | SkipBatches | AddNote | Stop
+)  # fmt: skip
+"""Commands of the kind `one_shot`."""
+
+AnyCommand = SettingCommand | OneShotCommand
