@@ -94,11 +94,16 @@ def guard_optimizer(optimizer: Any, hooks: UpdateHooks) -> None:
     optimizer.step = guarded
 
 
-def poison_nonfinite(accelerator: Any, hooks: UpdateHooks) -> None:
+def poison_nonfinite(accelerator: Any, hooks: UpdateHooks, *, alone: bool = False) -> None:
     """Make every gradient of a rank NaN if its loss is not finite.
 
     The all-reduce carries the NaN to every rank. So all ranks judge the step alike without a
     message, and no rank waits for its device to learn that a loss is finite.
+
+    Args:
+        accelerator: runs the backward passes.
+        hooks: asked before each of them.
+        alone: whether there is a single rank, which knows its loss, so that nothing is marked.
     """
     backward = accelerator.backward
 
@@ -106,9 +111,10 @@ def poison_nonfinite(accelerator: Any, hooks: UpdateHooks) -> None:
     def marked(loss: Tensor, **kwargs: Any) -> None:
         if not hooks.may_backward():
             return
-        finite = torch.isfinite(loss.detach())
+        if not alone:
+            loss = loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
         with span("backward"):
-            backward(loss * torch.where(finite, 1.0, math.nan), **kwargs)
+            backward(loss, **kwargs)
 
     accelerator.backward = marked
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..data.batches.batch_source import Batch, SeenExamples
 from ..data.tokens.examples import Example, TextExample
 from ..train.checkpoint.rng import RngState, capture_rng, restore_rng
+from .held_tensor import HeldTensor
 
 RNG_BYTES = 32_768
 """Memory of one state of the random generators of Python, NumPy and torch."""
@@ -32,11 +33,12 @@ class TapedBatch:
     """One micro-batch in host memory."""
 
     held: Any
-    """The batch, with tensors replaced by `_Held`."""
+    """The batch, with tensors replaced by `HeldTensor`."""
     epoch: int
     number: int
     """Position of the micro-batch in the run."""
-    tokens: int
+    tokens: int | HeldTensor
+    """Tokens without padding; counted on the device if the batch is there."""
     samples: int
     size_bytes: int
     fresh: Any = None
@@ -47,25 +49,22 @@ class TapedBatch:
     def serve(self) -> Any:
         """Return the batch, on the devices on which the loader put it."""
         fresh, self.fresh = self.fresh, None
-        return _mapped(self.held, _Held.back) if fresh is None else fresh
+        return _mapped(self.held, HeldTensor.back) if fresh is None else fresh
 
+    def settle(self) -> None:
+        """Move what is still on a device to the host; the device has made it by then."""
+        for _, held in _tensors(self.held):
+            held.settle()
+        if isinstance(self.tokens, HeldTensor):
+            self.tokens.settle()
+            self.tokens = int(self.tokens.tensor)
 
-@dataclass(frozen=True)
-class _Held:
-    """A tensor in host memory, and the device that it came from."""
-
-    tensor: Tensor
-    device: torch.device
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return cls(value.detach().to("cpu", copy=True), value.device)
-
-    @staticmethod
-    def back(value: Any) -> Any:
-        return value.tensor.to(value.device, copy=True) if isinstance(value, _Held) else value
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Tokens and rows, by the names under which the step counts them."""
+        tokens = self.tokens
+        known = tokens.tensor if isinstance(tokens, HeldTensor) else tokens
+        return {"token_count": known, "document_count": self.samples}
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -81,7 +80,7 @@ def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(value)
 
 
-def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, HeldTensor]]:
     """Yield every tensor of a held batch with the key of the mapping that it is in."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -89,17 +88,21 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item, name)
-    elif isinstance(value, _Held):
-        yield name, value.tensor
+    elif isinstance(value, HeldTensor):
+        yield name, value
 
 
-def _count(named: list[tuple[str, Tensor]]) -> tuple[int, int]:
+def _count(named: list[tuple[str, Tensor]]) -> tuple[int | HeldTensor, int]:
     """Return tokens and rows of a batch: by its attention masks, otherwise by its token ids."""
     masks = [tensor for name, tensor in named if name.endswith("attention_mask")]
     ids = [tensor for name, tensor in named if name.endswith("input_ids")]
-    tokens = sum(int(mask.ne(0).sum()) for mask in masks) or sum(one.numel() for one in ids)
     rows = next((len(one) for _, one in named if one.dim()), 1)
-    return tokens, max(1, len(ids[0]) if ids and ids[0].dim() else rows)
+    rows = max(1, len(ids[0]) if ids and ids[0].dim() else rows)
+    counts = [torch.count_nonzero(mask) for mask in masks]
+    if any(count.device.type != "cpu" for count in counts):
+        total = torch.stack([count.to(counts[0].device) for count in counts]).sum()
+        return HeldTensor.made_by_device(total), rows
+    return sum(map(int, counts)) or sum(one.numel() for one in ids), rows
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,10 @@ class BatchTape:
         self._places: dict[int, EpochPlace] = {}
         self._current: list[TapedBatch] = []
         self._previous: list[TapedBatch] = []
+        self._unsettled: list[TapedBatch] = []
+        """Micro-batches whose copies may still be on a device."""
+        self._boundary: RngState | None = None
+        """Random generators at the boundary; None once the step has its first micro-batch."""
         self._told = False
 
     @property
@@ -183,15 +190,21 @@ class BatchTape:
         """The live iterator; an empty one before the first epoch."""
         return self._live if self._live is not None else iter(())
 
+    def begin_step(self, generators: RngState) -> None:
+        """Take note of the random generators at the boundary before a step."""
+        self._boundary = generators
+
     def load(self, count: int) -> None:
         """Take the micro-batches from the live iterator that the next `fetch` will need.
 
         Errors of the loader pass through.
         """
+        boundary, self._boundary = self._boundary, None
+        self._settle()
         missing = self.position + count - self._end
         if missing <= 0 or self.serving != self._live_epoch or self._live is None:
             return
-        before = capture_rng()
+        before = boundary or capture_rng()
         new = 0
         for _ in range(missing):
             try:
@@ -213,14 +226,21 @@ class BatchTape:
         self._taped[-1].rng = capture_rng()
 
     def _append(self, batch: Any) -> None:
-        held = _mapped(batch, _Held.of)
-        named = list(_tensors(held))
+        held = _mapped(batch, HeldTensor.of)
+        named = [(name, one.tensor) for name, one in _tensors(held)]
         tokens, samples = _count(named)
         size = sum(tensor.nbytes for _, tensor in named)
-        self._taped.append(
-            TapedBatch(held, self._live_epoch, self._end, tokens, samples, size, fresh=batch)
-        )
+        taped = TapedBatch(held, self._live_epoch, self._end, tokens, samples, size, fresh=batch)
+        self._taped.append(taped)
+        if any(tensor.device.type != "cpu" for _, tensor in named):
+            self._unsettled.append(taped)
         self.size_bytes += size
+
+    def _settle(self) -> None:
+        """Move micro-batches to the host that a device has copied in an earlier step."""
+        for taped in self._unsettled:
+            taped.settle()
+        self._unsettled.clear()
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches with their counts; fewer at the end of the epoch."""
@@ -237,10 +257,7 @@ class BatchTape:
             self.position += 1
         self._previous, self._current = self._current, [taped for taped, _ in found]
         self._shrink()
-        return [
-            {"batch": batch, "token_count": taped.tokens, "document_count": taped.samples}
-            for taped, batch in found
-        ]
+        return [{"batch": batch, **taped.counts} for taped, batch in found]
 
     def _at(self, position: int) -> TapedBatch:
         return self._taped[position - self._first]
@@ -357,7 +374,8 @@ class TapedRows(Sequence[Example]):
 
 
 def _example(taped: TapedBatch, row: int) -> TextExample:
-    ids = next((t for name, t in _tensors(taped.held) if name.endswith("input_ids")), None)
+    found = (held.tensor for name, held in _tensors(taped.held) if name.endswith("input_ids"))
+    ids = next(found, None)
     known = ids is not None and ids.dim() == 2 and row < len(ids)
     tokens = ids[row].tolist() if ids is not None and known else []
     return TextExample(f"epoch {taped.epoch}, batch {taped.number}, row {row}", tokens, tokens)
@@ -365,11 +383,16 @@ def _example(taped: TapedBatch, row: int) -> TextExample:
 
 def _equal(one: RngState, other: RngState) -> bool:
     """Whether the generators of the host are in the same state."""
-    numpy, others = one["numpy"], other["numpy"]
     return (
         torch.equal(one["cpu"], other["cpu"])
         and one["python"] == other["python"]
-        and numpy["state"]["pos"] == others["state"]["pos"]
-        and bool((numpy["state"]["key"] == others["state"]["key"]).all())
-        and numpy["gauss"] == others["gauss"]
+        and (one["numpy"] is other["numpy"] or _equal_numpy(one["numpy"], other["numpy"]))
+    )
+
+
+def _equal_numpy(one: RngState, other: RngState) -> bool:
+    return (
+        one["state"]["pos"] == other["state"]["pos"]
+        and bool((one["state"]["key"] == other["state"]["key"]).all())
+        and (one["has_gauss"], one["gauss"]) == (other["has_gauss"], other["gauss"])
     )

@@ -115,11 +115,13 @@ class ForeignState:
     def mark(self, position: int) -> Boundary:
         """Return the boundary before a step."""
         self._before = self._memory.capture()
+        generators = capture_rng()
+        self._tape.begin_step(generators)
         return Boundary(
             step=self._position.step,
             position=position,
             scheduler={"all": [schedule.state_dict() for schedule in self._parts.schedules]},
-            rng=capture_rng(),
+            rng=generators,
         )
 
     def return_to(self, boundary: Boundary) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +11,9 @@ import torch
 from ...config.memory.hardware import host_memory
 from ...telemetry.gpu import BackgroundSampler, GpuSampler
 from ...telemetry.process import rss_bytes
+
+_RSS_EVERY_S = 0.2
+"""Short steps share a reading of the resident memory, which is a system call."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +39,33 @@ class MemoryMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._host_bytes = host_memory().total_bytes
+        self._total_bytes = host_memory().total_bytes
+        self._rss_bytes, self._rss_at = 0, -math.inf
         self._gpu: BackgroundSampler | None = None
         if device.type == "cuda":
             self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
+            self._total_bytes = torch.cuda.get_device_properties(device).total_memory
 
     def read(self) -> MemoryReading:
         """Return the reading of the current step and reset the peak."""
         if self._gpu is None:
-            return MemoryReading(None, None, self._host_bytes, rss_bytes())
+            return MemoryReading(None, None, self._total_bytes, self._resident())
         known = torch.cuda.memory_stats_as_nested_dict(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         sample = self._gpu.last
         return MemoryReading(
             known["allocated_bytes"]["all"]["peak"],
             known["reserved_bytes"]["all"]["current"],
-            torch.cuda.get_device_properties(self._device).total_memory,
-            rss_bytes(),
+            self._total_bytes,
+            self._resident(),
             sample.util,
             sample.temp_c,
             sample.power_w,
             sample.pcie_bytes_per_s,
         )
+
+    def _resident(self) -> int:
+        now = time.monotonic()
+        if now - self._rss_at >= _RSS_EVERY_S:
+            self._rss_bytes, self._rss_at = rss_bytes(), now
+        return self._rss_bytes

@@ -112,14 +112,15 @@ class StepConclusion:
         step = self.step
         if step is None or not step.ended:
             return
-        held = self.gate is not None and self._pass_late(self.gate, step)
+        gate = self.gate
+        held = gate is not None and step.held is not None and self._pass_late(gate, step)
         self.step = None
         self._journal(step)
         if held or self._control.wanted_at_boundary:
             self._control.drop_step()
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
-        """Decide on an update that the device may have held back; return whether it has."""
+        """Decide on an update that the device may have held back; return whether one waits."""
         step.timed(step.clock.took_s())
         held = step.known.held
         for parameter, gradient in step.gradients if held else ():
@@ -133,7 +134,7 @@ class StepConclusion:
             parameter.grad = None
         if step.verdict is UpdateVerdict.APPLY:
             self.updated()
-        return held
+        return held and not gate.final
 
     def _journal(self, step: StepRecord) -> None:
         event = step.event()

@@ -91,6 +91,11 @@ class StepLoop:
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or not self._commands.interrupted()
 
+    @property
+    def dropped(self) -> bool:
+        """Whether the step in progress is being dropped."""
+        return self._control.dropped
+
     def record_loss(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, [], to the loss of the step."""
         self.tally.losses.append(loss)
@@ -122,7 +127,7 @@ class StepLoop:
         self._conclusion.take(step)
         if self._device.type == "cuda":  # while the device is busy, not after the verdict
             self.source.prepare(self._micro_batches)
-        if self._conclusion.gate is None:
+        if step.held is None:
             self._conclusion.decide(step)
         return norm
 
@@ -131,14 +136,15 @@ class StepLoop:
         gate, settings = self._conclusion.gate, self._control.settings
         position = self._control.position
         loss = summed(self.tally, norm)
-        held = gate.judge(loss, norm, self._conclusion.limits()) if gate else None
+        limits = self._conclusion.limits() if gate else None
+        held = gate.judge(loss, norm, limits) if gate and limits and gate.decides(limits) else None
         return StepRecord(
             number=position.step + 1,
             tally=self.tally,
             clock=self._clock,
-            figures=settle(loss, norm, self.tally.parts, held),
+            figures=settle(loss, norm, self.tally, held),
             held=held,
-            gradients=gate.gradients() if gate else [],
+            gradients=gate.gradients() if gate and held is not None else [],
             clip=limit,
             lr_schedule=position.lr_schedule,
             lr_scale=settings.lr_scale,
@@ -165,8 +171,9 @@ class StepLoop:
         return nullcontext() if gate is None or held is None else gate.closed_if(held)
 
     def optimizer_stepped(self) -> None:
-        """Report that the weights have changed; with a gate, the conclusion does so later."""
-        if self._conclusion.gate is None and self.may_update():
+        """Report that the weights have changed; after a gate, the conclusion does so later."""
+        step = self._conclusion.step
+        if step is not None and step.held is None and self.may_update():
             self._conclusion.updated()
 
     def end_step(self, *, last: bool = False) -> bool:
@@ -181,7 +188,7 @@ class StepLoop:
         step = self._conclusion.step
         assert step is not None, "check_update() comes before end_step()"
         step.end()
-        if self._conclusion.gate is None or last:
+        if step.held is None or last:
             self.conclude()
         self._profiler.end_step(self.tally.tokens, counted=True, conclude=self.conclude)
         return True

@@ -27,6 +27,10 @@ class StepMetrics:
     samples: int = 0
     losses: list[Tensor] = field(default_factory=list)
     parts: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    """Further per-step means that the host knows, such as those that a script logs."""
+    uncounted: list[Tensor] = field(default_factory=list)
+    """Tokens of micro-batches that are on the device, each []."""
 
     @contextmanager
     def time(self, what: str) -> Iterator[None]:
@@ -41,10 +45,14 @@ class StepMetrics:
     def count(self, batch: dict[str, Any]) -> None:
         """Count the tokens without padding and the samples of a micro-batch that is on the host.
 
-        Packed rows carry their counts, which are removed before the model receives the batch.
+        Packed rows carry their counts, which are removed before the model receives the batch. A
+        count on the device is read with the loss, so that the host does not wait for it.
         """
         tokens = batch.pop("token_count", None)
-        self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
+        if isinstance(tokens, Tensor) and tokens.device.type != "cpu":
+            self.uncounted.append(tokens)
+        else:
+            self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
         samples = batch.pop("document_count", None) or batch.get("pair_count")
         self.samples += int(samples or len(batch["input_ids"]))
 
@@ -69,7 +77,9 @@ class RankStep:
     """Gradient norm after the all-reduce and before clipping, the same on every rank."""
     parts: dict[str, float]
     held: bool = False
-    """Whether the device has held the update back for the host to decide."""
+    """Whether the device has held the update back."""
+    tokens: int = 0
+    """Tokens that were counted on the device."""
 
 
 def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
@@ -82,16 +92,19 @@ def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
 
 
 def settle(
-    loss: Tensor, grad_norm: Tensor, parts: dict[str, Tensor], held: Tensor | None = None
+    loss: Tensor, grad_norm: Tensor, tally: StepMetrics, held: Tensor | None = None
 ) -> PendingResult[RankStep]:
     """Start to copy loss, norm and parts of a step to the host; `read` waits for the device.
 
-    Parts that are on the host already, such as figures that a script logs, stay there.
+    Parts that are on the host already stay there.
     """
+    parts = tally.parts
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
     on_device = on_same_device(parts, loss)
-    sent = torch.stack([loss, norm, flag, *on_device.values()]).to("cpu", non_blocking=True)
+    counts = [one.float().to(loss.device) for one in tally.uncounted]
+    row = [loss, norm, flag, *on_device.values(), *counts]
+    sent = torch.stack(row).to("cpu", non_blocking=True)
     arrived = torch.cuda.Event() if loss.is_cuda else None  # type: ignore[no-untyped-call]  # of torch
     if arrived is not None:
         arrived.record()
@@ -100,9 +113,10 @@ def settle(
         if arrived is not None:
             arrived.synchronize()
         own_loss, norm, held_back, *values = sent.tolist()
-        copied = dict(zip(on_device, values, strict=True))
+        copied = dict(zip(on_device, values, strict=False))
         found = {k: copied[k] if k in copied else float(part) for k, part in parts.items()}
-        return RankStep(own_loss, norm, found, held_back > 0)
+        tokens = round(sum(values[len(on_device) :]))
+        return RankStep(own_loss, norm, found | tally.figures, held_back > 0, tokens)
 
     return PendingResult(read)
 
@@ -151,7 +165,7 @@ def start_total(
     device: DeviceReading,
 ) -> PendingResult[StepTotals]:
     """Start to combine the figures of all ranks; the result is read after the update."""
-    counts = [float(tally.tokens), float(tally.samples)]
+    counts = [float(tally.tokens + own.tokens), float(tally.samples)]
     readings = [math.nan if value is None else float(value) for value in device]
     mine = [own.loss, *own.parts.values(), *counts, own_s, *readings]
     rows = agreement.start_rows(mine)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Adam
 
-from ...core.guard import Limits
+from ...core.guard import NOTHING_PASSES, Limits
 from ..patches import refuse_update_if
 
 Gradients = list[tuple[Tensor, Tensor | None]]
@@ -26,8 +26,15 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 class UpdateGate:
     """Lets the device apply the updates of one optimizer, or hold them back for the host."""
 
+    final = False
+    """Whether what the device has held back is never applied."""
+
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer
+
+    def decides(self, limits: Limits) -> bool:
+        """Whether the device decides on an update; the limits are those of `judge`."""
+        return True
 
     def judge(self, loss: Tensor, grad_norm: Tensor, limits: Limits) -> Tensor:
         """Return 1 if the update is held back and 0 if not, [] fp32, the same on every rank.
@@ -57,11 +64,39 @@ class UpdateGate:
         self._optimizer.step()
 
 
+class FinalGate(UpdateGate):
+    """Lets the device refuse the updates whose loss or norm is not finite, for good.
+
+    An update that is finite is always applied, so nothing is left to be made later, and the loop
+    around it goes on as without a gate. Where the gradients of an update are to be measured, the
+    host decides, because it has to read the weights before and after. The gradients of a refused
+    update are measured with its verdict.
+    """
+
+    final = True
+
+    def decides(self, limits: Limits) -> bool:
+        """Whether the device decides; the host does where nothing may pass unseen."""
+        return limits != NOTHING_PASSES
+
+    def judge(self, loss: Tensor, grad_norm: Tensor, limits: Limits) -> Tensor:
+        """Return 1 if loss or norm is not finite and 0 otherwise, [] fp32, like on every rank.
+
+        Ranks need no message: a loss that is not finite makes the norm of every rank NaN.
+        """
+        finite = torch.isfinite(loss.float()) & torch.isfinite(grad_norm.float().to(loss.device))
+        return (~finite).float()
+
+
 def gate_of(optimizer: Any) -> UpdateGate | None:
     """Return the gate for an optimizer prepared by accelerate, or None if the host has to decide.
 
     Only fused optimizers accept the tensor, and a loss scaler needs it for its own purpose.
     """
     inner = optimizer.optimizer
-    fused = isinstance(inner, Adam) and all(group["fused"] for group in inner.param_groups)
-    return UpdateGate(inner) if fused and optimizer.scaler is None else None
+    return UpdateGate(inner) if takes_verdicts(inner) and optimizer.scaler is None else None
+
+
+def takes_verdicts(optimizer: Any) -> bool:
+    """Whether the device can refuse updates of an optimizer: those of a fused Adam."""
+    return isinstance(optimizer, Adam) and all(group["fused"] for group in optimizer.param_groups)

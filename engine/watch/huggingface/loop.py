@@ -4,10 +4,10 @@
 |---|---|---|
 | `get_batch_samples` | `begin_step`, `fetch` | run commands; leave the epoch; end the run |
 | `training_step`, before it | `may_continue` | drop the step by leaving the epoch |
-| `accelerator.backward` | `may_backward` | a loss that is not finite reaches every rank |
+| `accelerator.backward` | `may_backward` | conclude the step before; the loss reaches all ranks |
 | `training_step`, after it | `record_loss` | the loss of the step |
 | `_clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
-| `optimizer.step` | `may_update` | refuse the update |
+| `optimizer.step` | `may_update`, `gated` | refuse the update, on the host or on the device |
 | `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
 | `on_step_end` | `end_step` | journal the step |
 
@@ -40,6 +40,10 @@ class LoopHooks(StepHooks, Protocol):
     @property
     def tally(self) -> StepMetrics:
         """The measurements of the step."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the step in progress is being dropped."""
 
 
 class LoopEvents(Protocol):
@@ -247,6 +251,9 @@ class HfLoop:
             self._shield.call(self._tape.recapture_rng, None)
         with hooks.tally.time("compute"):
             loss = self.original["training_step"](*arguments, **named)
+        if self._drops and hooks.dropped and not self._shield.broken:
+            self._dropping = True  # by the verdict on the step before, which came late
+            raise LoopLeft
         self._shield.call(lambda: hooks.record_loss(loss.detach()), None)
         return loss
 

@@ -10,6 +10,7 @@ import torch
 
 from ...config.schema import RunConfig
 from ...protocol.events import EvalFinished
+from ...train.checkpoint.optimizer_state import bare
 from ...train.controlled_session import ControlledSession, SessionOutcome
 from ...train.distributed.agreement import Agreement
 from ...train.distributed.place import RankPlace
@@ -17,6 +18,7 @@ from ...train.distributed.rank_agreement import agreement_of
 from ...train.event_log import EventLog
 from ...train.loop.step_loop import StepLoop
 from ...train.loop.step_metrics import StepMetrics
+from ...train.loop.update_gate import FinalGate, takes_verdicts
 from ...train.monitoring.monitor import TrainingMonitor
 from ...train.patches import guard_optimizer, poison_nonfinite
 from ..batch_tape import BatchTape
@@ -30,6 +32,8 @@ from .capabilities import Capabilities
 from .memory import HfMemory
 from .trainer import HfControlledTrainer, plain_metrics, tokenizer_of
 
+_KEPT_SHARE = 1 / 64
+"""Share of a device's memory that gradients may take which are kept until the verdict."""
 _OWN_FIGURES = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "num_tokens"})
 """Logged figures that every step of a run has anyway."""
 
@@ -99,8 +103,7 @@ class HfSession:
         Several ranks would have to log the same names, so only a single rank adds what is logged.
         """
         figures, self._figures = self._figures if self._alone else {}, {}
-        figures["batches_kept_mib"] = self._tape.size_bytes / 2**20
-        tally.add_parts(**{name: torch.tensor(value) for name, value in figures.items()})
+        tally.figures |= figures | {"batches_kept_mib": self._tape.size_bytes / 2**20}
 
     def logged(self, figures: Mapping[str, Any]) -> None:
         """Keep figures that the trainer logs, such as rewards, for the next step."""
@@ -116,6 +119,7 @@ class HfSession:
         """Record an evaluation that the script runs by itself."""
         if self._trainer.evaluating:
             return
+        self.step_loop.conclude()
         metrics = plain_metrics(figures)
         seconds = float(figures.get("eval_runtime", 0.0))
         self._event_log.record(EvalFinished(metrics=metrics, seconds=seconds))
@@ -124,6 +128,7 @@ class HfSession:
 
     def conclude(self) -> SessionOutcome:
         """Refuse the commands that still wait, and return how the run ended."""
+        self.step_loop.conclude()  # a callback of the script may have ended the training
         return self._session.conclude()
 
 
@@ -170,11 +175,46 @@ def _patch(watched: Watched, step_loop: StepLoop) -> None:
     trainer, undo = watched.trainer, watched.undo
     hooks = ShieldedUpdates(step_loop, watched.shield)
     scaler = trainer.accelerator.scaler
-    step_loop.begin_training(None, None if scaler is None else lambda: float(scaler.get_scale()))
+    step_loop.begin_training(
+        _gate(watched), None if scaler is None else lambda: float(scaler.get_scale())
+    )
     undo.remember(trainer.optimizer, "step")
     guard_optimizer(trainer.optimizer, hooks)
     undo.remember(trainer.accelerator, "backward")
-    poison_nonfinite(trainer.accelerator, hooks)
+    poison_nonfinite(trainer.accelerator, hooks, alone=watched.place.world_size == 1)
+
+
+def _gate(watched: Watched) -> FinalGate | None:
+    """Return the gate by which the device refuses updates; None if the host decides on each.
+
+    It knows the verdict of a step late, so the step after it must be one that can be dropped.
+    Gradients are kept for the report of a refused update. Where they are large, so is the step that
+    makes them, and the host decides: keeping them would take the memory of the script.
+    """
+    trainer, device = watched.trainer, watched.place.device
+    own = bare(trainer.optimizer)
+    if not (in_its_own_time(device) and takes_verdicts(own) and watched.capabilities.exact):
+        return None
+    if trainer.accelerator.scaler is not None:
+        return None
+    most = share_of_memory(device)
+    return FinalGate(own) if gradient_bytes(own) <= most else None
+
+
+def in_its_own_time(device: torch.device) -> bool:
+    """Whether a device computes while the host goes on."""
+    return device.type == "cuda"
+
+
+def share_of_memory(device: torch.device) -> float:
+    """Return the bytes of a device that gradients kept for a report may take."""
+    return _KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+
+
+def gradient_bytes(optimizer: Any) -> int:
+    """Return the bytes that the gradients of an optimizer take."""
+    groups = optimizer.param_groups
+    return sum(one.nbytes for group in groups for one in group["params"] if one.requires_grad)
 
 
 def _record_start(watched: Watched, agreement: Agreement, state: ForeignState) -> None:

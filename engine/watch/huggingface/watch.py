@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -161,6 +162,9 @@ class WatchedTraining:
         if error is None:
             self._shield.call(self._conclude, None)
         elif self._script_run is not None:
+            if self._session is not None:
+                with suppress(Exception):  # the device may have failed with the script
+                    self._session.step_loop.conclude()
             state, text = run_end_after(error)
             self._script_run.end(state, error=text)
 

@@ -130,8 +130,8 @@ class LoopRun:
         if loss is not None:
             self._losses.append(torch.as_tensor(loss).detach().float().reshape(()))
         if self._step_loop is not None:
-            parts = {name: torch.tensor(float(value)) for name, value in figures.items()}
-            self._step_loop.tally.add_parts(**parts)
+            known = self._step_loop.tally.figures
+            known |= {name: known.get(name, 0.0) + float(value) for name, value in figures.items()}
 
     def _begin(self, step: int = 0) -> ControlledSession:
         """Build the control around the loop, which has made this number of steps before."""
@@ -188,8 +188,7 @@ class LoopRun:
             device = self._losses[0].device
             step_loop.record_loss(torch.stack([one.to(device) for one in self._losses]).mean())
         self._losses = []
-        kept = torch.tensor(self._tape.size_bytes / 2**20)
-        step_loop.tally.add_parts(batches_kept_mib=kept)
+        step_loop.tally.figures["batches_kept_mib"] = self._tape.size_bytes / 2**20
         step_loop.check_update(self._clip)
         return step_loop.may_update()
 

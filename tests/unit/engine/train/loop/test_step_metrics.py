@@ -69,6 +69,6 @@ def test_parts_on_another_device_than_the_loss_are_not_sent_with_it() -> None:
 
 def test_parts_arrive_by_their_names_in_their_order() -> None:
     parts = {"ce": torch.tensor(1.0), "kl": torch.tensor(2.0)}
-    found = settle(torch.tensor(3.0), torch.tensor(4.0), parts).read()
+    found = settle(torch.tensor(3.0), torch.tensor(4.0), StepMetrics(parts=parts)).read()
     assert found == RankStep(3.0, 4.0, {"ce": 1.0, "kl": 2.0})
     assert list(found.parts) == ["ce", "kl"]

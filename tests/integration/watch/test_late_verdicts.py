@@ -1,0 +1,172 @@
+"""Updates that the device refuses by itself; the host learns of it during the next step.
+
+A GPU does so. Here the CPU stands for it: a fused optimizer obeys it there in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fttui.engine.protocol.events import (
+    EvalFinished,
+    GradientsMeasured,
+    RolledBack,
+    RunEnded,
+    StepFinished,
+)
+from fttui.engine.protocol.states import RunState
+from fttui.engine.train.loop.step_conclusion import StepConclusion
+from fttui.engine.train.loop.update_gate import FinalGate
+from fttui.engine.watch.huggingface import session
+from tests.support.foreign import Trained, plain, play_watched, train_alone
+from tests.support.odd_steps import told
+from tests.support.training import Script
+
+Patch = pytest.MonkeyPatch
+BACK_AND_FORTH = {5: ["rollback 4"], 11: ["rollback 4"], 13: ["rollback 0"]}
+
+
+@pytest.fixture(autouse=True)
+def device_that_judges(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(session, "in_its_own_time", lambda device: True)
+    monkeypatch.setattr(session, "share_of_memory", lambda device: 2**30)
+
+
+def at_once(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(session, "in_its_own_time", lambda device: False)
+
+
+def fused(folder: Path, **changed: Any) -> Any:
+    return plain(folder, optim="adamw_torch_fused", **changed)
+
+
+def poisoned(folder: Path, step: int = 5, **changed: Any) -> Any:
+    """The same trainer with a loss of NaN in one step, the first time that it is trained."""
+    trainer = fused(folder, **changed)
+    compute, left = trainer.compute_loss, [trainer.args.gradient_accumulation_steps]
+
+    def compute_loss(*args: Any, **kwargs: Any) -> Any:
+        loss = compute(*args, **kwargs)
+        if trainer.state.global_step + 1 != step or not left[0]:
+            return loss
+        left[0] -= 1
+        return loss * math.nan
+
+    trainer.compute_loss = compute_loss
+    return trainer
+
+
+def steps_of(trained: Trained) -> list[StepFinished]:
+    assert trained.played is not None
+    return trained.played.events(StepFinished)
+
+
+def test_rollbacks_are_exact_and_no_verdict_is_waited_for(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    late: list[bool] = []
+    decide = StepConclusion.decide
+
+    def noted(self: Any, step: Any) -> None:
+        late.append(step.ended)
+        decide(self, step)
+
+    monkeypatch.setattr(StepConclusion, "decide", noted)
+    alone = train_alone(fused, tmp_path / "alone")
+    script = Script(dict(BACK_AND_FORTH))
+    watched = play_watched(
+        fused, tmp_path / "back", monkeypatch, script, checkpoint_every=4, keep=10
+    )
+    assert watched.played is not None
+    assert torch.equal(watched.weights, alone.weights)
+    went = [(one.from_step, one.to_step) for one in watched.played.events(RolledBack)]
+    assert went == [(6, 4), (12, 4), (13, 0)]  # steps 6 and 12 have a single micro-batch
+    assert all(late)
+    (ended,) = watched.played.events(RunEnded)
+    assert ended.state is RunState.FINISHED
+
+
+@pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_update_that_is_not_finite_has_the_same_effect_as_with_a_verdict_at_once(
+    tmp_path: Path, monkeypatch: Patch, policy: str, accumulate: int
+) -> None:
+    changed = {"gradient_accumulation_steps": accumulate, "max_steps": 8, "num_train_epochs": 1}
+    found = []
+    for name in ("late", "at once"):
+        script = Script({0: [f"policy nonfinite {policy}"]}, states={RunState.HALTED: ["resume"]})
+        watched = play_watched(
+            lambda folder: poisoned(folder, **changed), tmp_path / name, monkeypatch, script
+        )
+        found.append(watched)
+        at_once(monkeypatch)
+    late, soon = found
+    assert torch.isfinite(late.weights).all()
+    assert torch.equal(late.weights, soon.weights)
+    assert late.played is not None
+    assert soon.played is not None
+    kinds = ("StepFinished", "RolledBack", "AnomalyRaised", "GradientsMeasured")
+    told_late, told_soon = (
+        [one for one in told(run) if one[2] in kinds] for run in (late.played, soon.played)
+    )
+    assert told_late == told_soon
+    assert [step.skipped for step in steps_of(late)].count(True) == 1
+    (measured,) = late.played.events(GradientsMeasured)
+    assert any(math.isnan(module.grad_norm) for module in measured.modules)
+
+
+def test_gradients_are_measured_around_an_update_that_the_host_decides(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    script = Script({2: ["gradients"]})
+    watched = play_watched(lambda f: fused(f, max_steps=5), tmp_path, monkeypatch, script)
+    assert watched.played is not None
+    ((step, measured),) = watched.played.at(GradientsMeasured)
+    assert step in (3, 4)
+    assert all(module.update_norm > 0 for module in measured.modules)
+
+
+def test_an_evaluation_of_the_script_comes_after_its_step(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def evaluating(folder: Path) -> Any:
+        return fused(folder, max_steps=4, eval_strategy="steps", eval_steps=2)
+
+    watched = play_watched(evaluating, tmp_path, monkeypatch)
+    assert watched.played is not None
+    kept = [r for r in watched.played.records if isinstance(r.event, StepFinished | EvalFinished)]
+    assert [(r.step, type(r.event).__name__) for r in kept] == [
+        *((1, "StepFinished"), (2, "StepFinished"), (2, "EvalFinished")),
+        *((3, "StepFinished"), (4, "StepFinished"), (4, "EvalFinished")),
+    ]
+
+
+def test_a_training_that_a_callback_ends_has_its_last_step(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def ended_early(folder: Path) -> Any:
+        from transformers import TrainerCallback
+
+        class Ends(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                control.should_training_stop = state.global_step == 3
+
+        trainer = fused(folder)
+        trainer.add_callback(Ends())
+        return trainer
+
+    watched = play_watched(ended_early, tmp_path, monkeypatch)
+    assert [step.loss > 0 for step in steps_of(watched)] == [True] * 3
+
+
+def test_large_gradients_are_not_kept(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(session, "share_of_memory", lambda device: 16)
+    made: list[Any] = []
+    monkeypatch.setattr(FinalGate, "__init__", lambda self, optimizer: made.append(optimizer))
+    play_watched(lambda folder: fused(folder, max_steps=2), tmp_path, monkeypatch)
+    assert made == []
