@@ -361,6 +361,6 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
             anomaly = state.run.current_anomaly
             if anomaly is None:
                 return "no open anomaly"
-            return None if anomaly.event.actions else "the report recommends no command"
+            return None if anomaly.event.ways else "the report recommends no command"
         case _:
             return None

@@ -112,6 +112,18 @@ class Guard(msgspec.Struct, kw_only=True):
         reason = f"{bad} at step {step}; rolling back, as the nonfinite policy says"
         return GuardDecision(UpdateVerdict.ROLLBACK, reason)
 
+    def spares(self, step: int) -> bool:
+        """Take back the rollback asked for at a step and count a skipped update instead.
+
+        Return False, and change nothing, if the budget of skipped updates is used up.
+        """
+        recent = [at for at in self.skipped_at if step - HISTORY_STEPS < at < step]
+        if len(recent) >= self.budget:
+            return False
+        self.skipped_at = [*recent, step]
+        self.rollbacks = max(self.rollbacks - 1, 0)
+        return True
+
     def rewound(self, saved: Guard) -> Guard:
         """Return the guard after a rollback: the checkpoint's skips, but all rollbacks so far."""
         return Guard(

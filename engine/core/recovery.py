@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from ..protocol.commands import Rollback
-from .anomaly import INFO, INSTABILITY, Alert
+from .anomaly import INSTABILITY, Alert
 from .incidents import INCIDENT_STEPS
 from .retention import RetainedCheckpoint, good_checkpoint
 
@@ -157,9 +157,8 @@ def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
     """Return an anomaly and the signals before it that belong to it, oldest first."""
     found = [anomaly]
     for alert in sorted(alerts, key=lambda a: -a.step):
-        grave = alert.kind in INSTABILITY and alert.severity != INFO
         near = 0 <= found[-1].step - alert.step <= INCIDENT_STEPS
-        if grave and near and alert.id != anomaly.id:
+        if alert.threatens and near and alert.id != anomaly.id:
             found.append(alert)
     return found[::-1]
 
@@ -181,10 +180,9 @@ def anomaly_named(
     """
     bare = re.sub(r"-t\d+$", "", name)
     for alert in reversed(list(alerts)):
-        grave = alert.kind in INSTABILITY and alert.severity != INFO
         public = (announced or {}).get(alert.id)
         meant = name in (alert.id, public) or (public is None and alert.id == bare)
-        if (alert.kind in RECOVERABLE and meant) if name else grave:
+        if (alert.kind in RECOVERABLE and meant) if name else alert.threatens:
             return alert
     what = f"anomaly {name!r}" if name else "spike, divergence or explosion"
     raise NoWayBack(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from .anomaly.alerts import INFO, INSTABILITY, Alert
+from .anomaly.alerts import Alert
 from .model_selection import LOWER_IS_BETTER
 
 WATCH_WINDOW_STEPS = 20
@@ -131,8 +131,7 @@ def _tolerance(eval_loss: float) -> float:
 
 
 def _is_near(alert: Alert, step: int) -> bool:
-    grave = alert.kind in INSTABILITY and alert.severity != INFO
-    return grave and 0 <= step - alert.step < WATCH_WINDOW_STEPS
+    return alert.threatens and 0 <= step - alert.step < WATCH_WINDOW_STEPS
 
 
 def good_checkpoint(

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from .events import CommandApplied, Record
+from .events import AnomalyRaised, CommandApplied, Record
 from .requests import AnyClientMessage, AnyHubMessage, Beat
 
 PROTOCOL_VERSION: tuple[int, int] = (1, 0)
@@ -29,8 +29,11 @@ _hubs: msgspec.msgpack.Decoder[AnyHubMessage] = msgspec.msgpack.Decoder(AnyHubMe
 _beats = msgspec.msgpack.Decoder(Beat)
 _head = msgspec.msgpack.Decoder(tuple[int, float, int, int, msgspec.Raw])
 _LENGTH = struct.Struct("<I")
-_TYPED_FIELDS = frozenset({"applied", "settings", "previous"})
-"""Fields of `CommandApplied` that a newer version may fill with what this one does not know."""
+_TYPED_FIELDS = {
+    CommandApplied.__name__: frozenset({"applied", "settings", "previous"}),
+    AnomalyRaised.__name__: frozenset({"recommended"}),
+}
+"""Fields, by event, that a newer version may fill with what this one does not know."""
 
 
 MAX_HISTORY_BYTES = 64 * 2**20
@@ -69,8 +72,8 @@ def without_surrogates(value: Any) -> Any:
 def decode_record(data: bytes) -> Record | None:
     """Decode a journal record; None when its event tag is unknown to this version.
 
-    An applied command that this version cannot decode is dropped from its event, whose text fields
-    still describe it.
+    Applied and recommended commands that this version cannot decode are dropped from their event,
+    whose text fields still describe them.
 
     Raises:
         DecodeError: the bytes are not a record.
@@ -79,7 +82,7 @@ def decode_record(data: bytes) -> Record | None:
         return _records.decode(data)
     except UNDECODABLE as error:
         peek_seq(data)
-        if (record := _without_command(data)) is not None:
+        if (record := _without_commands(data)) is not None:
             return record
         if "Invalid value" in str(error):
             return None
@@ -94,18 +97,31 @@ def decode_readable(data: bytes) -> Record | None:
         return None
 
 
-def _without_command(data: bytes) -> Record | None:
-    """Decode the record of an applied command from its text fields alone; None for any other."""
+def _without_commands(data: bytes) -> Record | None:
+    """Decode a record without its typed commands; None for an event that has no such fields."""
     try:
         *place, event = msgspec.msgpack.decode(
             data, type=tuple[int, float, int, int, dict[str, Any]]
         )
-        if event.get("k") != CommandApplied.__name__:
+        typed = _TYPED_FIELDS.get(event.get("k", ""))
+        if typed is None:
             return None
-        text = {name: value for name, value in event.items() if name not in _TYPED_FIELDS}
+        text = {name: value for name, value in event.items() if name not in typed}
+        if recommended := _texts_alone(event.get("recommended")):
+            text["recommended"] = recommended
         return msgspec.convert([*place, text], Record)
     except UNDECODABLE:
         return None
+
+
+def _texts_alone(recommended: Any) -> list[dict[str, str]]:
+    """Return recommended commands as their texts and reasons, as far as they have any."""
+    entries = recommended if isinstance(recommended, list) else []
+    return [
+        {name: one[name] for name in ("text", "why") if isinstance(one.get(name), str)}
+        for one in entries
+        if isinstance(one, dict) and isinstance(one.get("text"), str)
+    ]
 
 
 def peek_seq(data: bytes) -> int:

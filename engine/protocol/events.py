@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
+from .event_parts import ModuleFlow, RecommendedCommand
 from .settings import RunSettings
 from .states import RunState
 
@@ -282,6 +283,15 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
     """The newest good checkpoint before the anomaly; None without one."""
     incident: str = ""
     """Id of the first alert of the same cause, its own if it is the first; empty for a hint."""
+    recommended: list[RecommendedCommand] = []
+    """The recommended commands as data, the best one first; empty in journals of older versions."""
+    explained_by: str = ""
+    """The one odd record that explains the alert, such as `train.jsonl:812`; empty without one."""
+
+    @property
+    def ways(self) -> list[RecommendedCommand]:
+        """The recommended commands, from their texts where the journal has no more."""
+        return self.recommended or [RecommendedCommand(text=text) for text in self.actions]
 
 
 class AnomalyResolved(Event, frozen=True, kw_only=True, tag="AnomalyResolved"):
@@ -315,18 +325,6 @@ class AutopilotDecided(Event, frozen=True, kw_only=True, tag="AutopilotDecided")
     """The command it sends or proposes, as a person would type it."""
     reason: str = ""
     budget_left: int = 0
-
-
-class ModuleFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """The norms of one module in an update."""
-
-    module: str
-    """Name of the module, such as `layers.3.q_proj`; its adapter matrices count together."""
-    grad_norm: float
-    """Gradient norm before clipping."""
-    update_norm: float
-    """Norm of the change of the weights; 0 when the guard refused the update."""
-    weight_norm: float
 
 
 class GradientsMeasured(Event, frozen=True, kw_only=True, tag="GradientsMeasured"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from typing import Literal
 
 from ..errors import FttuiError
 from .folder.open_folder import read_plain
@@ -21,8 +22,8 @@ def report_names(run: RunDirectory) -> list[str]:
     return [name for _, name in sorted(files)]
 
 
-def read_report(run: RunDirectory, name: str) -> str:
-    """Return the Markdown text of a report.
+def read_report(run: RunDirectory, name: str, *, form: Literal["md", "json"] = "md") -> str:
+    """Return the text of a report, as Markdown or as JSON.
 
     Raises:
         FttuiError: there is no such report; the text lists the existing ones.
@@ -30,7 +31,7 @@ def read_report(run: RunDirectory, name: str) -> str:
     stem = name.removesuffix(".md").removesuffix(".json")
     try:
         if _NAME.fullmatch(stem):
-            file = run.reports / f"{stem}.md"
+            file = run.reports / f"{stem}.{form}"
             return read_plain(file, SMALL_FILE_BYTES).decode(errors="replace")
     except OSError:
         pass

@@ -23,7 +23,13 @@ from fttui.engine.protocol.codec import (
     decode_record,
     encode,
 )
-from fttui.engine.protocol.events import CommandApplied, StepFinished
+from fttui.engine.protocol.commands import Pause, ScaleLr
+from fttui.engine.protocol.event_parts import RecommendedCommand
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    CommandApplied,
+    StepFinished,
+)
 from fttui.engine.protocol.requests import AnyClientMessage
 from fttui.engine.protocol.ssh_protocol import (
     MAGIC,
@@ -115,6 +121,35 @@ def test_an_applied_command_of_a_later_version_keeps_its_text(newer: dict[str, o
     again = decode_record(msgspec.msgpack.encode(plain))
     assert again == record(old)
     assert (old.typed, old.spec) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "newer", [{"k": "OfALaterVersion", "share": 0.5}, {"k": "ScaleLr", "factor": "half"}, 3]
+)
+def test_recommended_commands_of_a_later_version_keep_their_texts(newer: object) -> None:
+    told = [
+        RecommendedCommand(text="warmup again 20", why="Warms up."),
+        RecommendedCommand(text="pause", why="Waits.", command=Pause()),
+    ]
+    raised = AnomalyRaised(id="a", kind="spike", severity="alarm", headline="h", recommended=told)
+    plain = msgspec.to_builtins(record(raised))
+    plain[4]["recommended"][0]["command"] = newer
+    again = decode_record(msgspec.msgpack.encode(plain))
+    assert again is not None
+    assert isinstance(again.event, AnomalyRaised)
+    assert [(way.text, way.why) for way in again.event.ways] == [
+        ("warmup again 20", "Warms up."), ("pause", "Waits."),
+    ]  # fmt: skip
+    assert [way.typed for way in again.event.ways] == [None, Pause()]
+
+
+def test_recommended_commands_of_an_older_version_are_read_from_their_texts() -> None:
+    old = AnomalyRaised(
+        id="a", kind="spike", severity="alarm", headline="h", actions=["lr scale 0.5", "odd"]
+    )
+    assert [(way.text, way.typed) for way in old.ways] == [
+        ("lr scale 0.5", ScaleLr(factor=0.5)), ("odd", None),
+    ]  # fmt: skip
 
 
 def test_text_that_is_none_is_still_no_record() -> None:

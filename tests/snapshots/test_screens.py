@@ -8,12 +8,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from fttui.engine.core.reports.page import to_markdown
 from fttui.engine.protocol.events import AnomalyRaised, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.app import FttuiApp
 from fttui.tui.preferences import Preferences
+from fttui.tui.screens.text_page import TextPage
 from fttui.tui.view_model.connection_port import Link
 from tests.support.matrix import in_part
+from tests.support.report_scene import spike_report
 from tests.support.session_double import (
     FakeSession,
     Script,
@@ -84,6 +87,13 @@ def unanswered(session: FakeSession) -> None:
     session.answers = False
 
 
+def reported(session: FakeSession) -> None:
+    async def fetch(report: str) -> str:
+        return to_markdown(spike_report())
+
+    session.fetch_report = fetch  # type: ignore[method-assign]
+
+
 def from_disk(session: FakeSession) -> None:
     session.link, session.read_only = Link.ENDED, True
 
@@ -109,6 +119,7 @@ SCENES: dict[str, Scene] = {
     "rollback": (eventful, ("r", "down"), None),
     "help": (eventful, ("question_mark",), None),
     "anomalies": (live_spike, ("3",), None),
+    "report": (live_spike, ("3", "enter"), reported),
     "checkpoints": (eventful, ("4",), None),
     "interventions": (eventful, ("5",), None),
     "samples": (eventful, ("7",), None),
@@ -135,6 +146,8 @@ def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferen
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
+        if scene == "report":
+            await until(pilot, lambda: isinstance(app.screen, TextPage))
         app.redraw()
         for _ in range(3):
             await pilot.pause()
@@ -144,14 +157,16 @@ def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferen
 
 TIGHT = [
     "live", "spike", "starting", "halted", "failed", "viewer", "prompt", "confirm-stop",
-    "rollback", "help", "cursor", "system",
+    "rollback", "help", "cursor", "system", "report",
 ]  # fmt: skip
 """Scenes whose look at 80 × 24 is no smaller copy of the one at 120 × 40."""
-ALSO_AS_TEXT = {"checkpoints", "interventions", "samples", "log", "time-axis", "counting"}
+ALSO_AS_TEXT = {"report", "checkpoints", "interventions", "samples", "log", "time-axis", "counting"}
 """Scenes whose words at 120 × 40 are compared in `test_texts` or by tests of the app."""
 
 
-@pytest.mark.parametrize("scene", in_part(TIGHT, ["live", "prompt", "confirm-stop", "help"]))
+@pytest.mark.parametrize(
+    "scene", in_part(TIGHT, ["live", "prompt", "confirm-stop", "help", "report"])
+)
 def test_at_80_by_24(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, SMALL)
 

@@ -55,6 +55,7 @@ def add_commands(commands: Commands) -> None:
     report = commands.add_parser("report", help="print an anomaly report")
     add_run(report, optional=False)
     report.add_argument("id", metavar="ID", nargs="?", help="default: the newest report")
+    report.add_argument("--json", action="store_true", help="print it as JSON, with all evidence")
     report.set_defaults(handler=_report)
 
 
@@ -222,7 +223,7 @@ def _report(options: argparse.Namespace) -> int:
     if not options.id and not names:
         so_far = "" if _ended(run) else " so far"
         raise FttuiError(f"{run.id} has no anomaly report: no anomaly was detected{so_far}")
-    say(read_report(run, options.id or names[-1]))
+    say(read_report(run, options.id or names[-1], form="json" if options.json else "md"))
     return 0
 
 

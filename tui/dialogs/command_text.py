@@ -18,7 +18,6 @@ from fttui.engine.protocol.commands import (
     SetClip,
     SetLr,
     Stop,
-    recorded_command,
     spec_of,
 )
 from fttui.engine.protocol.events import RunStarted
@@ -47,9 +46,8 @@ def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
 
     None without a recommendation, or if this version does not know the command.
     """
-    if anomaly is None or not anomaly.event.actions:
-        return None
-    return recorded_command(anomaly.event.actions[0])
+    ways = anomaly.event.ways if anomaly is not None else []
+    return ways[0].typed if ways else None
 
 
 def in_words(state: AppState, command: AnyCommand) -> list[str]:
@@ -110,7 +108,7 @@ def _recovery(state: AppState, command: Recover) -> list[str]:
     report can change the numbers.
     """
     anomaly = _recovered(state.run, command)
-    ways = [recorded_command(text) for text in anomaly.event.actions] if anomaly else []
+    ways = [way.typed for way in anomaly.event.ways] if anomaly else []
     planned = next((way for way in ways if isinstance(way, Rollback)), None)
     name = planned.checkpoint if planned else anomaly.event.checkpoint if anomaly else None
     found = next((c for c in state.run.checkpoints if c.name == name), None)
@@ -135,7 +133,7 @@ def _recovered(run: RunView, command: Recover) -> Anomaly | None:
     Without an id it is the newest anomaly whose report recommends a rollback.
     """
     for anomaly in reversed(run.anomalies):
-        ways = [recorded_command(text) for text in anomaly.event.actions]
+        ways = [way.typed for way in anomaly.event.ways]
         planned = any(isinstance(way, Rollback) for way in ways)
         if command.anomaly == anomaly.event.id or command in ways:
             return anomaly

@@ -17,11 +17,19 @@ from ..view_model.run_view import Anomaly
 _RECOMMENDED = re.compile(r"^(?P<number>\d+)\. `(?P<command>[^`]+)`(?: \[[^\]]*\])?:", re.MULTILINE)
 """A recommended command in a report. Earlier versions wrote a key in brackets after it, which is
 replaced."""
+_TITLE = re.compile(r"\A# [^`\n]*`(?P<command>[^`\n]+)`")
+"""The first line of a report, which names the first recommended command."""
 
 
 def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
     """Return a report in Markdown with the key after each command that can be sent now."""
-    return _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
+    keyed = _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
+    return _TITLE.sub(partial(_titled, anomaly=anomaly, state=state), keyed)
+
+
+def _titled(found: re.Match[str], anomaly: Anomaly, state: AppState) -> str:
+    key = _key(found["command"], state, first=anomaly is state.run.current_anomaly)
+    return found[0] + (f" [{key}]" if key else "")
 
 
 def _with_key(found: re.Match[str], anomaly: Anomaly, state: AppState) -> str:

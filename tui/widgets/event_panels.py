@@ -83,10 +83,10 @@ class AnomalyPanel(TextLine):
 
 def _keys(anomaly: Anomaly, width: int, state: AppState) -> Content:
     pieces: list[Piece] = []
-    if anomaly.event.actions:
+    if anomaly.event.ways:
         room = max(10, width - 24)
         key = key_of("anomaly.recover", state)
-        pieces += [(f"{key} ", ACCENT), f"{fmt.clip_to(anomaly.event.actions[0], room)}   "]
+        pieces += [(f"{key} ", ACCENT), f"{fmt.clip_to(anomaly.event.ways[0].text, room)}   "]
     if anomaly.event.report:
         pieces += [(f"{key_of('go.anomalies', state)} ", ACCENT), "report"]
     return assemble(" " * 10, *pieces)

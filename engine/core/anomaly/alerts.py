@@ -34,6 +34,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Distance from the level in robust standard deviations."""
     ratio: float | None = None
     """Value over baseline."""
+    explained_by: str = ""
+    """The one odd record that explains it, as the losses of rows tell; empty without one."""
+
+    @property
+    def threatens(self) -> bool:
+        """Whether it threatens the weights, so that a recovery returns to before it."""
+        return self.kind in INSTABILITY and self.severity != INFO and not self.explained_by
 
 
 class AlertVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,10 @@ class Detector:
         state = self._state
         return state.stability.usual_up_to(state.strict())
 
+    def usual_loss(self) -> float | None:
+        """Return the usual loss at present, or None while it is unknown."""
+        return self._state.stability.loss_level()
+
     def take_verdicts(self) -> list[AlertVerdict]:
         """Return the verdicts on earlier alerts since the last call."""
         taken, self._verdicts = self._verdicts, []

@@ -1,7 +1,7 @@
 """Recommended commands for an anomaly, best first, and the texts of its likely causes.
 
-A report carries commands as they are typed for `fttui ctl`. It names no keys of the app, because
-users can rebind them; the app adds its keys when it shows a report.
+A report carries commands as they are typed for `fttui ctl`, each with what it will do. It names no
+keys of the app, because users can rebind them; the app adds its keys when it shows a report.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import math
 
 import msgspec
 
+from ...protocol.commands import AnyCommand, recorded_command
 from ..anomaly import ALARM, Alert
-from ..recovery import MAX_ATTEMPTS, RecoveryForecast
+from ..recovery import MAX_ATTEMPTS, RecoveryAttempt, RecoveryForecast
 
 STAY_LR_FACTOR, CALM_LR_FACTOR = 0.5, 0.7
 """Factors on the learning rate that are recommended for going on without a rollback."""
@@ -20,11 +21,17 @@ CALM_CLIP_SHARE = 1.5
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """A recommended command and the reason for it."""
+    """A recommended command and what it will do."""
 
     command: str
     """The command as typed for `fttui ctl`."""
     why: str
+    """What it will do, and when to send it, in whole sentences."""
+
+    @property
+    def typed(self) -> AnyCommand | None:
+        """The command; None in a report of another version that has commands of its own."""
+        return recorded_command(self.command)
 
 
 class AdviceContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,16 +123,19 @@ ADVICE: dict[str, str] = {
 
 
 def recommend(alert: Alert, now: AdviceContext) -> list[Recommendation]:
-    """Return the recommended commands for one alert, best first."""
+    """Return the recommended commands for one alert, best first; none if one record explains it."""
+    if alert.explained_by:
+        return []
     match alert.kind:
         case "spike" | "divergence" | "nonfinite" | "collapse":
             return _recover(alert, now)
         case "grad_explosion":
             return _calm(alert, now)
         case "lr_misconfig":
-            why = "lowers the learning rate to a tenth at once"
+            why = "Lowers the learning rate to a tenth from the next step on."
             lowered = _action(f"lr scale {now.lr_scale * 0.1:.3g}", why)
-            return [lowered, _action("stop", "if the schedule or the rate has to be corrected")]
+            why = "Saves and ends the run, if the schedule or the rate has to be corrected."
+            return [lowered, _action("stop", why)]
         case "plateau":
             return _after_plateau(now)
         case _:
@@ -138,41 +148,63 @@ def _action(command: str, why: str) -> Recommendation:
 
 def _after_plateau(now: AdviceContext) -> list[Recommendation]:
     """Recommend an evaluation first: it tells a finished run from a faulty one."""
+    scale = now.lr_scale * 3
     return [
-        _action("eval", "if the held-out loss is flat too, the run has learned what it can"),
-        _action(f"lr scale {now.lr_scale * 3:.3g}", "if the run has learned nothing at all so far"),
-        _action("stop", "to keep the result, or to check data and adapters"),
+        _action(
+            "eval",
+            "Evaluates on the held-out data and goes on. If that loss is flat too, the run has "
+            "learned what it can.",
+        ),
+        _action(
+            f"lr scale {scale:.3g}",
+            "Triples the learning rate. Send it if the run has learned nothing at all so far.",
+        ),
+        _action("stop", "Saves and ends the run, to keep the result or to check the data."),
     ]
 
 
 def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     tried = max(now.rollbacks, now.recovery.tried)
     if tried >= MAX_ATTEMPTS:
-        why = f"{tried} rollbacks did not help: change the configuration or the data"
+        why = (
+            f"Saves and ends the run. {tried} rollbacks did not help, so the configuration or the "
+            "data has to change."
+        )
         return [_action("stop", why), _PAUSE_TO_LOOK]
-    lower = f"lr scale {_stay_scale(now) * STAY_LR_FACTOR:.3g}"
+    scale = _stay_scale(now) * STAY_LR_FACTOR
+    lower = f"lr scale {scale:.3g}"
     attempt = now.recovery.attempt
     if attempt is None:
-        return [_action(lower, "there is no good checkpoint to go back to"), _PAUSE_TO_LOOK]
+        why = "Halves the learning rate. There is no good checkpoint to go back to."
+        return [_action(lower, why), _PAUSE_TO_LOOK]
     actions = [
-        _action(f"recover {alert.id}", _why_recover(alert)),
-        _action(attempt.describe(), "does the same by hand, without the probation"),
+        _action(f"recover {alert.id}", _why_recover(alert, attempt)),
+        _action(attempt.describe(), "Does the same at once, without the probation."),
     ]
     if alert.kind == "spike":
-        actions.append(_action("pause", "most single spikes recover by themselves in some steps"))
+        actions.append(
+            _action(
+                "pause",
+                "Holds training while you look. Most single spikes recover in some steps.",
+            )
+        )
     if alert.kind != "spike" or alert.severity != ALARM:
-        actions.append(_action(lower, "goes on from here with half the learning rate"))
+        actions.append(_action(lower, "Goes on from here with half the learning rate."))
     if alert.kind == "nonfinite":
-        actions.append(_action("policy nonfinite halt", "holds training if it happens again"))
+        why = "Holds training the next time, instead of refusing the update and going on."
+        actions.append(_action("policy nonfinite halt", why))
     return actions
 
 
-def _why_recover(alert: Alert) -> str:
-    condition = "if the loss does not come back, " if alert.kind == "spike" else ""
-    return (
-        f"{condition}goes back to before the first warning, skips the bad data, lowers the "
-        "learning rate and the clip, then watches some steps (probation)"
+def _why_recover(alert: Alert, attempt: RecoveryAttempt) -> str:
+    lost = max(alert.step - attempt.step, 0)
+    clip = "" if attempt.clip is None else f" and the gradient clip to {attempt.clip:.4g}"
+    skips = f", skips the data of {attempt.skip} steps" if attempt.skip else ""
+    found = (
+        f"Goes back {lost} steps to {attempt.checkpoint}{skips}, and sets the learning rate to "
+        f"{attempt.lr_scale:.4g} × its schedule{clip}. The next steps are a probation."
     )
+    return f"{found} Send it if the loss does not come back." if alert.kind == "spike" else found
 
 
 def _stay_scale(now: AdviceContext) -> float:
@@ -182,15 +214,20 @@ def _stay_scale(now: AdviceContext) -> float:
 
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     scale = _stay_scale(now) * CALM_LR_FACTOR
-    lower = _action(f"lr scale {scale:.3g}", "lowers the learning rate a little")
+    lower = _action(f"lr scale {scale:.3g}", "Lowers the learning rate by 30 % and goes on.")
     clip = _calm_clip(alert, now)
     actions = [lower]
     if clip is not None:
-        why = "a limit above the usual gradient norms, and at most half of this one"
+        why = (
+            "Limits the gradient norm from the next step on, above its usual range and to at most "
+            "half of this one."
+        )
         actions = [_action(f"clip {clip:.3g}", why), lower]
     attempt = now.recovery.attempt
     if attempt is not None and alert.severity == ALARM:
-        actions.append(_action(attempt.describe(), "if the loss rises too"))
+        lost = max(alert.step - attempt.step, 0)
+        why = f"Goes back {lost} steps. Send it if the loss rises too."
+        actions.append(_action(attempt.describe(), why))
     return actions
 
 
@@ -208,27 +245,31 @@ def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
     return clip if now.clip is None or clip < now.clip else None
 
 
-_PAUSE_TO_LOOK = _action("pause", "holds training while you look at the samples")
+_PAUSE_TO_LOOK = _action("pause", "Holds training while you look at the samples.")
 
 _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
-        _action("stop", "more steps make the model worse; the best checkpoint is kept"),
-        _action("eval", "checks that with a fresh evaluation"),
+        _action(
+            "stop", "Saves and ends the run. More steps make it worse; the best checkpoint is kept."
+        ),
+        _action("eval", "Checks that with a fresh evaluation, and goes on."),
     ),
     "straggler": (
         _action(
             "profile 2",
-            "profiles rank 0 and writes a trace of every rank; it changes nothing",
+            "Profiles rank 0 and writes a trace of every rank. It changes nothing.",
         ),
-        _action("pause", "holds training while you look at that rank's device"),
+        _action("pause", "Holds training while you look at that rank's device."),
     ),
-    "dead": (_action("stop no-save", "nothing was learned that could be lost"),),
+    "dead": (
+        _action("stop no-save", "Ends the run at once. Nothing was learned that could be lost."),
+    ),
     "throughput_drop": (
-        _action("profile 2", "shows where the time of a step goes, before you change anything"),
-        _action("pause", "holds training while you look for other processes on the machine"),
+        _action("profile 2", "Shows where the time of two steps goes. It changes nothing."),
+        _action("pause", "Holds training while you look for other processes on the machine."),
     ),
     "vram_leak": (
-        _action("checkpoint pin leak", "saves the run before memory runs out"),
-        _action("stop", "then go on in a fresh process: fttui run --resume"),
+        _action("checkpoint pin leak", "Saves the run before memory runs out."),
+        _action("stop", "Saves and ends the run. `fttui run --resume` goes on in a fresh process."),
     ),
 }

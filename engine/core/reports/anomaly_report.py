@@ -1,9 +1,8 @@
-"""Anomaly report: an alert with evidence, likely causes and actions, as JSON and Markdown."""
+"""Anomaly report: an alert with evidence, likely causes and recommended commands, and its JSON."""
 
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,9 +11,8 @@ from ..anomaly import Alert
 from ..recovery import RecoveryForecast
 from .advice import ADVICE, AdviceContext, Recommendation, recommend
 from .causes import Signs, rank_causes
-
-PREVIEW_CHARACTERS = 240
-"""Longest preview of a sample on the page."""
+from .curve_plot import CurvePoint
+from .row_losses import RowEvidence
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +25,15 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     preview: str = ""
     """Beginning of the decoded text."""
+    place: str = ""
+    """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
+    loss: float | None = None
+    """Its own loss with the weights after the alert's step; None if it was not computed."""
+
+    @property
+    def name(self) -> str:
+        """The place of the record, or its id if it has none."""
+        return self.place or self.id
 
 
 class Module(msgspec.Struct, frozen=True):
@@ -98,6 +105,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     modules_step: int | None = None
     """Step of the measurement if it is later than the alert; else None."""
     samples: list[TrainingSample] = []
+    """The first samples of both batches on every rank; with known losses, those with the highest.
+    """
+    rows: RowEvidence | None = None
+    """What the losses of all rows say; None if they were not computed."""
+    rows_missing: str = ""
+    """Why the losses of rows are not known; empty if they are or do not matter."""
+    curve: list[CurvePoint] = []
+    """Loss and gradient norm of the steps around the alert, oldest first."""
     tried: list[str] = []
     """Commands applied because of earlier alarms of this incident, oldest first."""
     rollbacks: int = 0
@@ -140,6 +155,10 @@ class AnomalyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The rollback that was made because of the anomaly; empty without one."""
     incident: str = ""
     """Id of the first alert of the same cause, its own if it is the first; empty for a hint."""
+    explained_by: str = ""
+    """The one odd record that explains the alert; empty without one."""
+    verdict: str = ""
+    """The verdict on the alert, such as `recovered`; empty while it is open."""
 
 
 def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
@@ -166,6 +185,7 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
         causes=rank_causes(alert, signs(alert, evidence)),
         advice=ADVICE.get(alert.kind, ""),
         actions=recommend(alert, now),
+        explained_by=alert.explained_by,
     )
 
 
@@ -189,6 +209,7 @@ def signs(alert: Alert, seen: Evidence) -> Signs:
         repeated=sorted({i for i in ids if ids.count(i) > 1}),
         odd_modules=[f"{m.name} ({m.note})" for m in seen.modules if m.note],
         epoch=seen.epoch,
+        rows=seen.rows,
     )
 
 
@@ -215,143 +236,3 @@ def _spell(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_spell(item) for item in value]
     return value
-
-
-def to_markdown(report: AnomalyReport) -> str:
-    """Return the report as a Markdown page, to read or to paste into an issue.
-
-    What happened and what to do comes first, the numbers after it.
-    """
-    seen = report.evidence
-    late = f", measured at step {seen.modules_step}" if seen.modules_step is not None else ""
-    lines = ["# Training Anomaly Report", "", *_facts(_summary(report))]
-    lines += _section("Recommended Actions", _actions(report))
-    lines += _section("Likely Causes", [f"{n}. {c}" for n, c in enumerate(report.causes, 1)])
-    lines += _section("Tried Before", [f"- {text}" for text in seen.tried])
-    lines += _section("Evidence", _facts(_evidence(report)))
-    lines += _section("Batch", [_sample(sample) for sample in seen.samples])
-    lines += _section(f"Modules{late}", [_module(module) for module in seen.modules])
-    return "\n".join(lines) + "\n"
-
-
-def _facts(facts: list[tuple[str, str]]) -> list[str]:
-    return [f"- **{name}:** {text}" for name, text in facts if text]
-
-
-def _summary(report: AnomalyReport) -> list[tuple[str, str]]:
-    seen = report.evidence
-    when = datetime.fromtimestamp(seen.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return [
-        ("Issue", f"{report.kind.replace('_', ' ')} ({report.severity}): {report.issue}"),
-        ("Step", str(report.step) + (f" (epoch {seen.epoch:.2f})" if seen.epoch else "")),
-        ("Incident", _incident(report)),
-        ("Run", f"{seen.run} (timeline {seen.timeline})" if seen.run else ""),
-        ("Timestamp", when),
-        ("Guard", seen.guard),
-        ("Last Good Checkpoint", _checkpoint(seen)),
-        ("Autopilot", report.autopilot),
-        ("Rollback Initiated", report.initiated),
-    ]
-
-
-def _incident(report: AnomalyReport) -> str:
-    """Return which alert the incident began with; empty if it was this one."""
-    began = report.incident not in ("", report.id, f"{report.id}-t{report.evidence.timeline}")
-    return f"began with {report.incident}" if began else ""
-
-
-def _evidence(report: AnomalyReport) -> list[tuple[str, str]]:
-    seen = report.evidence
-    return [
-        ("Previous Loss", _number(seen.previous_loss)),
-        ("Current Loss", _number(seen.current_loss)),
-        ("Spike Magnitude", _magnitude(report)),
-        ("Level Before", _number(report.level_before)),
-        ("Level Now", _level_now(report)),
-        ("Gradient Norm", _gradient(seen)),
-        ("Learning Rate", _learning_rate(seen)),
-        ("Clipping", _clipping(seen)),
-        ("Loss Scale", _number(seen.loss_scale)),
-        ("Memory", _memory(seen)),
-        ("Memory by Rank", ", ".join(f"{b / 2**30:.2f} GiB" for b in seen.rank_mem_bytes)),
-        ("Seconds by Rank", ", ".join(f"{s:.3g}" for s in seen.rank_s)),
-    ]
-
-
-def _level_now(report: AnomalyReport) -> str:
-    """Return the present level as text; empty if it is unknown or equals the current loss."""
-    now = report.level_now
-    known = now is not None and math.isfinite(now) and now != report.evidence.current_loss
-    return _number(now) if known else ""
-
-
-def _checkpoint(seen: Evidence) -> str:
-    if not seen.checkpoint:
-        return "none"
-    return f"{seen.checkpoint}: {seen.checkpoint_why}" if seen.checkpoint_why else seen.checkpoint
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _magnitude(report: AnomalyReport) -> str:
-    parts = [
-        f"×{report.ratio:.3g}" if report.ratio is not None else "",
-        f"z {report.z:.1f}" if report.z is not None else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _gradient(seen: Evidence) -> str:
-    if seen.grad_norm is None:
-        return ""
-    if seen.grad_normal is None:
-        return _number(seen.grad_norm)
-    low, high = seen.grad_normal
-    return f"{seen.grad_norm:.4g} (normal range {low:.4g} – {high:.4g})"
-
-
-def _learning_rate(seen: Evidence) -> str:
-    if seen.lr is None:
-        return ""
-    scale = f" (schedule × {seen.lr_scale:g})" if seen.lr_scale != 1 else ""
-    changes = "; ".join(f"{change.text} at {change.step}" for change in seen.lr_changes)
-    return f"{seen.lr:.3g}{scale}" + (f"; changed: {changes}" if changes else "")
-
-
-def _clipping(seen: Evidence) -> str:
-    if seen.clip is None:
-        return "off"
-    share = f", {seen.clip_share:.0%} of recent steps clipped" if seen.clip_share else ""
-    return f"{seen.clip:.4g}{share}"
-
-
-def _memory(seen: Evidence) -> str:
-    if seen.mem_used_bytes is None:
-        return ""
-    total = f" / {seen.mem_total_bytes / 2**30:.2f}" if seen.mem_total_bytes else ""
-    return f"{seen.mem_used_bytes / 2**30:.2f}{total} GiB"
-
-
-def _module(module: Module) -> str:
-    note = f" — {module.note}" if module.note else ""
-    norms = f"gradient {module.grad_norm:.4g}, update {module.update_norm:.4g}"
-    return f"- `{module.name}`: {norms}{note}"
-
-
-def _sample(sample: TrainingSample) -> str:
-    head = f"- {sample.batch}, rank {sample.rank}: `{sample.id}`, {sample.tokens} tokens"
-    preview = " ".join(sample.preview.split()).replace("`", "'")
-    if len(preview) > PREVIEW_CHARACTERS:
-        preview = preview[:PREVIEW_CHARACTERS] + "…"
-    return f"{head}: `{preview}`" if preview else head
-
-
-def _actions(report: AnomalyReport) -> list[str]:
-    lines = [f"{n}. `{action.command}`: {action.why}" for n, action in enumerate(report.actions, 1)]
-    return [*lines, "", report.advice] if report.advice else lines
-
-
-def _section(title: str, lines: list[str]) -> list[str]:
-    return ["", f"## {title}", "", *lines] if lines else []

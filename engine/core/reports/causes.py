@@ -9,6 +9,7 @@ import msgspec
 
 from ..anomaly import Alert
 from .advice import CAUSES
+from .row_losses import BATCH, ONE_RECORD, WEIGHTS, RowEvidence
 
 LONG = 1.5
 """A sample is long if it has more than this many times the tokens of the step before's longest."""
@@ -41,6 +42,8 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     odd_modules: list[str] = []
     """Modules with a dead or exploding gradient."""
     epoch: float | None = None
+    rows: RowEvidence | None = None
+    """What the losses of rows say."""
 
 
 def rank_causes(alert: Alert, signs: Signs) -> list[str]:
@@ -61,6 +64,8 @@ def _rate(signs: Signs) -> list[str]:
         found.append(f"×{signs.lr_scale:g} of the schedule")
     if signs.clip_share is not None and signs.clip_share > MOSTLY_CLIPPED:
         found.append(f"{signs.clip_share:.0%} of recent steps were clipped")
+    if _origin(signs) == WEIGHTS:
+        found.append("the rows of the step before are worse now than when they were trained")
     return found
 
 
@@ -73,9 +78,17 @@ def _batch(signs: Signs) -> list[str]:
             f"a sample of {signs.longest} tokens; the longest of the step before has "
             f"{signs.longest_before}"
         )
+    if _origin(signs) == ONE_RECORD:
+        found.append("without one record the rows are as usual")
+    if _origin(signs) == BATCH:
+        found.append("all its rows are high, and those of the step before are not")
     if signs.repeated:
         found.append(f"twice or more in the batch: {', '.join(signs.repeated[:3])}")
     return found
+
+
+def _origin(signs: Signs) -> str:
+    return signs.rows.origin if signs.rows is not None else ""
 
 
 def _precision(signs: Signs) -> list[str]:

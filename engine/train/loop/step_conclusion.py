@@ -115,8 +115,8 @@ class StepConclusion:
         gate = self.gate
         held = gate is not None and step.held is not None and self._pass_late(gate, step)
         self.step = None
-        self._journal(step)
-        if held or self._control.wanted_at_boundary:
+        ran_model = self._journal(step)
+        if held or ran_model or self._control.wanted_at_boundary:
             self._control.drop_step()
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
@@ -136,15 +136,17 @@ class StepConclusion:
             self.updated()
         return held and not gate.final
 
-    def _journal(self, step: StepRecord) -> None:
+    def _journal(self, step: StepRecord) -> bool:
+        """Journal a step and act on it; return whether the monitor has run the model."""
         event = step.event()
         self._held_bytes = step.held_bytes(reserves=self._reserves)
         self._event_log.record(event)
         if self._flow.measuring:
             self._event_log.record(self._flow.after())
-        self._monitor.observe(event, step.seen, self._control.settings, step.refused)
+        ran_model = self._monitor.observe(event, step.seen, self._control.settings, step.refused)
         self._compare(event)
         self._act(step)
+        return ran_model
 
     def _compare(self, event: StepFinished) -> None:
         """Log a warning if the step takes more memory than planned."""
@@ -162,8 +164,13 @@ class StepConclusion:
 
     def _act(self, step: StepRecord) -> None:
         """Queue the commands of guard and autopilot that follow from this step."""
-        back = self._monitor.way_back() if step.verdict is UpdateVerdict.ROLLBACK else None
-        if back is not None:
+        wants_back = step.verdict is UpdateVerdict.ROLLBACK
+        spared = wants_back and self._monitor.spares_rollback(step.number)
+        back = self._monitor.way_back() if wants_back and not spared else None
+        if spared:
+            text = "one odd record explains the step; its update is skipped without a rollback"
+            self._event_log.log("warning", text)
+        elif back is not None:
             self._control.demand(back)
         elif step.verdict in (UpdateVerdict.HALT, UpdateVerdict.ROLLBACK):
             self._control.halt(step.refused)

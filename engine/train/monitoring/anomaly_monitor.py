@@ -14,11 +14,13 @@ from ...core.autopilot import calls_at_once
 from ...core.guard import NOTHING_PASSES, Limits
 from ...core.meters import LossAverage, RecentNorms
 from ...core.recovery import RecoveryForecast
+from ...core.reports.row_losses import RowEvidence
 from ...data.batches.batch_source import SeenExamples
 from ...protocol.events import AnomalyResolved, StepFinished
 from ...run.checkpoint_store import Manifest
 from ..event_log import EventLog
 from .anomaly_reporter import AnomalyReporter
+from .step_rows import StepRows
 
 ALERTS_KEPT = 50
 FLOW_NORM = 3.0
@@ -92,6 +94,8 @@ class AnomalyMonitor:
         """Open alerts that are alarms; the incident lasts as long as there are any."""
         self._asked_gradients = ""
         """Why the gradient flow of the next update is measured; empty if it is not."""
+        self.ran_model = False
+        """Whether the newest step had the model run once more, for the losses of its rows."""
 
     def restore(self, state: AnomalyMonitorState) -> None:
         """Continue from a checkpoint's state; alerts that are open now stay open."""
@@ -141,29 +145,52 @@ class AnomalyMonitor:
         alerts = self._detector.update(record)
         self.state.loss.push(event.loss)
         self.state.norms.push(event.grad_norm, clipped=event.clipped)
-        return self._raise_all(alerts, seen, refused, way_back) + self._resolve()
+        rows = self._look(alerts, seen)
+        return self._raise_all(alerts, rows, refused, way_back) + self._resolve()
 
     def evaluated(self, loss: float, way_back: FindWayBack) -> list[RecoveryCall]:
         """Add an evaluation loss: raise its alerts and return calls for recovery."""
         record = {"step": self._event_log.step, "eval_loss": loss}
         return self._raise_all(self._detector.update(record), None, "", way_back)
 
+    def _look(self, alerts: Sequence[Alert], seen: SeenExamples) -> StepRows | None:
+        """Return the rows of a step that has alerts; losses of rows only for dangerous ones.
+
+        A collective if all ranks have an alert. Every rank runs the model or none does.
+        """
+        everyones = [alert for alert in alerts if alert.kind not in LOCAL]
+        dangerous = any(a.kind in INSTABILITY and a.severity == ALARM for a in everyones)
+        self.ran_model = dangerous and self._reporter.computes_losses
+        return self._reporter.look(seen, losses=self.ran_model) if everyones else None
+
+    def explained(self, step: int) -> bool:
+        """Whether one odd record explains all dangerous alerts of a step, and there is one."""
+        here = [a for a in self.state.alerts if a.step == step and a.kind in INSTABILITY]
+        return bool(here) and all(alert.explained_by for alert in here)
+
     def _raise_all(
         self,
         alerts: Sequence[Alert],
-        seen: SeenExamples | None,
+        rows: StepRows | None,
         refused: str,
         way_back: FindWayBack,
     ) -> list[RecoveryCall]:
         calls = []
         for alert in alerts:
-            public_id = self._raise(alert, seen, refused, way_back)
+            own = None if alert.kind in LOCAL else rows
+            alert, weighed = self._reporter.weigh(alert, own, self._detector.usual_loss())
+            public_id = self._raise(alert, own, weighed, refused, way_back)
             if calls_at_once(alert):
                 calls.append(RecoveryCall(public_id, alert.headline))
         return calls
 
     def _raise(
-        self, alert: Alert, seen: SeenExamples | None, refused: str, way_back: FindWayBack
+        self,
+        alert: Alert,
+        rows: StepRows | None,
+        weighed: RowEvidence | None,
+        refused: str,
+        way_back: FindWayBack,
     ) -> str:
         state = self.state
         state.alerts = [*state.alerts, alert][-ALERTS_KEPT:]
@@ -173,7 +200,8 @@ class AnomalyMonitor:
             norms=state.norms,
             way_back=found.checkpoint,
             forecast=found.forecast,
-            seen=None if alert.kind in LOCAL else seen,
+            rows=rows,
+            weighed=weighed,
             guard=refused,
         )
         state.open[alert.id] = public_id
@@ -191,9 +219,14 @@ class AnomalyMonitor:
                 self._alarms.remove(verdict.id)
                 if not self._alarms:
                     self._reporter.calm()
-            if verdict.verdict == "not recovered" and _is_instability(verdict.id):
+            if verdict.verdict == "not recovered" and self._endangers(verdict.id):
                 calls.append(RecoveryCall(public_id, f"{verdict.id} has not recovered"))
         return calls
+
+    def _endangers(self, alert: str) -> bool:
+        """Whether an alert is an instability that no odd record explains."""
+        explained = any(a.id == alert and a.explained_by for a in self.state.alerts)
+        return alert.rpartition("-")[0] in INSTABILITY and not explained
 
     def _close(self, alert: str, verdict: str) -> str:
         public_id = self.state.open.pop(alert, alert)
@@ -211,10 +244,6 @@ class AnomalyMonitor:
         """Resolve the open alerts from the steps recorded so far, because the run ends."""
         for verdict in self._detector.last_verdicts():
             self._close(verdict.id, verdict.verdict)
-
-
-def _is_instability(alert: str) -> bool:
-    return alert.rpartition("-")[0] in INSTABILITY
 
 
 def _step_of(alert: str) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from ...core.anomaly import ALARM, Alert
+from ...core.anomaly import ALARM, WATCH, Alert
 from ...core.incidents import Incidents
 from ...core.meters import RecentNorms
 from ...core.recovery import RecoveryForecast
@@ -18,17 +18,20 @@ from ...core.reports.anomaly_report import (
     Evidence,
     LrChange,
     Module,
-    TrainingSample,
     build_report,
     to_json,
-    to_markdown,
     top_modules,
 )
+from ...core.reports.curve_plot import CurvePoint
+from ...core.reports.headline import odd_records
+from ...core.reports.page import to_markdown
+from ...core.reports.row_losses import RAISED_STEPS, Rise, RowEvidence, weigh
 from ...data.batches.batch_source import SeenExamples
-from ...data.tokens.examples import Example, PairExample
 from ...protocol.commands import Recover, ResetLr, Rollback, ScaleLr, SetLr
+from ...protocol.event_parts import RecommendedCommand
 from ...protocol.events import (
     AnomalyRaised,
+    AnomalyResolved,
     AnyEvent,
     AutopilotDecided,
     CommandApplied,
@@ -41,11 +44,11 @@ from ...run.checkpoint_store import Manifest
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
+from .step_rows import RowLosses, RowReader, StepRows
 
-_SAMPLES_PER_BATCH = 8
-_PREVIEW_TOKENS = 40
 _INTERVENTIONS_KEPT = 20
-_gathered = msgspec.msgpack.Decoder(tuple[list[TrainingSample], list[Module]])
+_CURVE_STEPS = 64
+"""Steps of the curve before an alert, and after it once it has its verdict."""
 
 
 class AnomalyReporter:
@@ -58,13 +61,17 @@ class AnomalyReporter:
         tokenizer: Any,
         agreement: Agreement,
         clock: Callable[[], float] = time.time,
+        row_losses: RowLosses | None = None,
     ) -> None:
         self._run = run
         self._event_log = event_log
-        self._tokenizer = tokenizer
+        self._reader = RowReader(agreement, tokenizer, row_losses)
         self._agreement = agreement
         self._clock = clock
         self._steps: deque[StepFinished] = deque(maxlen=2)
+        self._curve: deque[CurvePoint] = deque(maxlen=_CURVE_STEPS)
+        self._lr_raised = (-RAISED_STEPS, "")
+        """Step and text of the newest rise of the learning rate."""
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
@@ -87,6 +94,8 @@ class AnomalyReporter:
         match event:
             case StepFinished():
                 self._steps.append(event)
+                point = CurvePoint(self._event_log.step, event.loss, event.grad_norm)
+                self._curve.append(point)
             case AutopilotDecided(decision=decision, command=command, reason=why):
                 self._amend(autopilot=f"{decision} `{command}`: {why}")
             case CommandApplied():
@@ -95,6 +104,10 @@ class AnomalyReporter:
                 # A rollback to a step after the newest alarm was made for another reason.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
+                kept = [point for point in self._curve if point.step <= to_step]
+                self._curve = deque(kept, maxlen=_CURVE_STEPS)
+            case AnomalyResolved(id=public_id, verdict=verdict):
+                self._resolve(public_id, verdict)
             case GradientsMeasured():
                 self._flow, self._flow_step = event, self._event_log.step
                 self._add_modules()
@@ -106,6 +119,8 @@ class AnomalyReporter:
         step, text = self._event_log.step, event.command
         self._tried.append(f"step {step}: {text}")
         command = event.typed
+        if isinstance(command, ScaleLr | SetLr | ResetLr) and _raises(event):
+            self._lr_raised = step, text
         if isinstance(command, Recover | Rollback):
             self._answer(f"step {event.old} → {event.new}, `{text}`, {event.issuer}")
         match command:
@@ -113,6 +128,15 @@ class AnomalyReporter:
                 self._lr_changes.append(LrChange(step=step, text=text))
             case ScaleLr() | SetLr() | ResetLr():
                 self._lr_changes.append(LrChange(step=step, text=f"{text} ({event.new})"))
+
+    def _resolve(self, public_id: str, verdict: str) -> None:
+        """Add the verdict on the newest alarm, and the steps since it, to its report."""
+        if self._newest is None or self._newest[0] != public_id:
+            return
+        seen = self._newest[1].evidence
+        newest = seen.curve[-1].step if seen.curve else 0
+        curve = [*seen.curve, *(point for point in self._curve if point.step > newest)]
+        self._amend(verdict=verdict, evidence=msgspec.structs.replace(seen, curve=curve))
 
     def _add_modules(self) -> None:
         """Add the first gradient flow measured after the newest alarm, if its report has none."""
@@ -149,6 +173,61 @@ class AnomalyReporter:
         self._tried.clear()
         self._beside.clear()
 
+    @property
+    def computes_losses(self) -> bool:
+        """Whether `look` can run the model to compute losses of rows."""
+        return self._reader.can_compute
+
+    def look(self, seen: SeenExamples, *, losses: bool) -> StepRows:
+        """Return what all ranks know about the rows of this step and of the step before.
+
+        A collective.
+
+        Args:
+            seen: the examples that this rank trained on.
+            losses: whether to compute the losses of rows, by passes without gradients.
+        """
+        return self._reader.read(seen, self._modules(), losses=losses)
+
+    def weigh(
+        self, alert: Alert, rows: StepRows | None, usual: float | None
+    ) -> tuple[Alert, RowEvidence | None]:
+        """Return what the losses of rows say about an alert, and the alert with its explanation.
+
+        An alert that one odd record explains is one to watch, whatever it was before.
+
+        Args:
+            alert: the alert.
+            rows: the rows of its step; None for an alert that has none.
+            usual: the usual loss at present; None while it is unknown.
+        """
+        level = alert.baseline if alert.kind in ("spike", "divergence") else usual
+        if rows is None or not rows.rows or level is None or not self._steps:
+            return alert, None
+        rise = Rise(
+            level=level,
+            loss=self._steps[-1].loss,
+            previous_loss=self._previous_loss,
+            lr_raised=self._raised_lately(alert.step),
+        )
+        found = weigh(rows.rows, rise)
+        if not found.explained_by or alert.kind == "divergence":
+            return alert, found
+        return msgspec.structs.replace(
+            alert,
+            severity=WATCH,
+            explained_by=found.explained_by,
+            headline=f"{alert.headline}; {odd_records(found)}: {found.explained_by}",
+        ), found
+
+    @property
+    def _previous_loss(self) -> float | None:
+        return self._steps[0].loss if len(self._steps) > 1 else None
+
+    def _raised_lately(self, step: int) -> str:
+        at, text = self._lr_raised
+        return f"{text} at step {at}" if 0 <= step - at < RAISED_STEPS else ""
+
     def report(
         self,
         alert: Alert,
@@ -156,7 +235,8 @@ class AnomalyReporter:
         norms: RecentNorms,
         way_back: Manifest | None,
         forecast: RecoveryForecast,
-        seen: SeenExamples | None = None,
+        rows: StepRows | None = None,
+        weighed: RowEvidence | None = None,
         guard: str = "",
     ) -> str:
         """Write an alert's report on rank 0, journal `AnomalyRaised`, and return the public id.
@@ -166,14 +246,15 @@ class AnomalyReporter:
             norms: recent gradient norms.
             way_back: the checkpoint to return to; None if there is no good one.
             forecast: what the command `recover` would do.
-            seen: the examples that this rank trained on; None leaves samples out.
+            rows: the rows that the ranks trained on; None leaves samples out.
+            weighed: what the losses of the rows say; None if they are not known.
             guard: why the guard refused the update of the step; empty if it was applied.
 
         Returns:
             The id of the alert, with the timeline added after a rollback; the report's file name.
         """
-        evidence = self._evidence(norms, way_back, seen, guard)
-        evidence = msgspec.structs.replace(evidence, recovery=forecast)
+        evidence = self._evidence(norms, way_back, rows or StepRows(modules=self._modules()), guard)
+        evidence = msgspec.structs.replace(evidence, recovery=forecast, rows=weighed)
         timeline = self._event_log.timeline
         public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
         incident = self._incidents.join(alert, public_id)
@@ -184,41 +265,20 @@ class AnomalyReporter:
             self._newest = public_id, report
         if self._agreement.rank == 0:
             self._write(public_id, report)
-        self._event_log.record(
-            AnomalyRaised(
-                id=public_id,
-                kind=alert.kind,
-                severity=alert.severity,
-                headline=alert.headline,
-                value=alert.value,
-                baseline=alert.baseline,
-                z=alert.z,
-                ratio=alert.ratio,
-                report=public_id,
-                actions=[action.command for action in report.actions],
-                checkpoint=report.evidence.checkpoint,
-                incident=incident,
-            )
-        )
+        self._event_log.record(_raised(alert, public_id, report))
         return public_id
 
     def _evidence(
-        self,
-        norms: RecentNorms,
-        way_back: Manifest | None,
-        seen: SeenExamples | None,
-        guard: str,
+        self, norms: RecentNorms, way_back: Manifest | None, rows: StepRows, guard: str
     ) -> Evidence:
         last = self._steps[-1] if self._steps else StepFinished(loss=float("nan"))
-        previous = self._steps[0].loss if len(self._steps) > 1 else None
-        samples, modules = self._gather(seen)
         return Evidence(
             time=self._clock(),
             run=self._run.id,
             timeline=self._event_log.timeline,
             epoch=last.epoch,
             current_loss=last.loss,
-            previous_loss=previous,
+            previous_loss=self._previous_loss,
             grad_norm=last.grad_norm,
             grad_normal=norms.normal_range(),
             lr=last.lr,
@@ -231,8 +291,10 @@ class AnomalyReporter:
             loss_scale=last.extra.get("loss_scale"),
             rank_s=list(last.rank_s),
             rank_mem_bytes=list(last.rank_mem_bytes),
-            modules=modules,
-            samples=samples,
+            modules=rows.modules,
+            samples=rows.samples,
+            rows_missing=rows.missing,
+            curve=list(self._curve),
             tried=list(self._tried),
             rollbacks=self._rollbacks,
             checkpoint=way_back.name if way_back else None,
@@ -253,49 +315,42 @@ class AnomalyReporter:
         ]
         return top_modules(rows)
 
-    def _gather(self, seen: SeenExamples | None) -> tuple[list[TrainingSample], list[Module]]:
-        """Return the samples of every rank, and the modules of the first rank that has any.
-
-        A collective, except without examples: then this rank's modules are returned alone.
-        """
-        if seen is None:
-            return [], self._modules()
-        mine = [
-            *self._describe("current", seen.current),
-            *self._describe("previous", seen.previous),
-        ]
-        every = self._agreement.gather(msgspec.msgpack.encode((mine, self._modules())))
-        found = [_gathered.decode(data) for data in every]
-        modules = next((modules for _, modules in found if modules), [])
-        return [sample for samples, _ in found for sample in samples], modules
-
-    def _describe(self, batch: str, examples: Sequence[Example]) -> list[TrainingSample]:
-        return [
-            TrainingSample(
-                rank=self._agreement.rank,
-                batch=batch,
-                id=example.id,
-                tokens=example.length,
-                preview=self._preview(example),
-            )
-            for example in examples[:_SAMPLES_PER_BATCH]
-        ]
-
-    def _preview(self, example: Example) -> str:
-        if isinstance(example, PairExample):
-            return f"{self._decode(example.anchor)} → {self._decode(example.positive)}"
-        return self._decode(example.input_ids)
-
-    def _decode(self, ids: list[int]) -> str:
-        text = str(self._tokenizer.decode(ids[:_PREVIEW_TOKENS], skip_special_tokens=True))
-        return " ".join(text.split()) + (" …" if len(ids) > _PREVIEW_TOKENS else "")
-
     def _write(self, name: str, report: AnomalyReport) -> None:
         try:
             self._run.write(self._run.reports / f"{name}.json", to_json(report))
             self._run.write(self._run.reports / f"{name}.md", to_markdown(report).encode())
         except OSError as error:
             self._event_log.log("error", f"report {name} not written: {error}")
+
+
+def _raises(event: CommandApplied) -> bool:
+    """Whether a command has raised the learning rate; of unknown settings it may have."""
+    if event.settings is None or event.previous is None:
+        return True
+    return event.settings.lr_scale > event.previous.lr_scale
+
+
+def _raised(alert: Alert, public_id: str, report: AnomalyReport) -> AnomalyRaised:
+    """Return the event that announces an alert and its report."""
+    return AnomalyRaised(
+        id=public_id,
+        kind=alert.kind,
+        severity=alert.severity,
+        headline=alert.headline,
+        value=alert.value,
+        baseline=alert.baseline,
+        z=alert.z,
+        ratio=alert.ratio,
+        report=public_id,
+        actions=[action.command for action in report.actions],
+        checkpoint=report.evidence.checkpoint,
+        incident=report.incident,
+        recommended=[
+            RecommendedCommand(text=action.command, why=action.why, command=action.typed)
+            for action in report.actions
+        ],
+        explained_by=alert.explained_by,
+    )
 
 
 def _why_good(manifest: Manifest) -> str:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.anomaly.progress import DEAD_SHARE
-from ...protocol.events import GradientsMeasured, ModuleFlow
+from ...protocol.event_parts import ModuleFlow
+from ...protocol.events import GradientsMeasured
 
 _WRAPPERS = re.compile(r"^(base_model\.|model\.)+|\.(default|weight)(?=\.|$)|\.lora_\w+(?=\.|$)")
 _BLOCKS = re.compile(r"\.(self_attn|attn|attention|mlp)(?=\.)")

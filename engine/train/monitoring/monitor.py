@@ -71,8 +71,11 @@ class TrainingMonitor:
 
     def observe(
         self, event: StepFinished, seen: SeenExamples, settings: RunSettings, refused: str = ""
-    ) -> None:
+    ) -> bool:
         """Add a finished step; raise and resolve anomalies.
+
+        Return whether the model was run once more, for the losses of the rows of an alert: a step
+        in progress then has to be dropped.
 
         Args:
             event: the finished step.
@@ -90,6 +93,14 @@ class TrainingMonitor:
         for call in self._anomalies.observe(event, seen, refused, way_back):
             self._planner.call(call)
         self._planner.judge_probation(self._anomalies.state.alerts)
+        return self._anomalies.ran_model
+
+    def spares_rollback(self, step: int) -> bool:
+        """Take back the guard's rollback for a step if one odd record explains it.
+
+        Return whether the refused update is skipped instead, within the guard's budget.
+        """
+        return self._anomalies.explained(step) and self._guard.spares(step)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Add an evaluation to model selection and detector; raise its anomalies."""

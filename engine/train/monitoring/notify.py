@@ -90,7 +90,7 @@ def wording(event: AnyEvent) -> str | None:
     text = None
     match event:
         case AnomalyRaised(severity=severity) if severity == ALARM:
-            first = f"; recommended: {event.actions[0]}" if event.actions else ""
+            first = f"; recommended: {event.ways[0].text}" if event.ways else ""
             text = f"{event.kind.replace('_', ' ')}: {event.headline}{first}"
         case AnomalyResolved(verdict="not recovered"):
             text = f"{event.id} has not recovered"

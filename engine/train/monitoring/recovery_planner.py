@@ -111,7 +111,11 @@ class RecoveryPlanner:
 
     def good_checkpoint(self, alert: Alert, alerts: Sequence[Alert]) -> Manifest | None:
         """Return the newest good checkpoint before an alert and the warnings that preceded it."""
-        near = [a for a in alerts if a.severity != INFO and alert.step - a.step <= INCIDENT_STEPS]
+        near = [
+            a
+            for a in alerts
+            if a.severity != INFO and not a.explained_by and alert.step - a.step <= INCIDENT_STEPS
+        ]
         return good_checkpoint(
             self._checkpoints.all(),
             near or [alert],
@@ -173,7 +177,7 @@ class RecoveryPlanner:
 
         Not a collective.
         """
-        if alert.kind not in RECOVERABLE:
+        if alert.kind not in RECOVERABLE or alert.explained_by:
             return self.without_recovery(alert, seen)
         tried = len(self.state.recoveries.attempts)
         try:

@@ -112,12 +112,12 @@ def _recover(app: AppBase) -> None:
         return
     event, command = anomaly.event, recommended(anomaly)
     if command is None:
-        text = event.actions[0]
+        text = event.ways[0].text
         app.tell(f"the report recommends {text!r}, which this version does not support")
         return
     because = [f"anomaly: {event.headline}"]
-    others = [f"alternatives in the report: {', '.join(event.actions[1:])}"]
-    rows = [*because, *in_words(app.state, command), *others[: len(event.actions) - 1]]
+    others = [f"alternatives in the report: {', '.join(way.text for way in event.ways[1:])}"]
+    rows = [*because, *in_words(app.state, command), *others[: len(event.ways) - 1]]
     _confirm(app, command, rows, reason=f"anomaly {event.id}")
 
 

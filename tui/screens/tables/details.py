@@ -45,10 +45,10 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
             ]
             yield _cells(f"{step:,}", values, WATCH if step == found.step else "")
     yield Content("")
-    for index, action in enumerate(event.actions):
+    for index, way in enumerate(event.ways):
         runs = index == 0 and found is state.run.current_anomaly
         key = key_of("anomaly.recover", state) if runs else " "
-        yield assemble((f"{key} ", ACCENT), action)
+        yield assemble((f"{key} ", ACCENT), way.text)
     good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
     if good is not None:
         lost = given_up(state, good).words

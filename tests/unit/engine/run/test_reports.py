@@ -43,3 +43,12 @@ def test_another_name_is_refused_with_the_existing_ones(run: RunDirectory, name:
 def test_a_run_without_reports_says_so(tmp_path: Path) -> None:
     with pytest.raises(FttuiError, match=r"no report 'b1' in .*; existing reports: none"):
         read_report(make_run(tmp_path), "b1")
+
+
+def test_a_report_is_read_in_both_of_its_forms(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.reports.mkdir(exist_ok=True)
+    for form in ("md", "json"):
+        (run.reports / f"c3.{form}").write_text(form)
+    assert read_report(run, "c3") == "md"
+    assert read_report(run, "c3.md", form="json") == "json"

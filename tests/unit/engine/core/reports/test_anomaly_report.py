@@ -17,9 +17,10 @@ from fttui.engine.core.reports.anomaly_report import (
     from_json,
     signs,
     to_json,
-    to_markdown,
     top_modules,
 )
+from fttui.engine.core.reports.curve_plot import CurvePoint
+from fttui.engine.core.reports.page import to_markdown
 from fttui.engine.protocol.commands import SetClip, parse_command
 
 KINDS = sorted(CAUSES)
@@ -105,7 +106,7 @@ def test_a_third_try_is_not_recommended(tried: dict[str, object]) -> None:
     assert MAX_ATTEMPTS == 2
     actions = build_report(alert("divergence"), evidence(**tried)).actions
     assert [action.command for action in actions] == ["stop", "pause"]
-    assert actions[0].why.startswith("2 rollbacks did not help")
+    assert "2 rollbacks did not help" in actions[0].why
     once = build_report(alert("divergence"), evidence(rollbacks=1)).actions
     assert once[0].command == "recover divergence-123"
 
@@ -143,34 +144,38 @@ def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
 def test_markdown_has_what_a_person_needs() -> None:
     text = to_markdown(build_report(alert(), evidence()))
     for line in (
-        "# Training Anomaly Report",
-        "- **Timestamp:** 2023-11-14 22:13:20 UTC",
+        "# Loss spike at step 123: `recover spike-123`, unless the loss comes back",
+        "- **Time:** 2023-11-14 22:13:20 UTC",
         "- **Step:** 123 (epoch 1.31)",
-        "- **Issue:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)",
-        "- **Previous Loss:** 1.02",
-        "- **Current Loss:** 6.52",
-        "- **Spike Magnitude:** ×6.52, z 14.2",
-        "- **Gradient Norm:** 8 (normal range 0.4 – 1.2)",
-        "- **Learning Rate:** 0.0001; changed: lr scale 0.5 at 90",
+        "- **Alert:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)",
+        "- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its level, 14.2 standard deviations "
+        "of the noise",
+        "- **Gradient norm:** 8 (normal range 0.4 – 1.2)",
+        "- **Learning rate:** 0.0001; changed: lr scale 0.5 at 90",
         "- **Clipping:** 1, 3% of recent steps clipped",
         "- **Memory:** 3.00 / 6.00 GiB",
-        "- **Last Good Checkpoint:** step-000120",
+        "- **Good checkpoint:** step-000120",
         "- current, rank 0: `os.path:join`, 120 tokens: `def 'j' x`",
         "- previous, rank 0: `json:loads`, 80 tokens",
         "- rollback step-000100 lr=0.5 at 118",
     ):
         assert line in text.splitlines()
-    assert "1. `recover spike-123`: if the loss does not come back" in text
-    assert f"2. `{BY_HAND}`: does the same by hand" in text
+    assert "1. `recover spike-123`: Goes back 3 steps to step-000120, skips the data of 23" in text
+    assert f"2. `{BY_HAND}`: Does the same at once" in text
 
 
-def test_the_page_says_first_what_happened_and_what_to_do() -> None:
+def test_the_page_begins_with_what_happened_and_ends_with_the_run() -> None:
     modules = [Module("layers.0.q_proj", 1.0, 0.1)]
-    text = to_markdown(build_report(alert(), evidence(modules=modules)))
-    assert text.splitlines()[2].startswith("- **Issue:** spike (alarm): loss 6.52")
-    heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    curve = [CurvePoint(122, 1.02, 0.9), CurvePoint(123, 6.52, 8.0)]
+    text = to_markdown(build_report(alert(), evidence(modules=modules, curve=curve)))
+    lines = text.splitlines()
+    assert lines[2] == "The loss jumped to 6.52, 6.52 times its usual 1."
+    assert lines[4] == "```text"
+    assert max(len(line) for line in lines[5 : lines.index("```", 5)]) <= 72
+    heads = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
     assert heads == [
-        "Recommended Actions", "Likely Causes", "Tried Before", "Evidence", "Batch", "Modules"
+        "Evidence", "Samples", "Recommended commands", "Likely causes", "Tried before", "Modules",
+        "Run",
     ]  # fmt: skip
 
 
@@ -188,8 +193,8 @@ def test_the_page_has_every_likely_cause_and_the_advice(kind: str) -> None:
 def test_markdown_of_bare_evidence_has_no_empty_fields() -> None:
     text = to_markdown(build_report(alert(), Evidence(time=0.0)))
     assert "None" not in text
-    assert "Gradient Norm" not in text
-    assert "## Batch" not in text
+    assert "Gradient norm" not in text
+    assert "## Samples" not in text
 
 
 def test_json_keeps_numbers_that_are_none() -> None:
@@ -238,7 +243,7 @@ def test_odd_modules_are_shown_beside_the_largest() -> None:
     assert "layers.11.q_proj" in text
     assert "layers.3.q_proj" not in text
     assert "`layers.1.q_proj`: gradient 0, update 0 — dead" in text
-    assert "**Loss Scale:** 1024" in text
+    assert "**Loss scale:** 1024" in text
     assert "step-000120: calm" in text
 
 
@@ -256,8 +261,8 @@ def test_the_present_level_is_shown_where_it_is_not_the_loss(
 ) -> None:
     report = build_report(alert("divergence"), evidence(current_loss=current))
     text = to_markdown(msgspec.structs.replace(report, level_now=level))
-    assert ("**Level Now:**" in text) == (shown is not None)
-    assert shown is None or f"- **Level Now:** {shown}\n" in text
+    assert ("level now" in text) == (shown is not None)
+    assert shown is None or f", level now {shown}," in text
 
 
 def test_the_whole_page() -> None:
@@ -274,92 +279,97 @@ def test_the_whole_page() -> None:
 
 
 PAGE = """\
-# Training Anomaly Report
+# Loss spike at step 123: rolled back
 
-- **Issue:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)
-- **Step:** 123 (epoch 1.31)
-- **Run:** demo (timeline 2)
-- **Timestamp:** 2023-11-14 22:13:20 UTC
-- **Guard:** loss nan
-- **Last Good Checkpoint:** step-000120: calm
-- **Autopilot:** propose
-- **Rollback Initiated:** step 123 → 120
-
-## Recommended Actions
-
-1. `recover spike-123`: if the loss does not come back, goes back to before the first warning, \
-skips the bad data, lowers the learning rate and the clip, then watches some steps (probation)
-2. `rollback step-000120 lr=0.5 clip=0.6 skip=23`: does the same by hand, without the probation
-3. `pause`: most single spikes recover by themselves in some steps
-
-Look at the samples of this and the previous batch before you change anything.
-
-## Likely Causes
-
-1. a learning rate too high for this state, if the loss does not come back (changed lately: \
-lr scale 0.5; 60% of recent steps were clipped)
-2. an outlier batch: garbled, duplicated or very long samples (the gradient of this step is \
-×6.67 the usual one)
-
-## Tried Before
-
-- rollback step-000100 lr=0.5 at 118
+The loss jumped to 6.52, 6.52 times its usual 1. The update was refused, so the weights are \
+unchanged (loss nan). The autopilot's decision: propose. A rollback was made: step 123 → 120.
 
 ## Evidence
 
-- **Previous Loss:** 1.02
-- **Current Loss:** 6.52
-- **Spike Magnitude:** ×6.52, z 14.2
-- **Level Before:** 1
-- **Gradient Norm:** 8 (normal range 0.4 – 1.2)
-- **Learning Rate:** 0.0001 (schedule × 0.5); changed: lr scale 0.5 at 90
+- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its level, 14.2 standard deviations of the \
+noise
+- **Gradient norm:** 8 (normal range 0.4 – 1.2)
+- **Learning rate:** 0.0001 (schedule × 0.5); changed: lr scale 0.5 at 90
 - **Clipping:** 1, 60% of recent steps clipped
-- **Loss Scale:** 1024
+- **Good checkpoint:** step-000120: calm
+- **Loss scale:** 1024
 - **Memory:** 3.00 / 6.00 GiB
-- **Memory by Rank:** 1.00 GiB, 1.50 GiB
-- **Seconds by Rank:** 0.123, 2
+- **Memory by rank:** 1.00 GiB, 1.50 GiB
+- **Seconds by rank:** 0.123, 2
 
-## Batch
+## Samples
 
 - current, rank 0: `os.path:join`, 120 tokens: `def 'j' x`
 - previous, rank 0: `json:loads`, 80 tokens
+
+## Recommended commands
+
+1. `recover spike-123`: Goes back 3 steps to step-000120, skips the data of 23 steps, and sets \
+the learning rate to 0.5 × its schedule and the gradient clip to 0.6. The next steps are a \
+probation. Send it if the loss does not come back.
+2. `rollback step-000120 lr=0.5 clip=0.6 skip=23`: Does the same at once, without the probation.
+3. `pause`: Holds training while you look. Most single spikes recover in some steps.
+
+Look at the samples of this and the previous batch before you change anything.
+
+## Likely causes
+
+1. a learning rate too high for this state, if the loss does not come back (changed lately: lr \
+scale 0.5; 60% of recent steps were clipped)
+2. an outlier batch: garbled, duplicated or very long samples (the gradient of this step is \
+×6.67 the usual one)
+
+## Tried before
+
+- rollback step-000100 lr=0.5 at 118
 
 ## Modules, measured at step 124
 
 - `layers.0`: gradient inf, update 0 — exploding
 - `layers.1`: gradient 1, update 0.125
+
+## Run
+
+- **Alert:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)
+- **Step:** 123 (epoch 1.31)
+- **Run:** demo (timeline 2)
+- **Time:** 2023-11-14 22:13:20 UTC
 """
 
 
 def test_the_page_of_an_alert_without_evidence() -> None:
     bare = Alert(id="vram_leak-7", kind="vram_leak", severity="watch", step=7, headline="memory")
-    assert (
-        to_markdown(build_report(bare, Evidence(time=0.0)))
-        == """\
-# Training Anomaly Report
+    assert to_markdown(build_report(bare, Evidence(time=0.0))) == BARE_PAGE
 
-- **Issue:** vram leak (watch): memory
-- **Step:** 7
-- **Timestamp:** 1970-01-01 00:00:00 UTC
-- **Last Good Checkpoint:** none
 
-## Recommended Actions
+BARE_PAGE = """\
+# Memory leak at step 7: `checkpoint pin leak`
 
-1. `checkpoint pin leak`: saves the run before memory runs out
-2. `stop`: then go on in a fresh process: fttui run --resume
-
-A restart from a checkpoint frees the memory.
-
-## Likely Causes
-
-1. tensors kept alive from step to step
-2. memory fragmentation
+Memory.
 
 ## Evidence
 
 - **Clipping:** off
+- **Good checkpoint:** none
+
+## Recommended commands
+
+1. `checkpoint pin leak`: Saves the run before memory runs out.
+2. `stop`: Saves and ends the run. `fttui run --resume` goes on in a fresh process.
+
+A restart from a checkpoint frees the memory.
+
+## Likely causes
+
+1. tensors kept alive from step to step
+2. memory fragmentation
+
+## Run
+
+- **Alert:** vram leak (watch): memory
+- **Step:** 7
+- **Time:** 1970-01-01 00:00:00 UTC
 """
-    )
 
 
 @pytest.mark.parametrize(("step", "recent"), [(73, True), (72, False)])

@@ -9,12 +9,12 @@ import pytest
 from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Alert, Detector
 from fttui.engine.core.guard import NOTHING_PASSES, Limits
 from fttui.engine.core.recovery import RecoveryForecast
+from fttui.engine.protocol.event_parts import ModuleFlow
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
     CommandApplied,
     GradientsMeasured,
-    ModuleFlow,
     StepFinished,
 )
 from fttui.engine.run.checkpoint_store import Manifest

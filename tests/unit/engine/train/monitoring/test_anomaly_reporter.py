@@ -12,17 +12,19 @@ from fttui.engine.core.recovery import RecoveryForecast
 from fttui.engine.core.reports.anomaly_report import Module, TrainingSample
 from fttui.engine.data.batches.batch_source import SeenExamples
 from fttui.engine.data.tokens.examples import PairExample
+from fttui.engine.protocol.commands import parse_command
+from fttui.engine.protocol.event_parts import ModuleFlow, RecommendedCommand
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AutopilotDecided,
     CommandApplied,
     GradientsMeasured,
     LogEmitted,
-    ModuleFlow,
     RolledBack,
 )
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
+from fttui.engine.train.monitoring.step_rows import StepRows
 
 from .parts import (
     LogAtStep,
@@ -63,7 +65,7 @@ class Scene:
             norms=self.norms,
             way_back=way_back,
             forecast=RecoveryForecast(refused="no way", tried=1),
-            seen=samples,
+            rows=None if samples is None else self.reporter.look(samples, losses=False),
             guard=guard,
         )
 
@@ -109,7 +111,7 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
         "before the first warning, no alarm in the 20 steps before this checkpoint, "
         "loss 1.25, evaluation 1.5, not worse than the best"
     )
-    assert page_of(scene.run, "spike-100").startswith("# Training Anomaly Report")
+    assert page_of(scene.run, "spike-100").startswith("# Loss spike at step 100: `lr scale 0.5`")
     assert scene.log.of(AnomalyRaised) == [
         AnomalyRaised(
             id="spike-100",
@@ -124,6 +126,10 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
             actions=[action.command for action in report.actions],
             checkpoint="step-80",
             incident="spike-100",
+            recommended=[
+                RecommendedCommand(text=a.command, why=a.why, command=parse_command(a.command))
+                for a in report.actions
+            ],
         )
     ]
     assert report.actions
@@ -213,7 +219,8 @@ def test_host_memory_counts_where_there_is_no_device(scene: Scene) -> None:
 def test_samples_come_from_the_batches_of_all_ranks(tmp_path: Path) -> None:
     theirs = TrainingSample(rank=1, batch="current", id="x", tokens=2, preview="a b")
     modules = [Module("m", 1.0, 2.0, "dead")]
-    scene = Scene(tmp_path, Ranks(0, None, msgspec.msgpack.encode(([theirs], modules))))
+    other = StepRows(samples=[theirs], modules=modules)
+    scene = Scene(tmp_path, Ranks(0, None, msgspec.msgpack.encode(other)))
     scene.report(alert(), SeenExamples([example("now", 41)], [example("then", 40)]))
     evidence = report_of(scene.run, "spike-100").evidence
     assert [(s.rank, s.batch, s.id, s.tokens) for s in evidence.samples] == [

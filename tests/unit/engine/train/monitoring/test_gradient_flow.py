@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fttui.engine.core.anomaly.progress import DEAD_SHARE
-from fttui.engine.protocol.events import ModuleFlow
+from fttui.engine.protocol.event_parts import ModuleFlow
 from fttui.engine.train.monitoring.gradient_flow import EXPLODING, GradientFlow, judge
 
 

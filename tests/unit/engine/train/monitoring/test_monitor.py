@@ -171,6 +171,7 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
     detector = state.pop("detector")
     assert state == {
         **{key: OLD[key] for key in KEYS if key != "detector"},
+        "alerts": [{**one, "explained_by": ""} for one in OLD["alerts"]],
         "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0},
     }
     assert detector["last_step"] == 50
