@@ -179,15 +179,16 @@ def _messages(
 
 
 def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
-    """Yield the planned weight memory of a mixture of experts, whose steps are not predicted."""
+    """Yield the weight memory of a mixture of experts, and whether its steps are not predicted."""
     from ..model.files.weight_bytes import weight_bytes
 
+    more = ""
     try:
         settings = settings_of(config, local=True)
-        read_architecture(settings)
-        return
+        if read_architecture(settings).mixture is None:
+            return
     except MixtureOfExperts:
-        pass
+        more = "; the rest of a step is not predicted for this mixture of experts"
     except FttuiError:
         return
     model = config.model
@@ -202,12 +203,9 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
         number=number,
     )
     if found is not None:
-        gib = f"{found.held / GIB:,.1f} GiB"
-        more = f", and {found.loading / GIB:,.1f} GiB while they are loaded"
-        yield (
-            f"memory: the weights need {gib} on the device{more * (found.loading > found.held)}; "
-            "the rest of a step is not predicted for mixtures of experts"
-        )
+        loading = f", and {found.loading / GIB:,.1f} GiB while they are loaded"
+        loading *= found.loading > found.held
+        yield f"memory: the weights need {found.held / GIB:,.1f} GiB on the device{loading}{more}"
 
 
 def main(arguments: list[str] | None = None) -> int:

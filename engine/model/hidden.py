@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ..config.memory.architecture import LOGIT_CAPS, LOGIT_FACTORS
 from ..losses.numerics import in_weight_dtype
 
 
@@ -106,8 +107,7 @@ def lm_head_of(model: nn.Module) -> nn.Module:
     head: nn.Module = base.get_output_embeddings()
     config = base.config.get_text_config()
     scale = _logit_scale(config)
-    cap = getattr(config, "final_logit_softcapping", None)
-    cap = cap or getattr(config, "logits_soft_cap", None)
+    cap = next((cap for name in LOGIT_CAPS if (cap := getattr(config, name, None))), None)
     return head if scale == 1.0 and cap is None else ShapedHead(head, scale, cap)
 
 
@@ -147,7 +147,7 @@ class ShapedHead(nn.Module):
 
 def _logit_scale(config: Any) -> float:
     """Return the factor on the logits; some configurations hold its inverse."""
-    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
+    for name in LOGIT_FACTORS:
         factor = getattr(config, name, None)
         if factor is not None:
             return float(factor)

@@ -138,13 +138,14 @@ FAMILY_LAYERS: dict[str, int | None] = {
     "granite-3.3-2b": 20,
     "smollm3-3b": 16,
     "olmoe-1b-7b": 4,
+    "qwen1.5-moe-a2.7b": 2,
     "qwen3-30b-a3b": 2,
     "mixtral-8x7b": 1,
     "gemma-3-4b": 8,
     "qwen2.5-vl-3b": 12,
 }
 """Families, with fewer layers than published if that would take long to write and load."""
-_EXPERTS = ("olmoe-1b-7b", "qwen3-30b-a3b", "mixtral-8x7b")
+_EXPERTS = ("olmoe-1b-7b", "qwen1.5-moe-a2.7b", "qwen3-30b-a3b", "mixtral-8x7b")
 _FULL = {"adapter": "none", "model.quantize": "none"}
 
 

@@ -1,5 +1,7 @@
 """The activations planned for each family are those that its layers of transformers keep.
 
+Mixtures of experts are counted with experts in NF4, as bitsandbytes dequantizes them.
+
 The models have published widths, but no memory: every tensor is on the meta device, and storages
 are counted as a device's allocator would have to hold them.
 """
@@ -19,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from fttui.engine.config.memory.activation_memory import MicroBatchShape
 from fttui.engine.config.memory.architecture import read_architecture
 from fttui.engine.config.schema import RunConfig
+from fttui.engine.model.experts import quantize_experts
 from tests.support.families import family_shape
 from tests.support.matrix import in_part
 from tests.support.storages import StorageCounter
@@ -37,8 +40,16 @@ DENSE = [
     "granite-3.3-2b",
     "smollm3-3b",
 ]
+MIXTURES = [
+    "mixtral-8x7b",
+    "olmoe-1b-7b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+    "granite-3.1-3b-a800m",
+]
 KEPT = ["llama-3.2-1b", "gemma-2-2b", "phi-3-mini"]
 """Families of each kind; the others are counted by `make test-long`."""
+KEPT_MIXTURES = ["mixtral-8x7b", "qwen1.5-moe-a2.7b"]
 EAGER = ("gemma-2-2b",)
 
 
@@ -114,7 +125,9 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> Any:
     return masked
 
 
-def counted_bytes(name: str, layers: int, masks: Any, *, dropout: float, recompute: bool) -> int:
+def counted_bytes(
+    name: str, layers: int, masks: Any, *, dropout: float, recompute: bool, quantize: str = "none"
+) -> int:
     """Return the peak of a forward and backward pass through the decoder layers."""
     attention = "eager" if name in EAGER else "sdpa"
     settings = AutoConfig.for_model(**family_shape(name, layers))
@@ -123,7 +136,12 @@ def counted_bytes(name: str, layers: int, masks: Any, *, dropout: float, recompu
             settings, dtype=torch.bfloat16, attn_implementation=attention
         )
     base.requires_grad_(False)
-    lora = LoraConfig(r=16, lora_dropout=dropout, target_modules="all-linear")
+    if quantize != "none":
+        quantize_experts(base, quantize, double_quant=True)
+    targets: Any = list(read_architecture(family_shape(name)).linears)
+    lora = LoraConfig(
+        r=16, lora_dropout=dropout, target_modules=targets if name in MIXTURES else "all-linear"
+    )
     model = get_peft_model(base, lora, autocast_adapter_dtype=False).train()
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -141,11 +159,13 @@ def counted_bytes(name: str, layers: int, masks: Any, *, dropout: float, recompu
     return counter.peak_bytes
 
 
-def planned_bytes(name: str, layers: int, *, dropout: float, recompute: bool) -> float:
+def planned_bytes(
+    name: str, layers: int, *, dropout: float, recompute: bool, quantize: str = "none"
+) -> float:
     """Return the planned activations of the fullest moment within layers."""
     config = msgspec.convert(
         {
-            "model": {"id": "m", "quantize": "none"},
+            "model": {"id": "m", "quantize": quantize},
             "data": {"train": "d", "max_length": TOKENS},
             "adapter": {"dropout": dropout},
             "train": {"steps": 1, "fast": "off", "activation_checkpointing": recompute},
@@ -174,3 +194,36 @@ def test_a_layer_keeps_what_is_planned(name: str, masks: Any) -> None:
 def test_the_peak_of_recomputed_layers_is_planned(name: str, masks: Any) -> None:
     counted = counted_bytes(name, 3, masks, dropout=0.0, recompute=True)
     assert planned_bytes(name, 3, dropout=0.0, recompute=True) == pytest.approx(counted, rel=0.04)
+
+
+@pytest.mark.parametrize("name", in_part(MIXTURES, KEPT_MIXTURES))
+def test_experts_keep_what_is_planned(name: str, masks: Any) -> None:
+    """Dequantized experts of layers that are not recomputed stay until their backward pass."""
+    few, more = (
+        counted_bytes(name, layers, masks, dropout=0.05, recompute=False, quantize="nf4")
+        for layers in (2, 3)
+    )
+    fewer, larger = (
+        planned_bytes(name, layers, dropout=0.05, recompute=False, quantize="nf4")
+        for layers in (2, 3)
+    )
+    assert larger - fewer == pytest.approx(more - few, rel=0.01)
+    assert larger == pytest.approx(more, rel=0.02)
+
+
+@pytest.mark.parametrize("name", in_part(MIXTURES, KEPT_MIXTURES))
+@pytest.mark.parametrize("quantize", ["nf4", "none"])
+def test_the_peak_of_recomputed_experts_is_planned(name: str, quantize: str, masks: Any) -> None:
+    counted = counted_bytes(name, 3, masks, dropout=0.0, recompute=True, quantize=quantize)
+    planned = planned_bytes(name, 3, dropout=0.0, recompute=True, quantize=quantize)
+    assert planned == pytest.approx(counted, rel=0.04)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_weight_of_a_mixture_is_planned(name: str) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**family_shape(name, 2)))
+    arch = read_architecture(family_shape(name, 2))
+    planned = arch.linear_params + arch.expert_params + arch.other_params
+    # Biases and the norms of queries and keys are not planned.
+    assert planned == pytest.approx(model.num_parameters(), rel=1e-4)

@@ -70,8 +70,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "smollm3-3b": _shape("smollm3", "2048 11008 36 16 4 128256", **_TIED),
     "olmoe-1b-7b": _shape("olmoe", "2048 1024 16 16 16 50304", num_experts=64,
                           num_experts_per_tok=8, **_UNTIED),
+    "qwen1.5-moe-a2.7b": _shape("qwen2_moe", "2048 5632 24 16 16 151936", num_experts=60,
+                                num_experts_per_tok=4, moe_intermediate_size=1408,
+                                shared_expert_intermediate_size=5632, **_UNTIED),
     "qwen3-30b-a3b": _shape("qwen3_moe", "2048 6144 48 32 4 151936", head_dim=128, num_experts=128,
                             num_experts_per_tok=8, moe_intermediate_size=768, **_UNTIED),
+    "granite-3.1-3b-a800m": _shape("granitemoe", "1536 512 32 24 8 49155", num_local_experts=40,
+                                   num_experts_per_tok=8, **_TIED),
     "mixtral-8x7b": _shape("mixtral", "4096 14336 32 32 8 32000", num_local_experts=8,
                            num_experts_per_tok=2, **_UNTIED),
     "gemma-3-4b": {

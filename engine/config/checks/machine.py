@@ -17,7 +17,7 @@ def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
 
 
 def check_model(config: RunConfig, layers: int) -> list[Problem]:
-    """Return the settings that a dense model with this many layers cannot satisfy."""
+    """Return the settings that a model with this many layers cannot satisfy."""
     whole = config.train.whole_layers
     if whole <= layers:
         return []

@@ -13,6 +13,7 @@ from ..fast_mode import why_not_fast
 from ..schema import RunConfig
 from .architecture import Architecture
 from .contrastive_candidates import uses_gradcache
+from .expert_memory import ExpertMemory
 from .layer_traits import SCORE_BYTES
 from .limits import (
     KEPT_GRAPH_BYTES,
@@ -26,9 +27,14 @@ from .limits import (
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits, tokens and vocabulary, in the fused head that next-token training uses
 outside fast mode."""
-CHUNK_BYTES = 16
-"""Bytes per logit of a chunk in all other training: the logit in compute precision and in fp32, its
-logarithm and two gradients."""
+CHUNK_BYTES = 12
+"""Bytes per logit of a chunk in all other training: the log-probability and two gradients in
+fp32."""
+CAPPED_BYTES = 2
+"""Bytes per logit in addition if logits are softly capped: the tanh."""
+FAST_CHUNK_BYTES = 16
+"""Bytes per logit of a chunk in fast mode, where the graph's memory also keeps the logit in compute
+precision and in fp32."""
 SLICE_BYTES = 12
 """Bytes per logit of the `SLICE_LOGITS` of a sliced head, where one gradient is made in place."""
 NORM_MOMENT = 22
@@ -92,13 +98,9 @@ class MicroBatchShape:
         gradients = tokens * (3 if arch.traits.scaled_residuals else 2) * number * arch.hidden
         largest = max(i * o for i, o in arch.linears.values())
         dequantized = number * largest if self.config.model.quantize != "none" else 0
-        inner = tokens * number * arch.intermediate
         at_loss, logits, head = self._loss()
         return [
-            # Gradient of the MLP's last linear: its weight is dequantized, its input is freed.
-            Moment(below + layer + gradients + inner, 0, dequantized),
-            # Gradient of gate × up: the product is freed, three gradients of its size are alive.
-            Moment(below + layer + gradients + (2 if arch.gated else 1) * inner, 0, 0),
+            *self._in_mlp(below + layer + gradients, dequantized),
             Moment(below + layer + self._norm_at_end(), 0, 0),
             Moment(below + gradients + self._before_joined_gate(), 0, 0),
             # Gradient of the softmax of eager attention; that of the MLP is over.
@@ -111,14 +113,39 @@ class MicroBatchShape:
             Moment(self._kept() * self._kept_graph() + self._passing(), 0, dequantized),
         ]
 
+    def _in_mlp(self, others: float, dequantized: float) -> list[Moment]:
+        """Return the moments within the backward pass of the MLP or the experts of a layer.
+
+        Args:
+            others: Bytes that all layers keep, with the gradients of the residual stream.
+            dequantized: Bytes of the largest linear layer in compute precision.
+        """
+        if experts := self._experts:
+            return [Moment(others - experts.kept + experts.peak, 0, 0)]
+        inner = self.tokens * self.number * self.arch.intermediate
+        return [
+            # Gradient of the MLP's last linear: its weight is dequantized, its input is freed.
+            Moment(others + inner, 0, dequantized),
+            # Gradient of gate × up: the product is freed, three gradients of its size are alive.
+            Moment(others + (2 if self.arch.gated else 1) * inner, 0, 0),
+        ]
+
+    @property
+    def _experts(self) -> ExpertMemory | None:
+        """What the experts of a layer hold; None for a dense model."""
+        arch, config = self.arch, self.config
+        if arch.mixture is None:
+            return None
+        quantized = config.model.quantize in ("nf4", "fp4")
+        trained = config.adapter.kind == "none"
+        return ExpertMemory(arch.mixture, arch.hidden, self.tokens, self.number, quantized, trained)
+
     def _passing(self) -> float:
         """Return the bytes alive within a layer that keeps nothing for a backward pass."""
-        arch = self.arch
-        return (
-            self.tokens
-            * self.number
-            * ((4 if arch.gated else 2) * arch.intermediate + 6 * arch.hidden)
-        )
+        arch, per_element = self.arch, self.tokens * self.number
+        if experts := self._experts:
+            return per_element * 6 * arch.hidden + experts.passing
+        return per_element * ((4 if arch.gated else 2) * arch.intermediate + 6 * arch.hidden)
 
     def _norm_at_end(self) -> float:
         """Return the bytes of the backward pass of a norm at the end of a layer; 0 without one."""
@@ -202,7 +229,7 @@ class MicroBatchShape:
         eager = self._score_count * self._score_bytes
         # Mixed precision keeps a copy of the adapter in compute precision.
         casts = self.adapter_elements * self.number if self.adapter > self.number else 0
-        return self.tokens * per_token + eager + casts
+        return self.tokens * per_token + self._mlp() + eager + casts
 
     @property
     def _score_count(self) -> int:
@@ -224,22 +251,23 @@ class MicroBatchShape:
 
     def _kept_per_token(self, *, whole: bool) -> float:
         arch, number, r = self.arch, self.number, self.config.adapter.r
-        inputs = number * 2 * arch.hidden
+        # Only adapters keep the input of attention and of the MLP; experts have none.
+        inputs = number * (1 if arch.mixture else 2) * arch.hidden
         low_rank = number * r * len(arch.linears)
         kept = self._norms_per_token(whole=whole) + self._attention_per_token()
-        return kept + self._mlp_per_token() + inputs + low_rank + self._dropped_per_token()
+        return kept + inputs + low_rank + self._dropped_per_token()
 
     def _mlp(self) -> float:
-        return self.tokens * self._mlp_per_token()
-
-    def _mlp_per_token(self) -> float:
-        """Return the bytes that the MLP keeps.
+        """Return the bytes that the MLP or the experts of a layer keep.
 
         With a gate these are its input and output, the other branch, and their product; fast mode
         recomputes the output of SiLU.
         """
+        if experts := self._experts:
+            return experts.kept
         gated = 3 if self.fast and self.arch.traits.silu else 4
-        return self.number * (gated if self.arch.gated else 2) * self.arch.intermediate
+        per_token = self.number * (gated if self.arch.gated else 2) * self.arch.intermediate
+        return self.tokens * per_token
 
     def _norms_per_token(self, *, whole: bool) -> float:
         """Return the bytes of the inputs of norms and their inverse standard deviations in fp32."""
@@ -268,12 +296,13 @@ class MicroBatchShape:
         """Return the bytes that dropout adds: each adapter has a copy and a mask of its input."""
         if self.config.adapter.dropout == 0:
             return 0
-        hidden, query, inner = self.arch.hidden, self.arch.query_width, self.arch.intermediate
+        hidden, query = self.arch.hidden, self.arch.query_width
+        inner, inputs = (0, 1) if self.arch.mixture else (self.arch.intermediate, 2)
         of_hidden = sum(name not in ("o_proj", "down_proj") for name in self.arch.linears)
         copies = (self.number + 1) * (of_hidden * hidden + query + inner)
         # Nothing but the adapter keeps the output of eager attention.
         unkept = query if self._score_bytes else 0
-        return copies - self.number * (2 * hidden + inner + unkept)
+        return copies - self.number * (inputs * hidden + inner + unkept)
 
     def _loss(self) -> tuple[float, float, float]:
         """Return the bytes of states with gradients, of logits, and of the dequantized head."""
@@ -283,14 +312,32 @@ class MicroBatchShape:
             part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
             width = part // arch.hidden
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
-        own = config.task != "sft" or config.train.label_smoothing > 0
         head = self._rows_in_head()
-        if own or self.fast:
-            chunk = chunk_tokens_for(arch.vocabulary)
-            chunk = min(tokens, whole_tiles(chunk) if self.fast else chunk)
-            return states, chunk * arch.vocabulary * CHUNK_BYTES, head
+        chunk = chunk_tokens_for(arch.vocabulary)
+        if self.fast:
+            chunk = min(tokens, whole_tiles(chunk))
+            return states, chunk * arch.vocabulary * FAST_CHUNK_BYTES, head
+        if self._own_loss:
+            per_logit = CHUNK_BYTES + CAPPED_BYTES * arch.capped_logits
+            return states, min(tokens, chunk) * arch.vocabulary * per_logit, head
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, head
+
+    @property
+    def _own_loss(self) -> bool:
+        """Whether the loss without fast mode is computed in chunks of logits, not by TRL's head."""
+        arch, config = self.arch, self.config
+        targets = config.adapter.targets
+        named = targets if isinstance(targets, list) else []
+        return (
+            config.task != "sft"
+            or config.train.label_smoothing > 0
+            or arch.scaled_logits
+            or arch.capped_logits
+            or arch.sees_images
+            or (arch.mixture is not None and config.train.router_aux_loss != 0)
+            or any(name.rpartition(".")[2] == "lm_head" for name in named)
+        )
 
     def _rows_in_head(self) -> float:
         """Return the bytes of a head with trained rows put into it, and of its whole gradient."""

@@ -31,12 +31,57 @@ _GATED_TOWERS = ("qwen2_5_vl", "pixtral")
 _TOWER_REST = 1.07
 """Weights of a tower relative to those of its layers: patches, positions and projector add 6 to
 15 % in Gemma 3, Qwen2-VL, Qwen2.5-VL, Llava, Mistral 3, InternVL and Idefics 3."""
+LOGIT_FACTORS = ("logit_scale", "output_multiplier", "lm_head_multiplier")
+"""Settings that hold a factor on the logits; `logits_scaling` holds its inverse."""
+LOGIT_CAPS = ("final_logit_softcapping", "logits_soft_cap")
+"""Settings that hold the value at which the logits are softly capped."""
+_SCALED_UNLESS_TOLD = ("cohere", "cohere2")
+"""Model types whose logits are scaled unless config.json says otherwise."""
+_CAPPED_UNLESS_TOLD = ("gemma2", "recurrent_gemma")
+"""Model types whose logits are softly capped unless config.json says otherwise."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """Settings that hold the number of experts; above 1 the model is a mixture of experts."""
 
+_MIXTURES = {
+    "granitemoe": "intermediate_size",
+    "mixtral": "intermediate_size",
+    "olmoe": "intermediate_size",
+    "qwen2_moe": "moe_intermediate_size",
+    "qwen3_moe": "moe_intermediate_size",
+}
+"""The setting with the width of an expert, by the types of the mixtures whose layers were
+counted."""
+
 
 class MixtureOfExperts(ModelError):
-    """The model is a mixture of experts, whose memory is not predicted."""
+    """The model is a mixture of experts whose memory is not predicted."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of one layer, if every layer has the same."""
+
+    experts: int
+    per_token: int
+    """Experts that process a token."""
+    width: int
+    """Width of one expert."""
+    shared: int = 0
+    """Width of the experts that process every token."""
+    fp32_weights: bool = False
+    """Whether the outputs of experts are weighted in fp32."""
+
+    def routed_params(self, hidden: int) -> int:
+        """Return the number of weights of the routed experts of one layer."""
+        return 3 * self.experts * self.width * hidden
+
+    def shared_params(self, hidden: int) -> int:
+        """Return the number of weights of the shared experts of one layer."""
+        return 3 * self.shared * hidden
+
+    def router_params(self, hidden: int) -> int:
+        """Return the number of weights of the router, and of the gate of shared experts."""
+        return (self.experts + (self.shared > 0)) * hidden
 
 
 @dataclass(frozen=True)
@@ -59,6 +104,12 @@ class Architecture:
     """Whether the model also has a vision tower, which is frozen and sees no text."""
     tower_params: int = 0
     """Parameters of the vision tower and of what joins it to the model, within some percent."""
+    scaled_logits: bool = False
+    """Whether the logits are the output of the head times a factor."""
+    capped_logits: bool = False
+    """Whether the logits are softly capped."""
+    mixture: Mixture | None = None
+    """The experts in place of the MLP; None for a dense model."""
 
     @property
     def query_width(self) -> int:
@@ -77,8 +128,9 @@ class Architecture:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """Input and output width of each linear of one layer, by its usual name."""
-        return self._attention_linears() | self._mlp_linears()
+        """Input and output width of each linear of one layer that gets an adapter, by its name."""
+        mlp = {} if self.mixture else self._mlp_linears()
+        return self._attention_linears() | mlp
 
     def _attention_linears(self) -> dict[str, tuple[int, int]]:
         out = {"o_proj": (self.query_width, self.hidden)}
@@ -101,13 +153,24 @@ class Architecture:
     @property
     def linear_params(self) -> int:
         """Number of parameters of all linears of all layers, which may be quantized."""
-        return self.layers * sum(i * o for i, o in self.linears.values())
+        shared = self.mixture.shared_params(self.hidden) if self.mixture else 0
+        return self.layers * (sum(i * o for i, o in self.linears.values()) + shared)
+
+    @property
+    def expert_params(self) -> int:
+        """Number of parameters of the routed experts of all layers; 0 for a dense model."""
+        return self.layers * self.mixture.routed_params(self.hidden) if self.mixture else 0
 
     @property
     def other_params(self) -> int:
-        """Number of parameters of embeddings, output head and norms, which are never quantized."""
+        """Number of parameters that are never quantized: of embeddings, head, norms, routers."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return embeddings + self.norm_params
+        return embeddings + self.norm_params + self.router_params
+
+    @property
+    def router_params(self) -> int:
+        """Number of weights of all routers; 0 for a dense model."""
+        return self.layers * self.mixture.router_params(self.hidden) if self.mixture else 0
 
     @property
     def norm_params(self) -> int:
@@ -119,17 +182,11 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
     """Read the sizes from a model folder, a config.json file or its parsed content.
 
     Raises:
-        MixtureOfExperts: The model is a mixture of experts.
+        MixtureOfExperts: The model is a mixture of experts of a type that was not counted.
         ModelError: There is no config.json, or a size is missing in it.
     """
     raw = source if isinstance(source, Mapping) else read_settings(source)
     config = raw.get("text_config") or raw
-    experts = _first(config, EXPERTS)
-    if experts is not None and experts > 1:
-        raise MixtureOfExperts(
-            f"The model has {experts} experts per layer, but memory is predicted for dense models "
-            f"only. Watch the memory plot during the first steps instead."
-        )
     hidden = _size(config, "hidden_size", "n_embd", "d_model")
     heads = _size(config, "num_attention_heads", "n_head", "n_heads")
     kind = str(config.get("model_type") or raw.get("model_type") or "")
@@ -149,7 +206,41 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
         tower_params=_tower_params(
             raw.get("vision_config") or {}, str(raw.get("model_type") or "")
         ),
+        scaled_logits=_is_set(
+            config, (*LOGIT_FACTORS, "logits_scaling"), kind in _SCALED_UNLESS_TOLD
+        ),
+        capped_logits=_is_set(config, LOGIT_CAPS, kind in _CAPPED_UNLESS_TOLD),
+        mixture=_mixture_of(config, kind),
     )
+
+
+def _is_set(config: Mapping[str, Any], names: tuple[str, ...], default: bool) -> bool:
+    """Return whether one of these settings has a value other than 1; if there is none, default."""
+    found = [config[name] for name in names if name in config]
+    return any(value not in (None, 1) for value in found) if found else default
+
+
+def _mixture_of(config: Mapping[str, Any], kind: str) -> Mixture | None:
+    """Return the experts of a model; None for a dense one.
+
+    Raises:
+        MixtureOfExperts: Its experts are not planned.
+    """
+    experts = _first(config, EXPERTS)
+    if experts is None or experts < 2:
+        return None
+    # Some layers of these models may be dense.
+    alike = config.get("decoder_sparse_step", 1) == 1 and not config.get("mlp_only_layers")
+    per_token = _first(config, ("num_experts_per_tok",))
+    width = _first(config, (_MIXTURES.get(kind, ""),))
+    if not alike or per_token is None or width is None:
+        raise MixtureOfExperts(
+            f"The model has {experts} experts per layer, but memory is predicted only for dense "
+            f"models and for mixtures of the types {', '.join(_MIXTURES)} with experts in every "
+            f"layer. Watch the memory plot during the first steps instead."
+        )
+    shared = _first(config, ("shared_expert_intermediate_size",)) or 0
+    return Mixture(experts, per_token, width, shared, fp32_weights=kind == "mixtral")
 
 
 def _tower_params(config: Mapping[str, Any], kind: str) -> int:

@@ -49,6 +49,8 @@ NF4_BYTES = 0.5
 byte and 4 bytes per 256 blocks."""
 NF4_TABLES_BYTES = 1096
 """Bytes of code tables and offset of each double-quantized matrix."""
+STACKS = 2
+"""Tensors of a layer that hold all its experts: gates with ups, and downs."""
 HEAD_GRADIENTS = 3
 """Gradients of a trained output head that are alive at once beside the accumulated one."""
 SMALL_TENSOR = 4096
@@ -77,8 +79,8 @@ class MemoryEstimate:
     """Estimated bytes per term; the terms add up to `likely`."""
 
     base: int
-    """Weights of the linears, quantized or not, with their quantization constants; in lean mode
-    also the output head."""
+    """Weights of the linears and experts, quantized or not, with their quantization constants; in
+    lean mode also the output head."""
     non_quantized: int
     """Embeddings, output head, norms and vision tower."""
     adapters: int
@@ -104,6 +106,10 @@ class MemoryEstimate:
     """Part of the context that is not allocated through PyTorch."""
     graphs: bool = False
     """Whether activations are in CUDA graphs, which keep their memory between steps."""
+    loading: int = 0
+    """Bytes of the weights at the end of loading, if they are more than `base` and
+    `non_quantized`: stacked experts are quantized only after all weights are loaded. Loading may
+    take more in between."""
 
     @property
     def likely(self) -> int:
@@ -163,7 +169,7 @@ def estimate_memory(
             casts = max(casts, HEAD_GRADIENTS * arch.vocabulary * arch.hidden * formats.adapter)
         config = replace(config, adapter=replace(config.adapter, r=0, dropout=0.0))
     optimizer, paged = _optimizer_bytes(config, adapters, formats)
-    graphs = device == "cuda" and in_fast_mode(config)
+    graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
     # DDP keeps a second copy of the gradients; fast mode does not use it.
     copies = 2 if config.train.devices > 1 and not graphs else 1
     moment = MicroBatchShape(
@@ -197,7 +203,16 @@ def estimate_memory(
         paged=int(paged),
         outside=int(outside),
         graphs=graphs,
+        loading=int(_loading(config, arch, formats, whole + kept)),
     )
+
+
+def _loading(config: RunConfig, arch: Architecture, formats: _Formats, held: float) -> float:
+    """Return the bytes of the weights before experts are quantized; 0 if they never are."""
+    if arch.mixture is None or config.model.quantize not in ("nf4", "fp4"):
+        return 0
+    packed = arch.expert_params * _nf4_share(double=config.model.double_quant)
+    return held - packed + arch.expert_params * formats.compute
 
 
 @dataclass(frozen=True)
@@ -223,20 +238,23 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
     """Return the bytes of the linears, and of the unquantized weights on the device."""
     if config.train.memory == "lean":
         head = arch.vocabulary * arch.hidden
-        return _nf4_bytes(config, arch) + head * _nf4_share(double=True), 2 * arch.norm_params
+        small = arch.norm_params + arch.router_params
+        return _nf4_bytes(config, arch) + head * _nf4_share(double=True), 2 * small
     others = (arch.other_params + arch.tower_params) * formats.compute
     if config.model.quantize == "none":
-        return arch.linear_params * formats.compute, others
+        return (arch.linear_params + arch.expert_params) * formats.compute, others
     if config.model.quantize == "int8":
         scales = 4 * arch.layers * sum(o for _, o in arch.linears.values())
-        return arch.linear_params + scales, others
+        # Stacked experts are no linear layers, which are all that int8 covers.
+        return arch.linear_params + scales + arch.expert_params * formats.compute, others
     return _nf4_bytes(config, arch), others
 
 
 def _nf4_bytes(config: RunConfig, arch: Architecture) -> float:
     double = config.model.double_quant
-    tables = arch.layers * len(arch.linears) * NF4_TABLES_BYTES if double else 0
-    return arch.linear_params * _nf4_share(double=double) + tables
+    stacks = STACKS if arch.mixture else 0
+    tables = arch.layers * (len(arch.linears) + stacks) * NF4_TABLES_BYTES if double else 0
+    return (arch.linear_params + arch.expert_params) * _nf4_share(double=double) + tables
 
 
 def _nf4_share(*, double: bool) -> float:
@@ -276,6 +294,10 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     """Return the elements of each weight of the model that is trained; a pattern counts as all."""
     one_layer = [i * o for i, o in arch.linears.values()] + [arch.hidden] * 2
+    if mixture := arch.mixture:
+        third = mixture.routed_params(arch.hidden) // 3
+        one_layer += [2 * third, third, mixture.router_params(arch.hidden)]
+        one_layer += [mixture.shared_params(arch.hidden) // 3] * 3
     if isinstance(config.train.layers, int):
         return one_layer * min(config.train.layers, arch.layers)
     ends = [arch.vocabulary * arch.hidden] * (1 if arch.tied else 2)
@@ -288,9 +310,9 @@ def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[f
     if not isinstance(config.train.layers, int):
         return 0, tower
     rest = arch.layers - min(config.train.layers, arch.layers)
-    linears = arch.linear_params * rest / arch.layers
-    norms = 2 * arch.hidden * (arch.layers - rest)
-    return linears * formats.compute, (arch.other_params - norms) * formats.compute + tower
+    linears = (arch.linear_params + arch.expert_params) * rest / arch.layers
+    trained = (2 * arch.hidden + arch.router_params // arch.layers) * (arch.layers - rest)
+    return linears * formats.compute, (arch.other_params - trained) * formats.compute + tower
 
 
 def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:

@@ -42,8 +42,8 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the likely need is free."""
-        return self.estimate.likely <= self.free_bytes
+        """Whether the likely need is free, and that of loading."""
+        return max(self.estimate.likely, self.estimate.loading) <= self.free_bytes
 
 
 def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
@@ -201,6 +201,14 @@ def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list
 
 def too_large(found: Fit) -> str:
     """Return the error text for a run that does not fit, with the changes to make in order."""
+    loading = found.estimate.loading
+    if loading > found.free_bytes:
+        return (
+            f"the model does not fit in memory while it is loaded: its experts are quantized only "
+            f"after all weights are loaded, which needs {loading / GIB:.1f} GiB, and "
+            f"{found.free_bytes / GIB:.1f} GiB is free; use a smaller model, or a device with more "
+            f"memory"
+        )
     lines = advice(found.estimate, found.free_bytes, found.config)
     changes = "\n".join(f"  {line}" for line in lines)
     return f"the run does not fit in memory; apply these changes in order until it does:\n{changes}"

@@ -43,6 +43,8 @@ _GEMMA = LayerTraits(common_norms=False, common_norms_in_lean=False, silu=False)
 _POST_NORMED = LayerTraits(norms_last=True, query_key_norms=True, common_norms_in_lean=False)
 _TRAITS = {
     "qwen3": LayerTraits(query_key_norms=True),
+    "qwen3_moe": LayerTraits(query_key_norms=True),
+    "olmoe": LayerTraits(query_key_norms=True),
     "gemma": _GEMMA,
     "gemma2": LayerTraits(
         norms=4,
@@ -67,6 +69,7 @@ _TRAITS = {
     "glm": LayerTraits(joined_gate=True, silu=False),
     "glm4": LayerTraits(norms=4, norms_last=True, joined_gate=True, silu=False),
     "granite": LayerTraits(scaled_residuals=True),
+    "granitemoe": LayerTraits(scaled_residuals=True),
     "bloom": LayerTraits(eager_score_bytes=SCORE_BYTES),
     "mpt": LayerTraits(eager_score_bytes=SCORE_BYTES),
     "gpt_neo": LayerTraits(eager_score_bytes=SCORE_BYTES),

@@ -70,7 +70,7 @@ def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
 
     Raises:
         FttuiError: config.json cannot be found or read.
-        MixtureOfExperts: the model is a mixture of experts.
+        MixtureOfExperts: the model is a mixture of experts whose memory is not predicted.
         ModelError: a size is missing in config.json.
     """
     return read_architecture(settings_of(config, local=local))
@@ -91,6 +91,7 @@ def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
         found = read_architecture(settings)
         problems += check_model(loaded.config, found.layers)
         problems += check_vision(loaded.config) if found.sees_images else []
+        problems += check_experts(loaded.config) if found.mixture else []
     except MixtureOfExperts as error:
         found, problems = error, [*problems, *check_experts(loaded.config)]
     except FttuiError as error:

@@ -43,7 +43,7 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         ConfigError: the model lacks something that the configuration refers to.
         ModelError: the run does not fit in memory; the text says what to change.
     """
-    from fttui.engine.config.fast_mode import fast_fact, why_not_fast
+    from fttui.engine.config.fast_mode import MIXTURE_OF_EXPERTS, fast_fact, why_not_fast
     from fttui.engine.config.memory.architecture import MixtureOfExperts
     from fttui.engine.config.memory.fit import advice, fit, too_large
     from fttui.engine.config.memory.planning import known_architecture
@@ -65,7 +65,9 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
     yield checkpoint_line(found.config, estimate)
     yield from decided(found)
-    yield f"fast mode: {fast_fact(found.config, why_not_fast(found.config, hardware.kind))}"
+    why_not = why_not_fast(found.config, hardware.kind)
+    why_not = why_not or (MIXTURE_OF_EXPERTS if architecture.mixture else None)
+    yield f"fast mode: {fast_fact(found.config, why_not)}"
     if not found.fits:
         raise ModelError(too_large(found))
     yield from advice(estimate, found.free_bytes, found.config)

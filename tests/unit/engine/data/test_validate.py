@@ -20,6 +20,7 @@ from fttui.engine.protocol.data_messages import (
     ReadingProgress,
     ShownRecords,
 )
+from tests.support.architectures import tiny_model
 from tests.support.tiny import tiny_llama
 from tests.support.tokenizer import tiny_tokenizer
 
@@ -286,3 +287,20 @@ def test_the_mix_of_an_epoch_is_shown(tmp_path: Path) -> None:
     shown = lines(checked(msgspec.structs.replace(config, data=data)))
     mix = "a.jsonl 67% (2 of its 2 examples), b.jsonl 33% (1 of its 1 examples)"
     assert f"mix per epoch: {mix}" in shown
+
+
+@pytest.mark.parametrize(("family", "unplanned"), [("mixtral", False), ("dots1", True)])
+def test_the_weights_of_a_mixture_are_shown_with_what_loading_takes(
+    tmp_path: Path, family: str, unplanned: bool
+) -> None:
+    folder = tiny_model(family, tmp_path)
+
+    def of(model: Path) -> RunConfig:
+        raw = {"model": {"id": str(model)}, "data": {"train": "d"}, "train": {"steps": 1}}
+        return msgspec.convert(raw, RunConfig)
+
+    (line,) = validate._expert_memory(of(folder), str(folder))
+    assert "GiB while they are loaded" in line
+    assert ("not predicted" in line) == unplanned
+    dense = tiny_llama(tmp_path)
+    assert not list(validate._expert_memory(of(dense), str(dense)))

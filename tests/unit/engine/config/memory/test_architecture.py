@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.config.memory.architecture import Architecture, read_architecture
+from fttui.engine.config.memory.architecture import Architecture, Mixture, read_architecture
 from fttui.engine.config.memory.estimate import estimate_memory
 from fttui.engine.errors import ModelError
 from tests.support.families import family_shape
@@ -23,6 +23,7 @@ LLAMA = {
     "vocab_size": 128256,
     "tie_word_embeddings": True,
 }
+SPARSE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768}
 
 
 def test_a_folder_a_file_and_a_mapping_read_the_same(tmp_path: Path) -> None:
@@ -55,6 +56,10 @@ def test_old_names_and_silent_defaults_are_understood() -> None:
         ({"vocab_size": None}, "vocab_size"),
         ({"num_local_experts": 8}, "8 experts"),
         ({"moe_num_experts": 8}, "8 experts"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "8 experts"),
+        ({"model_type": "qwen3_moe"} | SPARSE | {"mlp_only_layers": [0]}, "in every layer"),
+        ({"model_type": "qwen3_moe"} | SPARSE | {"decoder_sparse_step": 2}, "in every layer"),
+        ({"model_type": "deepseek_v3"} | SPARSE, "of the types granitemoe"),
     ],
 )
 def test_what_cannot_be_predicted_is_said(change: dict[str, object], says: str) -> None:
@@ -95,3 +100,31 @@ def test_a_nested_configuration_without_a_type_takes_that_of_the_model() -> None
     shape = family_shape("gemma-3-4b")
     inner = {k: v for k, v in shape["text_config"].items() if k != "model_type"}
     assert read_architecture({**shape, "text_config": inner}).traits.norms == 4
+
+
+def test_the_experts_of_a_mixture_take_the_place_of_its_mlp() -> None:
+    found = read_architecture(LLAMA | {"model_type": "qwen3_moe"} | SPARSE)
+    assert found.mixture == Mixture(experts=8, per_token=2, width=768)
+    assert set(found.linears) == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert found.expert_params == 16 * 8 * 3 * 768 * 2048
+    assert read_architecture(LLAMA | {"num_experts": 1}).mixture is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "scaled", "capped"),
+    [
+        ({}, False, False),
+        ({"logits_scaling": 8.0}, True, False),
+        ({"logits_scaling": 1.0, "logit_scale": None}, False, False),
+        ({"model_type": "cohere"}, True, False),
+        ({"model_type": "cohere", "logit_scale": 1}, False, False),
+        ({"final_logit_softcapping": 30.0}, False, True),
+        ({"model_type": "gemma2"}, False, True),
+        ({"model_type": "gemma2", "final_logit_softcapping": None}, False, False),
+    ],
+)
+def test_scaled_and_capped_logits_are_known(
+    settings: dict[str, object], scaled: bool, capped: bool
+) -> None:
+    found = read_architecture(LLAMA | settings)
+    assert (found.scaled_logits, found.capped_logits) == (scaled, capped)

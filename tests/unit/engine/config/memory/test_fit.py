@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.config.memory.architecture import Architecture
+from fttui.engine.config.memory.architecture import Architecture, read_architecture
 from fttui.engine.config.memory.estimate import GIB, estimate_memory
-from fttui.engine.config.memory.fit import changes_to_fit, fit
+from fttui.engine.config.memory.fit import changes_to_fit, fit, too_large
 from fttui.engine.config.memory.hardware import Device, Hardware
 from fttui.engine.config.schema import RunConfig
+from tests.support.families import family_shape
 
 from .test_estimate import LLAMA_8B, SMOLLM2, configured
 
@@ -195,3 +196,29 @@ def test_a_contrastive_batch_is_halved_but_keeps_two_pairs(batch: int, advised: 
     )
     changes = changes_to_fit(estimate_memory(config, LLAMA_8B), 1, config)
     assert {change.config.train.batch for change in changes} - {batch} == advised
+
+
+def test_a_mixture_that_does_not_fit_while_it_is_loaded_is_refused() -> None:
+    """Experts are quantized after loading, so that 14 GiB of them pass through 57."""
+    arch = read_architecture(family_shape("qwen3-30b-a3b"))
+    found = fit(lora(), arch, card(40))
+    assert found.estimate.likely < 40 * GIB < found.estimate.loading
+    assert not found.fits
+    assert "while it is loaded" in too_large(found)
+    assert fit(lora(), arch, card(60)).fits
+
+
+def test_a_mixture_keeps_activations_where_memory_allows() -> None:
+    arch = read_architecture(family_shape("olmoe-1b-7b", 4))
+    assert fit(lora(1024), arch, card(80)).config.train.activation_checkpointing is False
+    some = fit(lora(1024), arch, card(5)).config.train
+    assert some.activation_checkpointing is True
+    assert 0 < some.whole_layers < 4
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_experts_that_are_not_quantized_need_no_more_while_loading(quantize: str) -> None:
+    arch = read_architecture(family_shape("olmoe-1b-7b"))
+    need = estimate_memory(configured(model={"quantize": quantize}), arch)
+    assert need.loading == 0
+    assert need.base > 2 * arch.expert_params

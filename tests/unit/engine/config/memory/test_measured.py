@@ -139,6 +139,38 @@ def test_families_are_met_within_five_percent(name: str, mode: int) -> None:
     assert found == pytest.approx(FAMILY_ROWS[name][mode], rel=0.05)
 
 
+MIXTURE_ROWS = {
+    "olmoe-1b-7b": (2.263, 5.052),
+    "qwen3-30b-a3b": (3.187, 4.566),
+    "mixtral-8x7b": (4.260, 4.346),
+}
+"""Peaks in GiB of mixtures of experts, which have no CUDA graphs: modes off and off-whole."""
+
+
+@pytest.mark.parametrize("mode", ["off", "off-whole"])
+@pytest.mark.parametrize("fast", ["off", "auto"])
+@pytest.mark.parametrize("name", MIXTURE_ROWS)
+def test_mixtures_of_experts_are_met_within_two_percent(name: str, mode: str, fast: str) -> None:
+    arch = read_architecture(family_shape(name, FAMILY_LAYERS[name]))
+    train = (ON if mode == "off" else WHOLE) | {"fast": fast}
+    adapter = {"dropout": float(MODES[mode].get("adapter.dropout", 0))}
+    found = compared(arch, 1024, train, adapter=adapter)
+    assert found == pytest.approx(MIXTURE_ROWS[name][mode != "off"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(name, mode) for name in ("granite-3.3-2b", "gemma-2-2b", "gemma-3-4b", "qwen2.5-vl-3b")
+     for mode in ("off", "off-whole")],
+)  # fmt: skip
+def test_losses_in_chunks_of_logits_are_met_within_one_percent(name: str, mode: str) -> None:
+    """TRL's head computes no scaled or capped logits, and none of a model with a tower."""
+    arch = read_architecture(family_shape(name, FAMILY_LAYERS[name]))
+    adapter = {"dropout": float(MODES[mode].get("adapter.dropout", 0))}
+    found = compared(arch, 1024, ON if mode == "off" else WHOLE, adapter=adapter)
+    assert found == pytest.approx(FAMILY_ROWS[name][list(MODES).index(mode)], rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "train", "measured_gib"),
     [

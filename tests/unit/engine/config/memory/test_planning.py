@@ -111,6 +111,16 @@ def test_experts_have_no_known_shape_and_no_graphs(loaded: LoadedConfig, tmp_pat
         known_architecture(load_config(tmp_path / "run.yaml", ["train.fast=on"]))
 
 
+def test_a_planned_mixture_has_no_graphs(loaded: LoadedConfig, tmp_path: Path) -> None:
+    sizes = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | sizes))
+    found = known_architecture(loaded)
+    assert not isinstance(found, FttuiError)
+    assert not estimate_memory(loaded.config, found).graphs
+    with pytest.raises(ConfigError, match=r"train\.fast"):
+        known_architecture(load_config(tmp_path / "run.yaml", ["train.fast=on"]))
+
+
 def test_more_whole_layers_than_the_model_has_are_refused(
     loaded: LoadedConfig, tmp_path: Path
 ) -> None:
