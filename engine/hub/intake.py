@@ -94,7 +94,7 @@ class Intake:
         self._unjournaled: dict[str, str] = {}
         """Id of an obeyed stop that could not be stored → why it could not."""
         self._recorded = 0
-        """Number of changes that the journal reports and that were not counted on acceptance."""
+        """Number of changes of settings counted from the journal of the run."""
         self.controller: Controller | None = None
 
     @property
@@ -106,9 +106,10 @@ class Intake:
         return self._accepted + self._recorded
 
     def observe(self, payload: bytes) -> None:
-        """Advance the settings generation for a journaled change.
+        """Advance the settings generation if an encoded record reports a change of settings.
 
-        A change that was counted when its command was accepted is not counted again.
+        A setting that was counted when its command was accepted is not counted again. A rollback
+        or recovery is, because its values are known only when it is done.
         """
         if _APPLIED_TAG not in payload:
             return
@@ -168,7 +169,8 @@ class Intake:
     def _give_control(self, message: SubmitCommand) -> None:
         """Give control to the viewer of an accepted command.
 
-        A single command of a script gives it no control; if it took control, nobody has it then.
+        A script that sends a single command gets no control; if the command took control from
+        another viewer, nobody has control afterwards.
         """
         if not message.one_shot:
             self.take(message.viewer, message.issuer)
@@ -194,7 +196,7 @@ class Intake:
     def _why_not(self, message: SubmitCommand, state: RunState, now: ClockReading) -> str | None:
         holder = self.controller
         if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
-            return f"it expired {expired_s:.1f} s before it arrived"
+            return f"the command expired {expired_s:.1f} s before it arrived"
         if holder is not None and holder.viewer != message.viewer and not message.take:
             return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):
@@ -262,7 +264,10 @@ def _why_impossible(message: SubmitCommand, refused: Mapping[str, str]) -> str |
 
 
 def _why_malformed(command: AnyCommand) -> str | None:
-    """Return why the parser refuses a command, such as a NaN factor of a script; None if valid."""
+    """Return why a command cannot be typed, such as one with a NaN factor; None if it can.
+
+    A script can send such a command, because it builds the struct without the parser.
+    """
     try:
         parse_command(describe_command(command).split())
     except CommandError as error:

@@ -15,7 +15,7 @@ _LARGEST_COUNT = 10_000_000
 
 
 def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
-    """Parse a finite number above `low`, or from `low` on when not `strict`.
+    """Parse a number above `low` (or equal to it, when not `strict`) and up to 1,000,000.
 
     Raises:
         CommandError: with `what` and the bound that is missed.
@@ -37,17 +37,20 @@ def count(text: str, what: str) -> int:
     Raises:
         CommandError: with `what` and the bound that is missed.
     """
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit() and digits):
         raise CommandError(f"{what} must be a whole number ≥ 1, got {text!r}")
-    if len(text) > 12 or int(text) > _LARGEST_COUNT:
+    # The length first: Python converts no text of thousands of digits.
+    if len(digits) > 12 or int(digits) > _LARGEST_COUNT:
         raise CommandError(f"{what} must be ≤ {_LARGEST_COUNT:,}, got {text}")
-    return int(text)
+    return int(digits)
 
 
 def one(args: list[str], what: str) -> str:
     """Return the only argument of a command; raises CommandError unless there is exactly one."""
     if len(args) != 1:
-        raise CommandError(f"needs {what}, got {' '.join(args) or 'nothing'!r}")
+        got = repr(" ".join(args)) if args else "nothing"
+        raise CommandError(f"needs {what}, got {got}")
     return args[0]
 
 

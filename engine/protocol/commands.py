@@ -129,7 +129,7 @@ class CommandSpec:
     def why_illegal(self, state: RunState, next_step: str = START_AGAIN) -> str | None:
         """Return why a run in a state does not accept this command, or None if it does.
 
-        The reason names the next step that a reader can take if the run has ended.
+        If the run has ended, the reason closes with `next_step`, what the reader can do then.
         """
         if state in self.legal:
             return None
@@ -367,7 +367,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
-        help="keep samples out of training for good; lift lets them in again, all without an ID",
+        help="keep samples out of training for good; lift lets these, or all, in again",
         command=Quarantine, parse=_parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
         versioned=True, in_lineage=True, undo=_undo_quarantine,
@@ -389,7 +389,7 @@ def spec_of(command: AnyCommand) -> CommandSpec:
 
 
 def parse_command(text: str | list[str]) -> AnyCommand:
-    """Parse a command as a person types it.
+    """Parse a command as a person types it, given as one text or as its words.
 
     Raises:
         CommandError: the text is no valid command; the message names the expected form.
@@ -410,7 +410,7 @@ def parse_command(text: str | list[str]) -> AnyCommand:
 
 
 def recorded_command(text: str) -> AnyCommand | None:
-    """Parse a command as a record holds it, in text; None if this version cannot parse it."""
+    """Parse the text of a command from a journal record; None if this version cannot parse it."""
     try:
         return parse_command(text)
     except CommandError:
@@ -418,7 +418,10 @@ def recorded_command(text: str) -> AnyCommand | None:
 
 
 def describe_command(command: AnyCommand) -> str:
-    """Return the command as a person would type it; `parse_command` reads it back."""
+    """Return the command as a person would type it; `parse_command` reads it back.
+
+    A note or prompt is not quoted, so one with quotes or backslashes is not read back.
+    """
     return " ".join(word for word in (spec_of(command).verb, *_arguments(command)) if word)
 
 
@@ -447,7 +450,7 @@ def _arguments(command: AnyCommand) -> list[str]:
 
 def _plain_arguments(command: AnyCommand) -> list[str]:
     if isinstance(command, Quarantine):
-        bare = not command.lift and command.ids[0] in (_LIFT, "--")
+        bare = not command.lift and command.ids[:1] in ((_LIFT,), ("--",))
         return [_LIFT * command.lift, "--" * bare, *map(shlex.quote, command.ids)]
     values = (getattr(command, field) for field in command.__struct_fields__)
     return [_word(value) for value in values if value is not None]
@@ -458,5 +461,8 @@ def _word(value: str | float) -> str:
 
 
 def why_illegal(command: AnyCommand, state: RunState, next_step: str = START_AGAIN) -> str | None:
-    """Return why the run does not accept a command in a state, or None when it does."""
+    """Return why a run in a state does not accept a command, or None when it does.
+
+    If the run has ended, the reason closes with `next_step`, what the reader can do then.
+    """
     return spec_of(command).why_illegal(state, next_step)

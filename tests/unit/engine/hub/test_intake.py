@@ -9,6 +9,7 @@ from fttui.engine.protocol.commands import (
     AddNote,
     AnyCommand,
     Pause,
+    Quarantine,
     Rollback,
     RunSteps,
     ScaleLr,
@@ -156,6 +157,7 @@ def test_a_command_must_be_legal_in_the_present_state(
         RunSteps(steps=0),
         SetPolicy(nonfinite="pray"),
         Rollback(checkpoint="last", skip=-3),
+        Quarantine(ids=()),
     ],
 )
 def test_values_that_cannot_be_typed_cannot_be_sent(intake: Intake, command: AnyCommand) -> None:

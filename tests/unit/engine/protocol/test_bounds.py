@@ -14,6 +14,7 @@ from fttui.engine.protocol.commands import parse_command
         "run 18446744073709551615",
         "skip 9223372036854775807",
         "rollback 4 skip=99999999999",
+        pytest.param(f"run {'9' * 5000}", id="run with 5000 digits"),
         "lr scale 1e45",
         "lr set 1e30",
         "clip 1e40",
@@ -48,6 +49,7 @@ def test_the_largest_sensible_numbers_pass() -> None:
         ("note", "needs a TEXT"),
         ("lr scale nan", "the factor must be > 0, got nan"),
         ("lr scale 1 2", "needs FACTOR, got '1 2'"),
+        ("lr scale", "needs FACTOR, got nothing"),
         ("warmup again", "unknown command 'warmup again'; expected one of: lr scale, lr set"),
     ],
 )
